@@ -61,6 +61,11 @@ impl Client {
         &self.store
     }
 
+    /// The command line that starts a server of this store.
+    pub(crate) fn server_command(&self) -> &[OsString] {
+        &self.start
+    }
+
     /// Mounts, and returns when the mount is usable. Starts a server if none runs.
     pub fn mount(&self, request: MountRequest) -> Result<MountStatus> {
         match self.ask_or_start(&Request::mount(request))? {

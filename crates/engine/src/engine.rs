@@ -75,11 +75,6 @@ impl Engine {
         Self { store, ..self.clone() }
     }
 
-    /// The command line that runs [`crate::serve`] on this store.
-    pub(crate) fn server_command(&self) -> &[OsString] {
-        &self.server_command
-    }
-
     /// Preparations under way in this engine and its clones.
     pub(crate) fn flights(&self) -> &Preparations {
         &self.flights

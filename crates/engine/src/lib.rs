@@ -93,13 +93,13 @@ pub use inspect::{Inspection, LayerInspection};
 pub use lock_file::LockFile;
 pub use mountpoint::{is_directory, resolve_mountpoint, resolve_upper, store_of_mount};
 pub use namespaces::Namespaces;
-pub use podman::{PodmanImage, PodmanNames, PodmanVersion, PodmanWish, Setup, guard, offer};
+pub use podman::{PodmanVersion, PodmanWish, Setup, guard, offer};
 pub use prepare::Pulled;
 pub use private::{create_dir as create_private_dir, write as write_private};
 pub use progress::{LayerPlan, LayerWay, Progress, Silent};
 pub use protocol::{
     Access, Backfill, BackfillState, BackfillStatus, DiffIds, LayerVerification, LayersPart, Mended, MountAccount,
-    MountRequest, MountStatus, Request, Response, ScrubStatus, UnmendedMount,
+    MountRequest, MountStatus, PodmanImage, PodmanNames, Request, Response, ScrubStatus, UnmendedMount,
 };
 pub use record::{RecordRequest, Recorded, Until};
 pub use rootfs::{Rootfs, RootfsRequest};
@@ -108,7 +108,7 @@ pub use run::{
     RunOutcome, RunRequest, Signals, Standing, signal_name,
 };
 pub use serve::{Equipment, ForGood, allow_open_files, serve};
-pub use server::{Ended, MountChange, Observer, Server};
+pub use server::{Ended, MountChange, Observer, Server, ServerSetup};
 pub use tarpon_blob::LogLimit;
 pub use tarpon_fetch::{Early, Event, Noted, PROFILE_BYTES, Stall, Stats, WaitSum, WaitedFor};
 pub use tarpon_layer::toc::Format as LayerFormat;

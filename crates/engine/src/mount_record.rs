@@ -7,8 +7,7 @@ use tarpon_store::{Mount, MountRecord, Store, StoreError};
 
 use crate::client::Client;
 use crate::container_name::ContainerName;
-use crate::podman::PodmanImage;
-use crate::protocol::{Access, MountRequest, MountStatus, ScrubStatus};
+use crate::protocol::{Access, MountRequest, MountStatus, PodmanImage, ScrubStatus};
 use crate::{Error, ErrorKind, Result};
 
 /// The text of a mount record.

@@ -5,7 +5,19 @@ use std::sync::Arc;
 
 use crate::image::Prepared;
 use crate::protocol::MountStatus;
-use crate::{Engine, Error, ErrorKind, Result, Rootfs, RootfsRequest, server};
+use crate::server::ServerSetup;
+use crate::{Engine, Error, ErrorKind, Result, Rootfs, RootfsRequest, podman, run, server};
+
+impl From<&Engine> for ServerSetup {
+    fn from(engine: &Engine) -> Self {
+        Self {
+            client: engine.client(),
+            rootfs_folders: engine.rootfs_folders().clone(),
+            exhibits: &podman::EXHIBITS,
+            may_run_on: run::may_run_on,
+        }
+    }
+}
 
 impl Engine {
     /// All mounts of this store: those of the running server, else those left by a dead one.

@@ -13,7 +13,6 @@ use tarpon_store::{LayerKind, ScrubRecord, ScrubRun, Store, Verification};
 
 use crate::ErrorKind;
 use crate::namespaces::Namespaces;
-use crate::podman::{PodmanImage, PodmanNames};
 
 /// Maximum length of a request. A server reads requests of many clients at once.
 pub(crate) const LINE_BYTES: u64 = 4 << 20;
@@ -251,6 +250,24 @@ pub struct MountRequest {
     pub layers: Option<LayersPart>,
     /// What preparing the image had to fall back to, for `status`.
     pub fallbacks: Vec<String>,
+}
+
+/// The names of an image in Podman.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodmanNames {
+    /// Its names. None: it is known by its id only.
+    pub names: Vec<String>,
+    /// When it was added, in nanoseconds since 1970: of two images with one name, the later one gets it.
+    pub added: u64,
+}
+
+/// An image as Podman knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodmanImage {
+    /// Its id: the digest of its config.
+    pub id: Digest,
+    /// Its names.
+    pub names: Vec<String>,
 }
 
 /// A part of Podman's store of layers.

@@ -10,9 +10,9 @@ use rustix::process::{Resource, Rlimit};
 use tarpon_blob::LogLimit;
 
 use crate::child::READY;
-use crate::server::{Ended, Observer, Server, StopSignals as Signals};
+use crate::server::{Ended, Observer, Server, ServerSetup, StopSignals as Signals};
 use crate::wire::connect;
-use crate::{Engine, Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// How long a server that finds another one running waits for it to listen or to end, which takes as long as running requests take to
 /// drain.
@@ -34,13 +34,13 @@ const LONGEST_TAKEOVER: Duration = Duration::from_secs(60);
 /// Interval between attempts to listen for metrics at an address that is in use.
 const METRICS_RETRY: Duration = Duration::from_secs(30);
 
-/// Runs the server of the engine's store until its last mount is gone. `scrub`: bytes per second for scrubbing the store, if any. `said` is
+/// Runs the server of the store until its last mount is gone. `scrub`: bytes per second for scrubbing the store, if any. `said` is
 /// the standard output: it gets one line, `ready` or the error.
-pub async fn serve(engine: &Engine, scrub: Option<NonZeroU64>, mut said: impl Write) -> Result<()> {
+pub async fn serve(setup: impl Into<ServerSetup>, scrub: Option<NonZeroU64>, mut said: impl Write) -> Result<()> {
     // The terminal belongs to the process that started us: its hang-up must not end the mounts.
     let _is_leader_already = rustix::process::setsid();
     allow_open_files();
-    match start(engine).await {
+    match start(&setup.into()).await {
         Ok(Some(server)) => {
             say(&mut said, READY);
             drop(said);
@@ -72,10 +72,10 @@ pub struct Equipment {
     pub scrub: Option<NonZeroU64>,
 }
 
-/// A permanent server of the engine's store: this process, or another one that already serves mounts, until its last mount is gone. Its
+/// A permanent server of the store: this process, or another one that already serves mounts, until its last mount is gone. Its
 /// mounts cannot be taken over without failing their readers.
 pub struct ForGood {
-    engine: Engine,
+    setup: ServerSetup,
     /// None: another process serves the store.
     server: Option<Server>,
     observer: Observer,
@@ -87,27 +87,27 @@ pub struct ForGood {
 }
 
 impl ForGood {
-    /// Becomes the server of the engine's store, serving until it is stopped. A server that was started on demand and has nothing mounted
+    /// Becomes the server of the store, serving until it is stopped. A server that was started on demand and has nothing mounted
     /// ends as soon as it has replied; this one waits for it. If another process serves mounts, it keeps the store, and this one replaces
     /// it after it has ended.
     ///
     /// # Errors
     /// Another permanent server without mounts serves the store, or metrics cannot be exposed at the address.
-    pub async fn start(engine: &Engine, equipment: Equipment) -> Result<Self> {
+    pub async fn start(setup: impl Into<ServerSetup>, equipment: Equipment) -> Result<Self> {
+        let setup = setup.into();
         allow_open_files();
         let observer = Observer::default();
-        let mut this =
-            Self { engine: engine.clone(), server: None, observer, equipment, signals: None, pause: TAKEOVER };
+        let mut this = Self { setup: setup.clone(), server: None, observer, equipment, signals: None, pause: TAKEOVER };
         let began = Instant::now();
         loop {
-            let error = match Server::start(engine).await {
+            let error = match Server::start(setup.clone()).await {
                 Ok(server) => {
                     this.server = Some(this.equipped(server).await?);
                     return Ok(this);
                 }
                 Err(error) => error,
             };
-            let client = engine.client();
+            let client = setup.client.clone();
             let asked = tokio::task::spawn_blocking(move || client.status()).await;
             let mounts = asked.ok().and_then(|status| status.ok().flatten()).unwrap_or_default().len();
             if mounts > 0 {
@@ -199,9 +199,9 @@ impl ForGood {
     }
 
     async fn try_to_take_over(&mut self) {
-        let server = match Server::start(&self.engine).await {
+        let server = match Server::start(self.setup.clone()).await {
             Ok(server) => server,
-            Err(_) if self.engine.store().server().is_some() => return self.pause = TAKEOVER,
+            Err(_) if self.setup.client.store().server().is_some() => return self.pause = TAKEOVER,
             Err(error) => {
                 static FAILED: LogLimit = LogLimit::new();
                 if let Some(left_out) = FAILED.admit() {
@@ -241,14 +241,14 @@ pub fn allow_open_files() {
 }
 
 /// Starts the server. `None` if another process has become the server meanwhile and replies.
-async fn start(engine: &Engine) -> Result<Option<Server>> {
+async fn start(setup: &ServerSetup) -> Result<Option<Server>> {
     let began = Instant::now();
     loop {
-        let error: Error = match Server::start(engine).await {
+        let error: Error = match Server::start(setup.clone()).await {
             Ok(server) => return Ok(Some(server)),
             Err(error) => error,
         };
-        if connect(&engine.store().run_folder()).is_ok() {
+        if connect(&setup.client.store().run_folder()).is_ok() {
             return Ok(None);
         }
         if began.elapsed() > RACE {

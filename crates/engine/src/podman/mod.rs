@@ -11,14 +11,17 @@
 //! podman pull ─► server ─► offer: prepare ─► layers by themselves (forms) ─► server: LAYER/{diff,info,blob} ─► LayerStoreFs
 //! ```
 //!
-//! Each change regenerates the served content from all added images ([`documents`], [`shelf`]) and exposes it at once. Podman may apply
+//! Each change regenerates the served content from all added images ([`documents`], [`image_store`]) and exposes it at once. Podman may apply
 //! what it reads to other images as well, so that contains only what was hashed as a whole ([`ids`]).
 
+mod clock;
 mod documents;
 mod forms;
 mod guard;
 mod ids;
+mod image_store;
 mod in_use;
+mod layer_store;
 mod listed;
 mod offer;
 mod offered;
@@ -28,38 +31,30 @@ mod version;
 mod view;
 
 use std::path::Path;
+use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
 use tarpon_mount::{ModeChoice, Writable};
 use tarpon_oci::{Digest, Reference, Source};
 
-pub(crate) use self::guard::Guard;
 pub use self::guard::guard;
-pub(crate) use self::in_use::mounted as mounted_link;
-pub(crate) use self::listed::Listed;
 pub use self::offer::offer;
-pub(crate) use self::offer::{Offer, ask};
-pub(crate) use self::offered::Offered;
-pub(crate) use self::place::{make as make_place, make_empty};
+use self::place::image_folder;
 pub use self::setup::Setup;
 pub use self::version::PodmanVersion;
-pub(crate) use self::view::{View, own_links};
 use crate::image::{ImageRequest, Prepared};
 use crate::progress::Progress;
-use crate::protocol::{Access, Backfill, DiffIds, LayersPart, MountRequest, MountStatus};
+use crate::protocol::{Access, Backfill, DiffIds, LayersPart, MountRequest, MountStatus, PodmanNames};
+use crate::server::{Exhibit, NewExhibit};
 use crate::{Engine, Error, ErrorKind, Result};
 
 /// Stands for an image where the store of layers is listed among mounts.
 const LAYERS: &str = "podman-layers";
 
-/// The names of an image in Podman.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PodmanNames {
-    /// Its names. None: it is known by its id only.
-    pub names: Vec<String>,
-    /// When it was added, in nanoseconds since 1970: of two images with one name, the later one gets it.
-    pub added: u64,
-}
+/// The stores that a server exposes to Podman.
+pub(crate) const EXHIBITS: [NewExhibit; 2] = [
+    |host| -> Arc<dyn Exhibit> { Arc::new(image_store::PodmanImageStore::new(host)) },
+    |host| -> Arc<dyn Exhibit> { layer_store::LayerStore::new(host) },
+];
 
 /// Options of an image to expose to Podman.
 #[derive(Debug, Clone, Default)]
@@ -68,15 +63,6 @@ pub struct PodmanWish {
     pub name: Option<String>,
     /// Whether the rest of it is fetched in the background.
     pub backfill: Backfill,
-}
-
-/// An image as Podman knows it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PodmanImage {
-    /// Its id: the digest of its config.
-    pub id: Digest,
-    /// Its names.
-    pub names: Vec<String>,
 }
 
 impl Engine {
@@ -112,7 +98,7 @@ impl Engine {
         let mount = MountRequest {
             podman: Some(PodmanNames { names: vec![name], added }),
             backfill: wish.backfill,
-            ..prepared.mount_on(image_place(&self.store().podman_folder(), &id))
+            ..prepared.mount_on(image_folder(&self.store().podman_folder(), &id))
         };
         self.client().mount(mount)
     }
@@ -217,11 +203,6 @@ impl Engine {
     pub fn podman_remove(&self, image: &MountStatus, name: Option<&str>, force: bool) -> Result<()> {
         self.client().podman_remove(&image.mountpoint, name, force)
     }
-}
-
-/// The path of an image in listings of mounts.
-pub(crate) fn image_place(folder: &std::path::Path, id: &Digest) -> std::path::PathBuf {
-    folder.join("overlay-images").join(id.hex())
 }
 
 /// The name as Podman writes it: with its registry, and with a digest instead of a tag where one was given.

@@ -4,7 +4,9 @@
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use tarpon_oci::Digest;
 
 /// Directories of an empty store.
 const DIRECTORIES: [&str; 4] = ["overlay", "overlay/l", "overlay-images", "overlay-layers"];
@@ -17,12 +19,12 @@ const FILES: [(&str, &str); 4] = [
 ];
 
 /// Creates an empty directory that all users may list, and its parents.
-pub(crate) fn make_empty(folder: &Path) -> io::Result<()> {
+pub(super) fn make_empty(folder: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)
 }
 
 /// Creates the empty store, or completes it. Nothing may be mounted on `folder`.
-pub(crate) fn make(folder: &Path) -> io::Result<()> {
+pub(super) fn make(folder: &Path) -> io::Result<()> {
     make_empty(folder)?;
     DIRECTORIES.iter().try_for_each(|name| make_empty(&folder.join(name)))?;
     for (name, text) in FILES {
@@ -34,6 +36,11 @@ pub(crate) fn make(folder: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The path of an image in listings of mounts.
+pub(super) fn image_folder(folder: &Path, id: &Digest) -> PathBuf {
+    folder.join("overlay-images").join(id.hex())
 }
 
 #[cfg(test)]

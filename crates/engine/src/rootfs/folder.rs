@@ -25,7 +25,7 @@ const PREFIX: &str = "rootfs-";
 
 /// The resources of an engine for its root file systems, created at first use: a folder, and a server that keeps running.
 #[derive(Debug)]
-pub(crate) struct Folders {
+pub struct Folders {
     /// The store's directory for files of running processes.
     run: PathBuf,
     folder: Mutex<Option<Arc<Folder>>>,

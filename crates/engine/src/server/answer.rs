@@ -24,9 +24,9 @@ pub(super) fn carry_out(mounts: &Arc<Mounts>, request: Request) -> Result<Respon
             mounts.unmount(&mountpoint, only_unused).map(|how| Response::Unmounted { how })
         }
         Request::PodmanRemove { mountpoint, name, force } => {
-            mounts.take_from_podman(&mountpoint, name.as_deref(), force).map(|how| Response::Unmounted { how })
+            mounts.withdraw(&mountpoint, name.as_deref(), force).map(|how| Response::Unmounted { how })
         }
-        Request::PodmanUnused => mounts.refuse_if_podman_uses_any().map(|()| Response::Unused),
+        Request::PodmanUnused => mounts.refuse_if_exhibits_are_used().map(|()| Response::Unused),
         Request::Trace { mountpoint } => mounts.trace(&mountpoint).map(|file| Response::Trace { file }),
         Request::Why { mountpoint } => mounts.why(&mountpoint).map(|account| Response::Why(Box::new(account))),
         Request::Scrub => Ok(Response::Scrub(mounts.scrub.status().unwrap_or_default())),

@@ -38,7 +38,7 @@ const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 /// All completions of the server.
-pub(super) struct Backfills {
+pub(crate) struct Backfills {
     store: Store,
     fetcher: Fetcher,
     runtime: Handle,
@@ -52,12 +52,12 @@ struct Running {
 }
 
 impl Backfills {
-    pub(super) fn new(store: Store, fetcher: Fetcher, runtime: Handle, images: Arc<Images>) -> Self {
+    pub(crate) fn new(store: Store, fetcher: Fetcher, runtime: Handle, images: Arc<Images>) -> Self {
         Self { store, fetcher, runtime, images, running: Mutex::default() }
     }
 
     /// Begins a completion as requested. A running one continues, unless the new one has a higher priority or the old one has given up.
-    pub(super) fn begin(&self, request: &MountRequest, image: &Arc<Image>) {
+    pub(crate) fn begin(&self, request: &MountRequest, image: &Arc<Image>) {
         if request.backfill == Backfill::Off {
             return;
         }
@@ -86,7 +86,7 @@ impl Backfills {
     }
 
     /// Ends the completion of an image that was unmounted, unless it has another mount according to `is_mounted`.
-    pub(super) fn end(&self, manifest: &Digest, is_mounted: impl FnOnce() -> bool) {
+    pub(crate) fn end(&self, manifest: &Digest, is_mounted: impl FnOnce() -> bool) {
         // Under the lock: a concurrent mount begins after this, or is seen here.
         let mut running = self.running.lock();
         if running.contains_key(manifest) && !is_mounted() {
@@ -94,7 +94,7 @@ impl Backfills {
         }
     }
 
-    pub(super) fn status(&self, manifest: &Digest) -> Option<BackfillStatus> {
+    pub(crate) fn status(&self, manifest: &Digest) -> Option<BackfillStatus> {
         self.running.lock().get(manifest).map(|running| running.status.borrow().clone())
     }
 

@@ -22,7 +22,8 @@ pub struct MountChange {
 }
 
 /// The sender of events.
-pub(super) struct Changes(Sender<MountChange>);
+#[derive(Clone)]
+pub(crate) struct Changes(Sender<MountChange>);
 
 impl Default for Changes {
     fn default() -> Self {
@@ -32,7 +33,7 @@ impl Default for Changes {
 
 impl Changes {
     /// Sends an event to all listeners, without waiting for any.
-    pub(super) fn tell(&self, mountpoint: &Path, image: &str, manifest: Digest, is_mounted: bool) {
+    pub(crate) fn tell(&self, mountpoint: &Path, image: &str, manifest: Digest, is_mounted: bool) {
         let _nobody_listens = self.0.send(MountChange {
             mountpoint: mountpoint.to_owned(),
             image: image.to_owned(),

@@ -16,15 +16,15 @@ use crate::protocol::Access;
 use crate::{Result, tenant};
 
 /// A set of images that share content.
-pub(super) struct Domain {
-    pub(super) store: Store,
-    pub(super) host: Host,
-    pub(super) images: Arc<Images>,
-    pub(super) backfills: Arc<Backfills>,
+pub(crate) struct Domain {
+    pub(crate) store: Store,
+    pub(crate) host: Host,
+    pub(crate) images: Arc<Images>,
+    pub(crate) backfills: Arc<Backfills>,
 }
 
 impl Domain {
-    pub(super) fn new(store: Store, fetcher: Fetcher, host: Host, runtime: Handle) -> Self {
+    pub(crate) fn new(store: Store, fetcher: Fetcher, host: Host, runtime: Handle) -> Self {
         let images = Arc::new(Images::new(store.clone(), fetcher.clone()));
         let backfills = Arc::new(Backfills::new(store.clone(), fetcher, runtime, images.clone()));
         Self { store, host, images, backfills }
@@ -39,7 +39,7 @@ impl Domain {
 }
 
 /// All domains of a server.
-pub(super) struct Domains {
+pub(crate) struct Domains {
     runtime: Handle,
     whole: Arc<Domain>,
     /// By the folder of their objects. They live as long as the server, as images do.
@@ -47,17 +47,17 @@ pub(super) struct Domains {
 }
 
 impl Domains {
-    pub(super) fn new(whole: Domain, runtime: Handle) -> Self {
-        Self { runtime, whole: Arc::new(whole), tenants: Mutex::default() }
+    pub(crate) fn new(whole: Arc<Domain>, runtime: Handle) -> Self {
+        Self { runtime, whole, tenants: Mutex::default() }
     }
 
     /// The one domain of a shared store. In an isolated store, the part that belongs to no tenant and has no images.
-    pub(super) fn whole(&self) -> &Arc<Domain> {
+    pub(crate) fn whole(&self) -> &Arc<Domain> {
         &self.whole
     }
 
     /// The domain of an image that is accessed in this way.
-    pub(super) fn of(&self, image: &str, access: &Access) -> Result<Arc<Domain>> {
+    pub(crate) fn of(&self, image: &str, access: &Access) -> Result<Arc<Domain>> {
         let Some(store) = tenant::part_of(&self.whole.store, image, access)? else { return Ok(self.whole.clone()) };
         let mut tenants = self.tenants.lock();
         let domain = tenants
@@ -67,7 +67,7 @@ impl Domains {
     }
 
     /// All domains of mounted images.
-    pub(super) fn all(&self) -> Vec<Arc<Domain>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Domain>> {
         let mut all = vec![self.whole.clone()];
         all.extend(self.tenants.lock().values().cloned());
         all

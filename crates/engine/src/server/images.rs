@@ -24,9 +24,9 @@ use crate::protocol::{Access, MountRequest};
 use crate::{Error, ErrorKind, Result, access};
 
 /// An image that was loaded from its record and registered with the fetcher.
-pub(super) struct Image {
-    pub(super) record: ImageRecord,
-    pub(super) tree: TreeFile,
+pub struct Image {
+    pub(crate) record: ImageRecord,
+    pub(crate) tree: TreeFile,
     store: Store,
     repository: Repository,
     handle: ImageHandle,
@@ -45,7 +45,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 impl Image {
     /// Verifies the local objects before the kernel reads them directly. Damaged ones are moved out and fetched again when they are read.
     /// Checks the metadata of each object. Hashes those that changed since the last check, and all of them the first time after boot.
-    pub(super) fn check_objects(&self) -> Result<()> {
+    pub(crate) fn check_objects(&self) -> Result<()> {
         // Of concurrent calls, one hashes.
         let _checking = self.checking.lock();
         if self.checked.lock().is_some_and(|at| at.elapsed() < CHECK_INTERVAL) {
@@ -69,52 +69,52 @@ impl Image {
     }
 
     /// Whether this is the first mount. Then all bytes fetched so far for the image count for this mount.
-    pub(super) fn is_first_mount(&self) -> bool {
+    pub(crate) fn is_first_mount(&self) -> bool {
         !self.was_mounted.swap(true, Ordering::Relaxed)
     }
 
     /// The current record. A pull since it was loaded may have verified more of its layers.
-    pub(super) fn record_now(&self) -> ImageRecord {
+    pub(crate) fn record_now(&self) -> ImageRecord {
         let now = self.store.image(&self.record.manifest).ok().flatten();
         now.unwrap_or_else(|| self.record.clone())
     }
 
     /// Whether a boot pack provides parts of it.
-    pub(super) fn has_pack(&self) -> bool {
+    pub(crate) fn has_pack(&self) -> bool {
         self.has_pack
     }
 
     /// As [`hints::follow`], unless it has a boot pack.
-    pub(super) fn follow(&self, trace: Option<&Trace>) -> bool {
+    pub(crate) fn follow(&self, trace: Option<&Trace>) -> bool {
         !self.has_pack && hints::follow(&self.handle, &self.record.layers, trace)
     }
 
     /// The source of its layers.
-    pub(super) fn source(&self) -> Arc<dyn BlobSource> {
+    pub(crate) fn source(&self) -> Arc<dyn BlobSource> {
         self.repository.blobs()
     }
 
-    pub(super) fn counters(&self) -> Stats {
+    pub(crate) fn counters(&self) -> Stats {
         self.handle.stats()
     }
 
     /// Whether the registry ignores ranges and replies with the full blob.
-    pub(super) fn ignores_ranges(&self) -> bool {
+    pub(crate) fn ignores_ranges(&self) -> bool {
         self.repository.ignores_ranges()
     }
 
     /// Its handle at the fetcher.
-    pub(super) fn handle(&self) -> &ImageHandle {
+    pub(crate) fn handle(&self) -> &ImageHandle {
         &self.handle
     }
 
     /// As [`ImageHandle::contested_inode`].
-    pub(super) fn contested_inode(&self) -> Option<Digest> {
+    pub(crate) fn contested_inode(&self) -> Option<Digest> {
         self.handle.contested_inode()
     }
 
     /// Transfers for this image, including retries and tokens.
-    pub(super) fn transfers(&self) -> tarpon_registry::Stats {
+    pub(crate) fn transfers(&self) -> tarpon_registry::Stats {
         self.repository.stats()
     }
 }
@@ -148,7 +148,7 @@ struct Key {
 
 /// Images stay registered as long as the server lives, because a lazily unmounted tree may still be read. Each costs two mappings and a few
 /// hundred bytes.
-pub(super) struct Images {
+pub(crate) struct Images {
     store: Store,
     fetcher: Fetcher,
     loaded: Mutex<HashMap<Key, Arc<Image>>>,
@@ -163,22 +163,22 @@ pub(super) struct Images {
 }
 
 impl Images {
-    pub(super) fn new(store: Store, fetcher: Fetcher) -> Self {
+    pub(crate) fn new(store: Store, fetcher: Fetcher) -> Self {
         let (loaded, turns, early, replaced, hidden) = Default::default();
         Self { store, fetcher, loaded, turns, early, replaced, hidden }
     }
 
-    pub(super) fn fetcher(&self) -> &Fetcher {
+    pub(crate) fn fetcher(&self) -> &Fetcher {
         &self.fetcher
     }
 
     /// All loaded images.
-    pub(super) fn all(&self) -> Vec<Arc<Image>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Image>> {
         self.loaded.lock().values().cloned().collect()
     }
 
     /// Loads the image, or reuses it from an earlier mount. Loads of one image are serialized, those of different images are concurrent.
-    pub(super) fn load(&self, request: &MountRequest) -> Result<Arc<Image>> {
+    pub(crate) fn load(&self, request: &MountRequest) -> Result<Arc<Image>> {
         let key = Key { manifest: request.manifest, reference: request.image.clone(), access: request.access.clone() };
         let turn = self.turn(&key);
         let Some(_mine) = turn.try_lock_for(LOAD_WAIT) else {
@@ -212,7 +212,7 @@ impl Images {
     }
 
     /// Makes the data that merged trees of the image hide fetchable too. `table` has its locations.
-    pub(super) fn show_hidden(&self, request: &MountRequest, image: &Image, table: Option<Bytes>) -> Result<()> {
+    pub(crate) fn show_hidden(&self, request: &MountRequest, image: &Image, table: Option<Bytes>) -> Result<()> {
         let mut hidden = self.hidden.lock();
         let Some(table) = table.filter(|_| !hidden.contains_key(&request.manifest)) else { return Ok(()) };
         let failed = |error| Error::new(ErrorKind::Store, "load the image's record", error);
@@ -223,7 +223,7 @@ impl Images {
 
     /// Whether the loaded image matches its record and the loaded files are the current ones. The record is rewritten after an index was
     /// found wrong or a file damaged.
-    pub(super) fn is_current(&self, image: &Image) -> bool {
+    pub(crate) fn is_current(&self, image: &Image) -> bool {
         let (path, inode) = &image.tree_place;
         match self.store.image_state(&image.record.manifest) {
             Ok(ImageState::Sound(now) | ImageState::Damaged { usable: Some(now), .. }) => {
@@ -236,7 +236,7 @@ impl Images {
     }
 
     /// Stops reading from the layer for this image, for all of its sources.
-    pub(super) fn distrust(&self, manifest: &Digest, layer: &Digest, reason: &str) {
+    pub(crate) fn distrust(&self, manifest: &Digest, layer: &Digest, reason: &str) {
         for (_, image) in self.loaded.lock().iter().filter(|(key, _)| key.manifest == *manifest) {
             image.handle.distrust(layer, reason);
         }
@@ -246,14 +246,14 @@ impl Images {
     }
 
     /// Makes the next mount check the image's objects again: while it is not mounted, changes to them go unnoticed.
-    pub(super) fn forget_check(&self, manifest: &Digest) {
+    pub(crate) fn forget_check(&self, manifest: &Digest) {
         for image in self.all().iter().filter(|image| image.record.manifest == *manifest) {
             *image.checked.lock() = None;
         }
     }
 
     /// Stops following hints for the image, for all of its sources.
-    pub(super) fn stop_following(&self, manifest: &Digest) {
+    pub(crate) fn stop_following(&self, manifest: &Digest) {
         let loaded = self.loaded.lock();
         let images: Vec<_> =
             loaded.iter().filter(|(key, _)| key.manifest == *manifest).map(|(_, image)| image.clone()).collect();
@@ -263,7 +263,7 @@ impl Images {
 
     /// Returns a future that fetches the boot pack of an image that is about to be mounted, and holds `user` until it is mounted. `None` if
     /// the pack is already being fetched, or the maximum number of packs is.
-    pub(super) fn bring<T>(
+    pub(crate) fn bring<T>(
         &self,
         image: String,
         access: Access,

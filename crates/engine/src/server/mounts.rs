@@ -7,29 +7,29 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tarpon_fetch::Fetcher;
-use tarpon_mount::{Host, Mode, ModeChoice, MountError, MountSpec, Mounted, Protected, Unmounted, Watch, Writable};
+use tarpon_mount::{Host, Mode, ModeChoice, MountError, MountSpec, Mounted, Unmounted, Watch, Writable};
 use tarpon_oci::{Blob, Digest};
 use tarpon_store::Store;
 use tokio::runtime::Handle;
 
 use super::changes::Changes;
 use super::domain::{Domain, Domains};
+use super::exhibit::Exhibit;
 use super::hints;
+use super::host::{ExhibitHost, cannot_mount};
 use super::images::Image;
-use super::layers::{self, LayerShelf};
 use super::mend::Damage;
 use super::metrics::Endpoint;
 use super::places::{Client, Leaving, Places, Reservation};
 use super::recording::Recording;
 use super::scrub::Scrub;
-use super::shelf::Shelf;
+use super::setup::ServerSetup;
 use super::status::exposed;
 use crate::commit::Origin;
 use crate::container_name::ContainerName;
 use crate::mount_record::SavedMount;
 use crate::protocol::{Access, MountRequest, MountStatus};
-use crate::{Engine, Error, ErrorKind, Result, tenant};
+use crate::{Error, ErrorKind, Result, tenant};
 
 /// Why a remembered mount of a stopped server is not mounted.
 pub(super) const STOPPED: &str = "its server was stopped: the next one mounts it again";
@@ -39,10 +39,8 @@ pub(crate) struct Mounts {
     store: Store,
     pub(super) domains: Domains,
     pub(super) endpoint: Endpoint,
-    /// The images shown to Podman.
-    pub(super) shelf: Shelf,
-    /// The images of which Podman pulls layers.
-    pub(super) layers: Arc<LayerShelf>,
+    exhibits: Vec<Arc<dyn Exhibit>>,
+    may_run_on: fn(&Store, &Path) -> bool,
     runtime: Handle,
     pub(super) places: Arc<Places<Served>>,
     pub(super) changes: Changes,
@@ -72,20 +70,28 @@ struct Baseline {
 }
 
 impl Mounts {
-    pub(super) fn new(engine: &Engine, runtime: Handle) -> Result<Self> {
-        let store = engine.store().clone();
-        let fetcher = Fetcher::new(Arc::new(store.clone()), runtime.clone(), tarpon_fetch::Config::default());
-        let scratch = store.run_folder().join("mounts");
-        let host = Host::new(Arc::new(fetcher.clone()), runtime.clone(), scratch).map_err(cannot_mount)?;
-        let host = host.of_store(store.folder());
-        host.protect(protected(&store));
-        let domain = Domain::new(store.clone(), fetcher, host, runtime.clone());
+    pub(super) fn new(setup: &ServerSetup, runtime: Handle) -> Result<Self> {
+        let host = ExhibitHost::new(&setup.client, runtime.clone())?;
+        let domains = Domains::new(host.domain.clone(), runtime.clone());
+        let (store, changes) = (host.domain.store.clone(), host.changes.clone());
         let (places, lost, endpoint) = (Arc::default(), Mutex::default(), Endpoint::default());
-        let (changes, remembers, damage) = (Changes::default(), AtomicBool::new(false), Damage::default());
-        let (shelf, scrub) = (Shelf::new(engine), Scrub::new(&store));
-        let layers = LayerShelf::new(engine, runtime.clone(), domain.images.clone(), domain.backfills.clone());
-        let domains = Domains::new(domain, runtime.clone());
-        Ok(Self { store, domains, endpoint, shelf, layers, runtime, places, changes, remembers, lost, damage, scrub })
+        let (remembers, damage) = (AtomicBool::new(false), Damage::default());
+        let (scrub, may_run_on) = (Scrub::new(&store), setup.may_run_on);
+        let exhibits = setup.exhibits.iter().map(|new| new(host.clone())).collect();
+        Ok(Self {
+            store,
+            domains,
+            endpoint,
+            exhibits,
+            may_run_on,
+            runtime,
+            places,
+            changes,
+            remembers,
+            lost,
+            damage,
+            scrub,
+        })
     }
 
     pub(super) fn store(&self) -> &Store {
@@ -122,14 +128,9 @@ impl Mounts {
 
     /// Mounts. The record is written before the mount system calls, so that a kill leaves no unrecorded mount.
     pub(super) fn mount(self: &Arc<Self>, mut request: MountRequest) -> Result<MountStatus> {
-        if request.podman.is_some() || request.layers.is_some() {
+        if let Some(exhibit) = self.exhibit_for(&request) {
             tenant::refuse_isolated(&self.store, "show it to Podman")?;
-        }
-        if request.podman.is_some() {
-            return self.show_to_podman(request);
-        }
-        if request.layers.is_some() {
-            return self.show_layers(request);
+            return self.expose(&**exhibit, request);
         }
         let domain = self.domains.of(&request.image, &request.access)?;
         let image = domain.images.load(&request)?;
@@ -210,11 +211,8 @@ impl Mounts {
 
     /// Unmounts. `only_unused`: it stays mounted if it is in use.
     pub(crate) fn unmount(&self, mountpoint: &Path, only_unused: bool) -> Result<Unmounted> {
-        if self.shelf.holds(mountpoint) {
-            return self.take_from_podman(mountpoint, None, false);
-        }
-        if self.layers.holds(mountpoint) {
-            return self.stop_layers(mountpoint, false);
+        if self.exhibit_at(mountpoint).is_some() {
+            return self.withdraw(mountpoint, None, false);
         }
         let Some(leaving) = self.places.leave(mountpoint)? else { return self.give_up(mountpoint) };
         let mounted = &leaving.mount().mounted;
@@ -236,32 +234,26 @@ impl Mounts {
         }
     }
 
-    fn show_to_podman(&self, request: MountRequest) -> Result<MountStatus> {
-        let whole = self.domains.whole();
-        let shown = self.shelf.add(&whole.host, &whole.images, &request)?;
-        if let Err(error) = self.store.touch_image(&request.manifest) {
-            tracing::debug!(%error, "the image's last use is not noted");
-        }
-        self.lost.lock().remove(&request.mountpoint);
-        self.changes.tell(&request.mountpoint, &request.image, request.manifest, true);
-        whole.backfills.begin(&request, &shown);
-        self.status_at(&request.mountpoint)
+    /// The exhibit for which the request is.
+    pub(super) fn exhibit_for(&self, request: &MountRequest) -> Option<&Arc<dyn Exhibit>> {
+        self.exhibits.iter().find(|exhibit| exhibit.accepts(request))
     }
 
-    fn show_layers(&self, request: MountRequest) -> Result<MountStatus> {
+    /// The exhibit to which the path belongs.
+    fn exhibit_at(&self, mountpoint: &Path) -> Option<&Arc<dyn Exhibit>> {
+        self.exhibits.iter().find(|exhibit| exhibit.holds(mountpoint))
+    }
+
+    /// The image that an exhibit shows at this path.
+    pub(super) fn exhibited(&self, mountpoint: &Path) -> Option<Arc<Image>> {
+        self.exhibits.iter().find_map(|exhibit| exhibit.image(mountpoint))
+    }
+
+    fn expose(&self, exhibit: &dyn Exhibit, request: MountRequest) -> Result<MountStatus> {
         let mountpoint = request.mountpoint.clone();
-        self.layers.mount(self.host(), request)?;
+        exhibit.mount(request)?;
         self.lost.lock().remove(&mountpoint);
         self.status_at(&mountpoint)
-    }
-
-    fn stop_layers(&self, mountpoint: &Path, force: bool) -> Result<Unmounted> {
-        if self.lost.lock().contains_key(mountpoint) {
-            return self.give_up(mountpoint);
-        }
-        self.layers.stop(mountpoint, force)?;
-        self.tidy();
-        Ok(Unmounted::Clean)
     }
 
     pub(super) fn status_at(&self, mountpoint: &Path) -> Result<MountStatus> {
@@ -270,44 +262,42 @@ impl Mounts {
         })
     }
 
-    /// Number of images shown to Podman, and of images of which it pulls layers.
-    pub(super) fn shown_to_podman(&self) -> [(&'static str, u64); 2] {
-        [("podman", self.shelf.count()), (layers::MODE, self.layers.count_images())]
+    /// Number of exposed images, by the name of their mode.
+    pub(super) fn exposed(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.exhibits.iter().map(|exhibit| exhibit.count())
     }
 
     /// Periodic cleanup.
     pub(super) fn tidy(&self) {
-        self.shelf.tidy();
-        self.layers.tidy().iter().for_each(|manifest| self.no_longer_used(self.domains.whole(), manifest));
+        let gone = self.exhibits.iter().flat_map(|exhibit| exhibit.tidy());
+        gone.for_each(|manifest| self.no_longer_used(self.domains.whole(), &manifest));
     }
 
-    /// Stops showing an image to Podman, or one of its names.
-    pub(super) fn take_from_podman(&self, mountpoint: &Path, name: Option<&str>, force: bool) -> Result<Unmounted> {
-        if self.layers.holds(mountpoint) {
-            return self.stop_layers(mountpoint, force);
-        }
-        let known =
-            self.shelf.status(&self.domains.whole().backfills).into_iter().find(|mount| mount.mountpoint == mountpoint);
-        match self.shelf.remove(mountpoint, name, force)? {
+    /// Stops exposing an image, or removes one of its names.
+    pub(super) fn withdraw(&self, mountpoint: &Path, name: Option<&str>, force: bool) -> Result<Unmounted> {
+        let exhibit = self.exhibit_at(mountpoint).filter(|_| !self.lost.lock().contains_key(mountpoint));
+        match exhibit.map(|exhibit| exhibit.unmount(mountpoint, name, force)).transpose()?.flatten() {
             None => self.give_up(mountpoint),
-            Some(removed) => {
-                if let Some(known) = known.filter(|_| !removed.is_empty()) {
-                    self.changes.tell(mountpoint, &known.image, known.manifest, false);
-                }
-                removed.iter().for_each(|manifest| self.no_longer_used(self.domains.whole(), manifest));
+            Some(gone) => {
+                gone.iter().for_each(|manifest| self.no_longer_used(self.domains.whole(), manifest));
                 Ok(Unmounted::Clean)
             }
         }
     }
 
-    /// As [`Shelf::refuse_if_any_is_used`] and [`LayerShelf::refuse_if_used`].
-    pub(super) fn refuse_if_podman_uses_any(&self) -> Result<()> {
-        self.shelf.refuse_if_any_is_used()?;
-        self.layers.refuse_if_used()
+    /// # Errors
+    /// [`ErrorKind::CannotMount`] if anything that an exhibit shows is in use.
+    pub(super) fn refuse_if_exhibits_are_used(&self) -> Result<()> {
+        self.exhibits.iter().try_for_each(|exhibit| exhibit.refuse_if_used())
+    }
+
+    /// Whether a process may still run on what a dead server left at this mount point.
+    pub(super) fn may_run_on(&self, mountpoint: &Path) -> bool {
+        (self.may_run_on)(&self.store, mountpoint)
     }
 
     pub(super) fn is_used(&self, domain: &Arc<Domain>, manifest: &Digest) -> bool {
-        let is_shown = self.shelf.shows(manifest) || self.layers.shows(manifest);
+        let is_shown = self.exhibits.iter().any(|exhibit| exhibit.shows(manifest));
         let is_it = |served: &Arc<Served>| served.request.manifest == *manifest && Arc::ptr_eq(&served.domain, domain);
         is_shown || self.places.mounted().iter().any(is_it)
     }
@@ -359,8 +349,7 @@ impl Mounts {
 
     /// What is shown to Podman, and lost mounts.
     pub(super) fn status_of_others(&self) -> Vec<MountStatus> {
-        let mut others = self.shelf.status(&self.domains.whole().backfills);
-        others.extend(self.layers.status());
+        let mut others: Vec<_> = self.exhibits.iter().flat_map(|exhibit| exhibit.status()).collect();
         others.extend(self.lost.lock().values().cloned());
         others
     }
@@ -399,8 +388,8 @@ impl Mounts {
     pub(super) fn in_use(&self) -> Vec<PathBuf> {
         let served = self.places.mounted();
         let mut mountpoints: Vec<_> = served.iter().map(|served| served.request.mountpoint.clone()).collect();
-        let shown = [self.store.podman_folder(), self.store.podman_layers_folder()];
-        mountpoints.extend(shown.into_iter().filter(|folder| tarpon_mount::is_mounted(folder)));
+        let exhibited = self.exhibits.iter().map(|exhibit| exhibit.folder().to_owned());
+        mountpoints.extend(exhibited.filter(|folder| tarpon_mount::is_mounted(folder)));
         let layers = tarpon_mount::below_overlays(&mountpoints);
         let bound = tarpon_mount::bound_elsewhere(&mountpoints).unwrap_or_else(|error| {
             tracing::warn!(%error, "bind mounts of what is mounted are not known");
@@ -527,20 +516,6 @@ fn spec(store: &Store, request: &MountRequest, image: &Image, recording: Option<
         read_ahead: !image.has_pack(),
         watch: recording.map(|recording| Watch(Arc::new(recording.clone()))),
     }
-}
-
-/// Paths that a mount must neither hide nor change: the store, and the sockets of our services.
-pub(crate) fn protected(store: &Store) -> Protected {
-    const SOCKETS: [&str; 2] = ["/run/tarpon/tarpon.sock", "/run/tarpon/snapshotter.sock"];
-    const CLOSED: [&str; 9] =
-        ["objects", "partial", "images", "layers", "refs", "mounts", "pins", "commits", "tenants"];
-    let mut reachable = vec![store.run_folder().join("mounts"), store.containers_folder(), store.objects_folder()];
-    reachable.extend(SOCKETS.map(PathBuf::from));
-    Protected { reachable, closed: CLOSED.map(|name| store.folder().join(name)).into() }
-}
-
-pub(super) fn cannot_mount(error: MountError) -> Error {
-    Error::new(ErrorKind::CannotMount, "mount", error)
 }
 
 fn cannot_unmount(error: MountError) -> Error {

@@ -14,11 +14,13 @@ use tokio::sync::watch;
 use super::answer::{answer, failure};
 use super::in_process::InProcess;
 use super::mounts::Mounts;
+use super::setup::ServerSetup;
 use super::signals::{Ended, Signals};
 use super::{listen, metrics, recover, scrub};
 use crate::image::Prepared;
 use crate::protocol::{Mended, MountRequest, MountStatus, Request, Response, ScrubStatus};
-use crate::{Engine, Error, ErrorKind, Result, Rootfs, RootfsRequest, wire};
+use crate::rootfs::{Folders, Rootfs, RootfsRequest};
+use crate::{Error, ErrorKind, Result, wire};
 
 /// Interval of the store's maintenance: syncing what was published, probing a failing disk.
 const MAINTENANCE: Duration = Duration::from_secs(30);
@@ -31,7 +33,7 @@ const DRAIN: Duration = Duration::from_secs(10);
 
 /// The server, running in this process. Dropping it unmounts everything.
 pub struct Server {
-    engine: Engine,
+    rootfs_folders: Arc<Folders>,
     pub(super) mounts: Arc<Mounts>,
     listener: tokio::task::JoinHandle<()>,
     maintenance: tokio::task::JoinHandle<()>,
@@ -40,21 +42,23 @@ pub struct Server {
 }
 
 impl Server {
-    /// Becomes the server of the engine's store: takes the lock, mounts again what a dead server left, and listens.
+    /// Becomes the server of the store: takes the lock, mounts again what a dead server left, and listens.
     ///
     /// # Errors
     /// [`ErrorKind::Store`] if another process is already the server.
-    pub async fn start(engine: &Engine) -> Result<Self> {
+    pub async fn start(setup: impl Into<ServerSetup>) -> Result<Self> {
+        let setup = setup.into();
+        let store = setup.client.store();
         let failed = |cause: String| Error::new(ErrorKind::Store, "become the server of the store", cause);
-        let lock = engine.store().server_lock().map_err(|error: LockError| failed(error.to_string()))?;
-        let socket = wire::listen(&engine.store().run_folder()).map_err(|error| failed(error.to_string()))?;
+        let lock = store.server_lock().map_err(|error: LockError| failed(error.to_string()))?;
+        let socket = wire::listen(&store.run_folder()).map_err(|error| failed(error.to_string()))?;
         // Before the first mount, which a signal would leave behind.
         let signals = Signals::listen().map_err(|error| failed(error.to_string()))?;
-        let mounts = Arc::new(Mounts::new(engine, Handle::current())?);
+        let mounts = Arc::new(Mounts::new(&setup, Handle::current())?);
         recover::recover(&mounts).await;
         let listener = listen::listen(socket, mounts.clone()).map_err(|error| failed(error.to_string()))?;
         let maintenance = tokio::spawn(maintain(mounts.clone()));
-        Ok(Self { engine: engine.clone(), mounts, listener, maintenance, lock, signals })
+        Ok(Self { rootfs_folders: setup.rootfs_folders, mounts, listener, maintenance, lock, signals })
     }
 
     /// Mounts, in this process.
@@ -65,13 +69,13 @@ impl Server {
         }
     }
 
-    /// As [`Engine::rootfs`], in this process.
+    /// A root file system, mounted by this process.
     ///
     /// # Errors
-    /// As [`Engine::rootfs`].
+    /// [`ErrorKind::CannotMount`] if the kernel or the user's rights do not allow it.
     pub async fn rootfs(&self, prepared: &Prepared, request: &RootfsRequest) -> Result<Rootfs> {
         let host = Arc::new(InProcess::of(&self.mounts));
-        Rootfs::mount(self.engine.rootfs_folders(), host, prepared, request).await
+        Rootfs::mount(&self.rootfs_folders, host, prepared, request).await
     }
 
     /// Unmounts.
@@ -178,7 +182,7 @@ impl Server {
     }
 
     async fn end(self, unmount: bool, remembers: bool) {
-        let Self { engine: _, mounts, listener, maintenance, lock, signals: _ } = self;
+        let Self { rootfs_folders: _, mounts, listener, maintenance, lock, signals: _ } = self;
         maintenance.abort();
         mounts.endpoint.close();
         let scrubbed = mounts.clone();

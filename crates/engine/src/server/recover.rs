@@ -10,7 +10,6 @@ use super::answer::answer;
 use super::mounts::{Mounts, STOPPED};
 use crate::mount_record::{SavedMount, dead};
 use crate::protocol::{Request, Response};
-use crate::run;
 
 /// Cleans up after a dead server, and mounts again what it had mounted and was not unmounted since.
 pub(super) async fn recover(mounts: &Arc<Mounts>) {
@@ -31,15 +30,12 @@ pub(super) async fn recover(mounts: &Arc<Mounts>) {
 /// Mounts it again, or removes its record if it was unmounted.
 async fn again(mounts: &Arc<Mounts>, record: &MountRecord) -> Result<(), String> {
     let saved = SavedMount::read(record);
-    if let Some(saved) = &saved {
-        if saved.request.podman.is_some() {
-            return show_again(mounts, saved, &mounts.store().podman_folder()).await;
-        }
-        if saved.request.layers.is_some() {
-            return show_again(mounts, saved, &mounts.store().podman_layers_folder()).await;
-        }
+    if let Some(saved) = &saved
+        && let Some(exhibit) = mounts.exhibit_for(&saved.request)
+    {
+        return show_again(mounts, saved, exhibit.folder()).await;
     }
-    if run::may_run_on(mounts.store(), &record.mountpoint) {
+    if mounts.may_run_on(&record.mountpoint) {
         // It has a mount namespace of its own, in which a new mount would not appear. The record protects the data it reads from eviction.
         return Err(
             "its container runs without it: what is local can be read there, and the rest when it was started anew"
@@ -81,7 +77,7 @@ fn is_not_wanted(saved: &SavedMount, record: &MountRecord) -> bool {
     saved.problem.as_deref() == Some(STOPPED) && is_gone()
 }
 
-/// Shows an image to Podman again, in the store mounted on `folder`, mounted or not: after a reboot it is not mounted, and users remove
+/// Exposes an image again in the exhibit that is mounted on `folder`, mounted or not: after a reboot it is not mounted, and users remove
 /// images explicitly.
 async fn show_again(mounts: &Arc<Mounts>, saved: &SavedMount, folder: &Path) -> Result<(), String> {
     // Clears the mount of the dead server, which exists when the first image is shown.

@@ -5,7 +5,7 @@ use crate::mount_record::described;
 use crate::protocol::{LayerVerification, MountRequest, MountStatus};
 
 /// The status of a mount or exposed image, as far as it is the same for all modes.
-pub(super) fn exposed(request: &MountRequest, image: &Image, alive: bool) -> MountStatus {
+pub(crate) fn exposed(request: &MountRequest, image: &Image, alive: bool) -> MountStatus {
     let (record, transfers, counters) = (image.record_now(), image.transfers(), image.counters());
     let image_bytes = record.compressed_size();
     let verification = record.layers.into_iter().map(|layer| LayerVerification {

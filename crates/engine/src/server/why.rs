@@ -9,7 +9,7 @@ use crate::{Error, ErrorKind, Result};
 impl Mounts {
     /// The account of what the mount at `mountpoint` waited for.
     pub(super) fn why(&self, mountpoint: &Path) -> Result<MountAccount> {
-        if let Some(image) = self.layers.image(mountpoint).or_else(|| self.shelf.image(mountpoint)) {
+        if let Some(image) = self.exhibited(mountpoint) {
             let mount = self.status_at(mountpoint)?;
             return Ok(MountAccount { mount, has_pack: image.has_pack(), journal: image.handle().journal().account() });
         }

@@ -75,7 +75,7 @@ fn told(mounts: &Mounts) -> String {
     for served in mounts.places.mounted() {
         *modes.entry(served.mounted.mode().name()).or_default() += 1;
     }
-    modes.extend(mounts.shown_to_podman().into_iter().filter(|(_, count)| *count > 0));
+    modes.extend(mounts.exposed().filter(|(_, count)| *count > 0));
     // An image from two sources, or one whose record was rewritten, is a single image in a graph.
     let mut images: BTreeMap<Label, Vec<tarpon_fetch::Stats>> = BTreeMap::new();
     let mut prepared = BTreeMap::new();

@@ -30,7 +30,7 @@ impl Lab {
     }
 
     fn mounts(&self) -> Arc<Mounts> {
-        Arc::new(Mounts::new(&self.engine(), Handle::current()).unwrap())
+        Arc::new(Mounts::new(&(&self.engine()).into(), Handle::current()).unwrap())
     }
 
     fn put(&self, bytes: &[u8]) -> Digest {

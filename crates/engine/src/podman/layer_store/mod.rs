@@ -1,4 +1,4 @@
-//! [`LayerShelf`]: the images of which Podman pulls layers lazily, in one mount on the store's `podman-layers` folder.
+//! [`LayerStore`]: the images of which Podman pulls layers lazily, in one mount on the store's `podman-layers` folder.
 //!
 //! ```text
 //! podman pull ─► stat …/diff ─► find: a process prepares the image ─► show: record, layers ─► get
@@ -15,7 +15,6 @@ mod status;
 mod uses;
 
 use std::collections::HashMap;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -27,35 +26,30 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::{Mutex, RwLock};
 use tarpon_fs::{Errno, LayerKey, LayerStoreFs, Layers, ShownLayer, Use};
-use tarpon_mount::{Host, Mounted};
+use tarpon_mount::Mounted;
 use tarpon_oci::{Blob, Digest, Reference};
 use tarpon_store::Store;
-use tokio::runtime::Handle;
 
 use self::find::Finding;
 use self::spool::Spools;
-pub(super) use self::status::MODE;
-use super::backfill::Backfills;
-use super::images::{Image, Images};
-use super::mounts::cannot_mount;
-use super::shelf::now;
+use super::clock::now;
+use super::guard::Guard;
+use super::offered::Offered;
+use super::place::make_empty;
 use crate::mount_record::SavedMount;
-use crate::podman::{Guard, Offered};
-use crate::protocol::{Access, Backfill, DiffIds, LayersPart, MountRequest};
-use crate::{Engine, Error, ErrorKind, Result};
+use crate::protocol::{Access, Backfill, DiffIds, LayersPart, MountRequest, MountStatus};
+use crate::server::{Exhibit, ExhibitHost, Image, cannot_mount};
+use crate::{Error, ErrorKind, Result};
 
 /// How long an image without uses is shown: a pull reports them after it has found all layers.
 const UNUSED: Duration = Duration::from_secs(600);
 
-/// The shelf of layers.
-pub(super) struct LayerShelf {
+/// The store of layers.
+pub(super) struct LayerStore {
     me: Weak<Self>,
+    host: ExhibitHost,
     store: Store,
     folder: PathBuf,
-    server_command: Vec<OsString>,
-    runtime: Handle,
-    images: Arc<Images>,
-    backfills: Arc<Backfills>,
     /// Held during a change of the state and its record.
     changing: Mutex<()>,
     /// Held only for moments, because the kernel waits for replies.
@@ -91,56 +85,23 @@ struct Entry {
     asked: Mutex<Instant>,
 }
 
-impl LayerShelf {
-    pub(super) fn new(engine: &Engine, runtime: Handle, images: Arc<Images>, backfills: Arc<Backfills>) -> Arc<Self> {
-        let store = engine.store().clone();
+impl LayerStore {
+    pub(super) fn new(host: ExhibitHost) -> Arc<Self> {
+        let store = host.domain.store.clone();
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
             folder: store.podman_layers_folder(),
-            spools: Spools::new(store.run_folder(), runtime.clone()),
+            spools: Spools::new(store.run_folder(), host.runtime.clone()),
+            host,
             store,
-            server_command: engine.server_command().to_vec(),
-            runtime,
-            images,
-            backfills,
             changing: Mutex::default(),
             state: RwLock::default(),
             finding: Finding::default(),
         })
     }
 
-    /// Whether the path is the mount point, or belongs to an image in it.
-    pub(super) fn holds(&self, mountpoint: &Path) -> bool {
-        mountpoint.starts_with(&self.folder)
-    }
-
-    /// Whether layers of the image with this manifest are shown.
-    pub(super) fn shows(&self, manifest: &Digest) -> bool {
-        self.state.read().images.iter().any(|entry| entry.request.manifest == *manifest)
-    }
-
-    /// The image at this path.
-    pub(super) fn image(&self, mountpoint: &Path) -> Option<Arc<Image>> {
-        let state = self.state.read();
-        let entry = state.images.iter().find(|entry| entry.request.mountpoint == mountpoint)?;
-        Some(entry.image.clone())
-    }
-
-    /// Number of shown images.
-    pub(super) fn count_images(&self) -> u64 {
-        self.state.read().images.len() as u64
-    }
-
-    /// Executes a mount request: mounts, or shows an image.
-    pub(super) fn mount(&self, host: &Host, request: MountRequest) -> Result<()> {
-        match request.layers {
-            Some(LayersPart::Image { .. }) => self.show(request),
-            _ => self.start(host, request),
-        }
-    }
-
     /// Mounts it, unless it is mounted. The settings of this request take effect from now on.
-    fn start(&self, host: &Host, mut request: MountRequest) -> Result<()> {
+    fn start(&self, mut request: MountRequest) -> Result<()> {
         let _changing = self.changing.lock();
         request.mountpoint.clone_from(&self.folder);
         // Credentials are for one registry, but Podman may name any.
@@ -158,7 +119,7 @@ impl LayerShelf {
         drop(state);
         // The kernel caches layer descriptions, which differ in another mount.
         drop(old);
-        match self.attach(host) {
+        match self.attach() {
             Ok(shown) => self.state.write().shown = Some(shown),
             Err(error) => {
                 // The previous settings are still wanted.
@@ -169,7 +130,7 @@ impl LayerShelf {
                 let was_shown = before.is_some();
                 self.state.write().settings = before;
                 if was_shown {
-                    self.attach_again(host);
+                    self.attach_again();
                 }
                 return Err(error);
             }
@@ -178,22 +139,22 @@ impl LayerShelf {
     }
 
     /// Mounts again after a failure, so that Podman's images keep running if possible.
-    fn attach_again(&self, host: &Host) {
-        match self.attach(host) {
+    fn attach_again(&self) {
+        match self.attach() {
             Ok(shown) => self.state.write().shown = Some(shown),
             Err(error) => tracing::error!(%error, "layers are not shown to Podman any more: run `tarpon recover`"),
         }
     }
 
-    fn attach(&self, host: &Host) -> Result<Shown> {
+    fn attach(&self) -> Result<Shown> {
         tarpon_mount::clear_dead(&self.folder).map_err(cannot_mount)?;
-        crate::podman::make_empty(&self.folder)
+        make_empty(&self.folder)
             .map_err(|error| Error::new(ErrorKind::Store, "make a directory for Podman's layers", error))?;
         let files = LayerStoreFs::new(Arc::new(Door(self.me.clone())), now());
-        let mounted = host.mount_files(Arc::new(files), &self.folder).map_err(|error| {
+        let mounted = self.host.domain.host.mount_files(Arc::new(files), &self.folder).map_err(|error| {
             cannot_mount(error).hint("layers are shown to Podman by root, with /dev/fuse; `tarpon doctor` says more")
         })?;
-        let guard = Guard::start(&self.server_command, &self.folder);
+        let guard = Guard::start(&self.host.server_command, &self.folder);
         if let Err(error) = &guard {
             tracing::warn!(%error, "nobody will unmount Podman's store of layers if this server is killed");
         }
@@ -204,7 +165,7 @@ impl LayerShelf {
     ///
     /// # Errors
     /// [`ErrorKind::CannotMount`] if Podman has images with layers in it, unless `force` is set.
-    pub(super) fn stop(&self, mountpoint: &Path, force: bool) -> Result<()> {
+    fn stop(&self, mountpoint: &Path, force: bool) -> Result<()> {
         let _changing = self.changing.lock();
         if mountpoint != self.folder {
             let cause = "Podman has it: it goes when Podman lets go of it";
@@ -223,16 +184,6 @@ impl LayerShelf {
         Ok(())
     }
 
-    /// # Errors
-    /// [`ErrorKind::CannotMount`] if Podman has images with layers in it.
-    pub(super) fn refuse_if_used(&self) -> Result<()> {
-        let state = self.state.read();
-        let Some(used) = state.images.iter().find(|entry| entry.uses() > 0) else { return Ok(()) };
-        let cause = format!("Podman has images that cannot run without it: {}", used.request.image);
-        Err(Error::new(ErrorKind::CannotMount, "unmount Podman's layers", cause)
-            .hint("remove them first (podman rmi), or use --force"))
-    }
-
     /// Shows the layers of an image whose record is in the store.
     fn show(&self, mut request: MountRequest) -> Result<()> {
         let reference: Reference =
@@ -243,19 +194,19 @@ impl LayerShelf {
         if self.state.read().images.iter().any(is_it) {
             return Ok(());
         }
-        let image = self.images.load(&request)?;
+        let image = self.host.domain.images.load(&request)?;
         let known = self.state.read().offered.get(&request.manifest).cloned();
         let offered = match known {
             Some(known) => known,
             None => Arc::new(Offered::load(&self.store, &request.manifest)?),
         };
-        self.images.show_hidden(&request, &image, offered.hidden.clone())?;
+        self.host.domain.images.show_hidden(&request, &image, offered.hidden.clone())?;
         let failed = |error| Error::new(ErrorKind::Store, "record the image", error);
         SavedMount::new(&request).write(&self.store).map_err(failed)?;
         if let Err(error) = self.store.touch_image(&request.manifest) {
             tracing::debug!(%error, "the image's last use is not noted");
         }
-        self.backfills.begin(&request, &image);
+        self.host.domain.backfills.begin(&request, &image);
         image.follow(None);
         let mut state = self.state.write();
         state.offered.insert(request.manifest, offered.clone());
@@ -266,24 +217,6 @@ impl LayerShelf {
     /// The path of an image in mount lists and in its record.
     fn place(&self, reference: &Reference, manifest: &Digest) -> PathBuf {
         self.folder.join(BASE64_STANDARD.encode(reference.to_string())).join(manifest.to_string())
-    }
-
-    /// Periodic cleanup. Returns the manifests of images that are no longer shown.
-    pub(super) fn tidy(&self) -> Vec<Digest> {
-        self.spools.tidy();
-        let _changing = self.changing.lock();
-        let mut state = self.state.write();
-        let is_unused = |entry: &mut Entry| entry.uses() == 0 && entry.asked.lock().elapsed() > UNUSED;
-        let unused: Vec<Entry> = state.images.extract_if(.., is_unused).collect();
-        let mut released = std::mem::take(&mut state.released);
-        drop(state);
-        for entry in &unused {
-            // It may be pulled again at once.
-            self.finding.forget(&entry.reference);
-            self.forget(&entry.request.mountpoint);
-        }
-        released.extend(unused.iter().map(|entry| entry.request.manifest));
-        released
     }
 
     fn note(&self, request: &MountRequest) {
@@ -320,7 +253,72 @@ impl LayerShelf {
     }
 }
 
-impl Layers for LayerShelf {
+impl Exhibit for LayerStore {
+    fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    fn accepts(&self, request: &MountRequest) -> bool {
+        request.layers.is_some()
+    }
+
+    fn shows(&self, manifest: &Digest) -> bool {
+        self.state.read().images.iter().any(|entry| entry.request.manifest == *manifest)
+    }
+
+    fn image(&self, mountpoint: &Path) -> Option<Arc<Image>> {
+        let state = self.state.read();
+        let entry = state.images.iter().find(|entry| entry.request.mountpoint == mountpoint)?;
+        Some(entry.image.clone())
+    }
+
+    fn mount(&self, request: MountRequest) -> Result<()> {
+        match request.layers {
+            Some(LayersPart::Image { .. }) => self.show(request),
+            _ => self.start(request),
+        }
+    }
+
+    fn unmount(&self, mountpoint: &Path, _name: Option<&str>, force: bool) -> Result<Option<Vec<Digest>>> {
+        self.stop(mountpoint, force)?;
+        Ok(Some(self.tidy()))
+    }
+
+    fn refuse_if_used(&self) -> Result<()> {
+        let state = self.state.read();
+        let Some(used) = state.images.iter().find(|entry| entry.uses() > 0) else { return Ok(()) };
+        let cause = format!("Podman has images that cannot run without it: {}", used.request.image);
+        Err(Error::new(ErrorKind::CannotMount, "unmount Podman's layers", cause)
+            .hint("remove them first (podman rmi), or use --force"))
+    }
+
+    fn status(&self) -> Vec<MountStatus> {
+        self.describe()
+    }
+
+    fn tidy(&self) -> Vec<Digest> {
+        self.spools.tidy();
+        let _changing = self.changing.lock();
+        let mut state = self.state.write();
+        let is_unused = |entry: &mut Entry| entry.uses() == 0 && entry.asked.lock().elapsed() > UNUSED;
+        let unused: Vec<Entry> = state.images.extract_if(.., is_unused).collect();
+        let mut released = std::mem::take(&mut state.released);
+        drop(state);
+        for entry in &unused {
+            // It may be pulled again at once.
+            self.finding.forget(&entry.reference);
+            self.forget(&entry.request.mountpoint);
+        }
+        released.extend(unused.iter().map(|entry| entry.request.manifest));
+        released
+    }
+
+    fn count(&self) -> (&'static str, u64) {
+        (status::MODE, self.state.read().images.len() as u64)
+    }
+}
+
+impl Layers for LayerStore {
     fn get(&self, key: &LayerKey) -> Option<ShownLayer> {
         let (_, diff_ids) = self.settings()?;
         self.with(key, |entry| {
@@ -356,8 +354,8 @@ impl Layers for LayerShelf {
     }
 }
 
-/// The mount's reference to the shelf, weak because the shelf owns the mount.
-struct Door(Weak<LayerShelf>);
+/// The mount's reference to the store, weak because the store owns the mount.
+struct Door(Weak<LayerStore>);
 
 impl Layers for Door {
     fn get(&self, key: &LayerKey) -> Option<ShownLayer> {
@@ -365,7 +363,7 @@ impl Layers for Door {
     }
 
     fn find(&self, key: &LayerKey) -> BoxFuture<'static, ()> {
-        self.0.upgrade().map_or_else(|| futures::future::ready(()).boxed(), |shelf| shelf.find(key))
+        self.0.upgrade().map_or_else(|| futures::future::ready(()).boxed(), |layers| layers.find(key))
     }
 
     fn used(&self, key: &LayerKey, change: Use) -> BoxFuture<'static, ()> {

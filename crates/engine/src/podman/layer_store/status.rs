@@ -1,16 +1,16 @@
 //! The status of Podman's store of layers: one line for the mount, with what Podman had to pull instead, and one for each image.
 
-use super::super::status::exposed;
-use super::LayerShelf;
+use super::LayerStore;
 use crate::mount_record::described;
 use crate::protocol::MountStatus;
+use crate::server::exposed;
 
 /// The name used as the mode of these mounts.
-pub(in super::super) const MODE: &str = "podman-layers";
+pub(super) const MODE: &str = "podman-layers";
 
-impl LayerShelf {
+impl LayerStore {
     /// The mount and all images in it.
-    pub(in super::super) fn status(&self) -> Vec<MountStatus> {
+    pub(super) fn describe(&self) -> Vec<MountStatus> {
         let (alive, settings, images) = {
             let state = self.state.read();
             let alive = state.shown.as_ref().is_some_and(|shown| shown.mounted.is_attached());
@@ -38,7 +38,7 @@ impl LayerShelf {
         });
         all.extend(store);
         // Not under the lock: the end of a completion takes its own lock and then checks whether its image is shown here.
-        all.iter_mut().for_each(|status| status.backfill = self.backfills.status(&status.manifest));
+        all.iter_mut().for_each(|status| status.backfill = self.host.domain.backfills.status(&status.manifest));
         all
     }
 }

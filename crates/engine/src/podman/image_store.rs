@@ -1,11 +1,10 @@
-//! [`Shelf`]: the images shown to Podman, in one mount on the store's `podman` folder.
+//! [`PodmanImageStore`]: the images shown to Podman, in one mount on the store's `podman` folder.
 //!
 //! It is mounted with the first image and unmounted with the last one. Each image has a record among those of mounts, which protects it
 //! from eviction and restores it after a restart. Adding an image shows its layers before the image, and removing an image keeps its layers
 //! for a while, because Podman reads the two lists one after the other.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,28 +12,32 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tarpon_fs::{Directory, StoreFs};
-use tarpon_layer::Timestamp;
-use tarpon_mount::{Host, Mounted};
+use tarpon_mount::Mounted;
 use tarpon_oci::Digest;
 use tarpon_store::Store;
 
-use super::backfill::Backfills;
-use super::images::{Image, Images};
-use super::mounts::cannot_mount;
-use super::status::exposed;
+use super::clock::now;
+use super::guard::Guard;
+use super::listed::Listed;
+use super::place::image_folder;
+use super::view::View;
+use super::{in_use, place, view};
 use crate::mount_record::SavedMount;
-use crate::podman::{self, Guard, Listed, PodmanImage, View};
-use crate::protocol::{MountRequest, MountStatus};
-use crate::{Engine, Error, ErrorKind, Result};
+use crate::protocol::{MountRequest, MountStatus, PodmanImage};
+use crate::server::{Exhibit, ExhibitHost, Image, cannot_mount, exposed};
+use crate::{Error, ErrorKind, Result};
+
+/// The name of these mounts as a mode.
+const MODE: &str = "podman";
 
 /// How long the layers of a removed image stay: longer than a Podman command takes from one list to the other.
 const RETIREMENT: Duration = Duration::from_secs(20);
 
-/// The shelf.
-pub(super) struct Shelf {
+/// The store of images in the format of Podman.
+pub(super) struct PodmanImageStore {
+    host: ExhibitHost,
     store: Store,
     folder: PathBuf,
-    server_command: Vec<OsString>,
     state: Mutex<State>,
 }
 
@@ -70,43 +73,23 @@ impl Entry {
     }
 }
 
-impl Shelf {
-    pub(super) fn new(engine: &Engine) -> Self {
-        let store = engine.store().clone();
+impl PodmanImageStore {
+    pub(super) fn new(host: ExhibitHost) -> Self {
+        let store = host.domain.store.clone();
         let folder = store.podman_folder();
-        Self { store, folder, server_command: engine.server_command().to_vec(), state: Mutex::default() }
-    }
-
-    /// Whether the path belongs to an image on the shelf, shown or not.
-    pub(super) fn holds(&self, mountpoint: &Path) -> bool {
-        mountpoint.starts_with(&self.folder)
-    }
-
-    /// The image shown at this path.
-    pub(super) fn image(&self, mountpoint: &Path) -> Option<Arc<Image>> {
-        let state = self.state.lock();
-        state.images.values().find(|entry| entry.request.mountpoint == mountpoint).map(|entry| entry.image.clone())
-    }
-
-    /// Whether the image with this manifest is shown.
-    pub(super) fn shows(&self, manifest: &Digest) -> bool {
-        self.state.lock().images.values().any(|entry| entry.request.manifest == *manifest)
-    }
-
-    /// Number of shown images.
-    pub(super) fn count(&self) -> u64 {
-        self.state.lock().images.len() as u64
+        Self { host, store, folder, state: Mutex::default() }
     }
 
     /// Shows an image, and mounts if nothing is shown yet.
-    pub(super) fn add(&self, host: &Host, images: &Images, request: &MountRequest) -> Result<Arc<Image>> {
+    fn add(&self, request: &MountRequest) -> Result<Arc<Image>> {
+        let images = &self.host.domain.images;
         let image = images.load(request)?;
         let listed = Listed::load(&self.store, &request.manifest, image.tree.bytes.clone())?;
         let id = listed.id();
         let mut state = self.state.lock();
         images.show_hidden(request, &image, listed.hidden.clone())?;
         // Names are moved and entries replaced only once it is certain that this image can be shown.
-        self.mount(&mut state, host)?;
+        self.attach(&mut state)?;
         if image.has_pack()
             && let Some(shown) = &state.shown
         {
@@ -114,7 +97,7 @@ impl Shelf {
             shown.mounted.stop_read_ahead();
         }
         let mut request = request.clone();
-        request.mountpoint = podman::image_place(&self.folder, &id);
+        request.mountpoint = image_folder(&self.folder, &id);
         let poorer = settle_names(&mut state, id, &mut request);
         if let Err(error) = SavedMount::new(&request).write(&self.store) {
             give_back(&mut state, poorer);
@@ -146,7 +129,7 @@ impl Shelf {
 
     /// Stops showing an image, or removes only the name if it has others. `None` if it is not shown; else the manifests that are no longer
     /// shown.
-    pub(super) fn remove(&self, mountpoint: &Path, name: Option<&str>, force: bool) -> Result<Option<Vec<Digest>>> {
+    fn remove(&self, mountpoint: &Path, name: Option<&str>, force: bool) -> Result<Option<Vec<Digest>>> {
         let mut state = self.state.lock();
         let id = mountpoint.file_name().and_then(|id| Digest::from_hex(id.to_str()?).ok());
         let Some(entry) = id.and_then(|id| state.images.get_mut(&id)) else { return Ok(None) };
@@ -162,7 +145,7 @@ impl Shelf {
         let id = entry.listed.id();
         if !force && let Some(entry) = state.images.get(&id) {
             let others = state.images.iter().filter(|(other, _)| **other != id).map(|(_, other)| &other.listed);
-            self.refuse_if_used(&entry.listed, others)?;
+            self.refuse_removal(&entry.listed, others)?;
         }
         let Some(entry) = state.images.remove(&id) else { return Ok(None) };
         let manifest = entry.request.manifest;
@@ -181,18 +164,10 @@ impl Shelf {
         }
     }
 
-    /// Fails if the shelf is in use, for callers that remove all images.
-    ///
-    /// # Errors
-    /// [`ErrorKind::CannotMount`] if a container uses any of them.
-    pub(super) fn refuse_if_any_is_used(&self) -> Result<()> {
-        self.state.lock().images.values().try_for_each(|entry| self.refuse_if_used(&entry.listed, iter::empty()))
-    }
-
     /// Layers shared with `others` stay in any case.
-    fn refuse_if_used<'a>(&self, listed: &Listed, others: impl Iterator<Item = &'a Listed> + Clone) -> Result<()> {
+    fn refuse_removal<'a>(&self, listed: &Listed, others: impl Iterator<Item = &'a Listed> + Clone) -> Result<()> {
         let store = self.folder.to_string_lossy();
-        match podman::mounted_link(&podman::own_links(&store, listed, others)) {
+        match in_use::mounted(&view::own_links(&store, listed, others)) {
             None => Ok(()),
             Some(link) => {
                 let cause = format!("a container uses it: its root is an overlay with the layer {link}");
@@ -202,43 +177,21 @@ impl Shelf {
         }
     }
 
-    /// Drops the layers of images that were removed some time ago.
-    pub(super) fn tidy(&self) {
-        let mut state = self.state.lock();
-        let before = state.retired.len();
-        state.retired.retain(|(since, _)| since.elapsed() < RETIREMENT);
-        if state.retired.len() < before {
-            self.publish(&mut state, None);
-        }
-    }
-
-    /// All images.
-    pub(super) fn status(&self, backfills: &Backfills) -> Vec<MountStatus> {
-        let mut described = {
-            let state = self.state.lock();
-            let alive = state.shown.as_ref().is_some_and(|shown| shown.mounted.is_attached());
-            state.images.values().map(|entry| describe(entry, alive)).collect::<Vec<_>>()
-        };
-        // Not under the lock: the end of a completion takes its own lock and then checks whether its image is shown here.
-        described.iter_mut().for_each(|status| status.backfill = backfills.status(&status.manifest));
-        described
-    }
-
-    /// Mounts the shelf, unless it is mounted.
-    fn mount(&self, state: &mut State, host: &Host) -> Result<()> {
+    /// Mounts the store, unless it is mounted.
+    fn attach(&self, state: &mut State) -> Result<()> {
         if state.shown.as_ref().is_some_and(|shown| shown.mounted.is_attached()) {
             return Ok(());
         }
         state.shown = None;
         tarpon_mount::clear_dead(&self.folder).map_err(cannot_mount)?;
-        podman::make_place(&self.folder)
+        place::make(&self.folder)
             .map_err(|error| Error::new(ErrorKind::Store, "make a directory for Podman's store", error))?;
         let root = self.view(state, |_| true);
         let files = Arc::new(StoreFs::new(root, now()));
-        let mounted = host.mount_files(files.clone(), &self.folder).map_err(|error| {
+        let mounted = self.host.domain.host.mount_files(files.clone(), &self.folder).map_err(|error| {
             cannot_mount(error).hint("images are shown to Podman by root, with /dev/fuse; `tarpon doctor` says more")
         })?;
-        let guard = Guard::start(&self.server_command, &self.folder);
+        let guard = Guard::start(&self.host.server_command, &self.folder);
         if let Err(error) = &guard {
             tracing::warn!(%error, "nobody will unmount Podman's store if this server is killed");
         }
@@ -268,6 +221,81 @@ impl Shelf {
             view.add_image(&entry.listed, entry.names());
         }
         view.finish(&change)
+    }
+}
+
+impl Exhibit for PodmanImageStore {
+    fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    fn accepts(&self, request: &MountRequest) -> bool {
+        request.podman.is_some()
+    }
+
+    fn shows(&self, manifest: &Digest) -> bool {
+        self.state.lock().images.values().any(|entry| entry.request.manifest == *manifest)
+    }
+
+    fn image(&self, mountpoint: &Path) -> Option<Arc<Image>> {
+        let state = self.state.lock();
+        state.images.values().find(|entry| entry.request.mountpoint == mountpoint).map(|entry| entry.image.clone())
+    }
+
+    fn mount(&self, request: MountRequest) -> Result<()> {
+        let image = self.add(&request)?;
+        if let Err(error) = self.store.touch_image(&request.manifest) {
+            tracing::debug!(%error, "the image's last use is not noted");
+        }
+        self.host.changes.tell(&request.mountpoint, &request.image, request.manifest, true);
+        self.host.domain.backfills.begin(&request, &image);
+        Ok(())
+    }
+
+    fn unmount(&self, mountpoint: &Path, name: Option<&str>, force: bool) -> Result<Option<Vec<Digest>>> {
+        let known = {
+            let state = self.state.lock();
+            let entry = state.images.values().find(|entry| entry.request.mountpoint == mountpoint);
+            entry.map(|entry| (entry.request.image.clone(), entry.request.manifest))
+        };
+        let removed = self.remove(mountpoint, name, force)?;
+        if removed.as_ref().is_some_and(|removed| !removed.is_empty())
+            && let Some((image, manifest)) = known
+        {
+            self.host.changes.tell(mountpoint, &image, manifest, false);
+        }
+        Ok(removed)
+    }
+
+    fn refuse_if_used(&self) -> Result<()> {
+        self.state.lock().images.values().try_for_each(|entry| self.refuse_removal(&entry.listed, iter::empty()))
+    }
+
+    fn status(&self) -> Vec<MountStatus> {
+        let mut described = {
+            let state = self.state.lock();
+            let alive = state.shown.as_ref().is_some_and(|shown| shown.mounted.is_attached());
+            state.images.values().map(|entry| describe(entry, alive)).collect::<Vec<_>>()
+        };
+        // Not under the lock: the end of a completion takes its own lock and then checks whether its image is shown here.
+        let backfills = &self.host.domain.backfills;
+        described.iter_mut().for_each(|status| status.backfill = backfills.status(&status.manifest));
+        described
+    }
+
+    /// Drops the layers of images that were removed some time ago.
+    fn tidy(&self) -> Vec<Digest> {
+        let mut state = self.state.lock();
+        let before = state.retired.len();
+        state.retired.retain(|(since, _)| since.elapsed() < RETIREMENT);
+        if state.retired.len() < before {
+            self.publish(&mut state, None);
+        }
+        Vec::new()
+    }
+
+    fn count(&self) -> (&'static str, u64) {
+        (MODE, self.state.lock().images.len() as u64)
     }
 }
 
@@ -308,15 +336,9 @@ fn give_back(state: &mut State, names: Names) {
 fn describe(entry: &Entry, alive: bool) -> MountStatus {
     let Entry { request, image, listed } = entry;
     MountStatus {
-        mode: "podman".to_owned(),
+        mode: MODE.to_owned(),
         podman: Some(PodmanImage { id: listed.id(), names: entry.names().to_vec() }),
         layers: None,
         ..exposed(request, image, alive)
     }
-}
-
-/// The current time, for file timestamps.
-pub(super) fn now() -> Timestamp {
-    let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
-    Timestamp { seconds: i64::try_from(now.as_secs()).unwrap_or(i64::MAX), nanoseconds: now.subsec_nanos() }
 }

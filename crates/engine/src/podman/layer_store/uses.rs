@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tarpon_fs::{LayerKey, Use};
 use tarpon_oci::Digest;
 
-use super::{Entry, LayerShelf};
+use super::{Entry, LayerStore};
 use crate::protocol::LayersPart;
 
 impl Entry {
@@ -37,7 +37,7 @@ impl Entry {
     }
 }
 
-impl LayerShelf {
+impl LayerStore {
     /// Counts a use, also of a layer that is no longer shown: Podman still has what it found.
     pub(super) async fn note_use(self: Arc<Self>, key: LayerKey, change: Use) {
         let mut is_counted = self.clone().count_aside(&key, change).await;
@@ -60,7 +60,7 @@ impl LayerShelf {
 
     /// As [`Self::count`], on a thread that may block.
     async fn count_aside(self: Arc<Self>, key: &LayerKey, change: Use) -> bool {
-        let (runtime, key) = (self.runtime.clone(), key.clone());
+        let (runtime, key) = (self.host.runtime.clone(), key.clone());
         let counted = runtime.spawn_blocking(move || self.count(&key, change)).await;
         counted.unwrap_or_else(|error| {
             tracing::error!(%error, "a use of a layer was not counted");

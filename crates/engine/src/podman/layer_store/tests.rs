@@ -8,9 +8,10 @@ use tarpon_testkit::registry::{Auth, FakeRegistry};
 use tarpon_testkit::server::TestServer;
 use tempfile::TempDir;
 
-use super::super::mounts::Mounts;
+use tokio::runtime::Handle;
+
 use super::*;
-use crate::{EngineOptions, ImageRequest, Pull, Silent};
+use crate::{Engine, EngineOptions, ImageRequest, Pull, Silent};
 
 fn lazy(name: &str) -> Layer {
     estargz(&[Item::file(name, name.as_bytes().repeat(1000))], EstargzOptions::default())
@@ -66,15 +67,16 @@ impl Lab {
     }
 
     /// A server that shows what is on record, without the kernel.
-    fn server(&self) -> Arc<Mounts> {
-        let mounts = Arc::new(Mounts::new(&self.engine, Handle::current()).unwrap());
+    fn server(&self) -> Arc<LayerStore> {
+        let host = ExhibitHost::new(&self.engine.client(), Handle::current()).unwrap();
+        let layers = LayerStore::new(host);
         let settings = Some(LayersPart::Store { diff_ids: DiffIds::Hashed });
         let request = MountRequest { layers: settings, ..bare() };
-        mounts.layers.state.write().settings = Some(request);
+        layers.state.write().settings = Some(request);
         for mount in self.engine.store().mounts().unwrap() {
-            mounts.layers.show(SavedMount::read(&mount.record).unwrap().request).unwrap();
+            layers.show(SavedMount::read(&mount.record).unwrap().request).unwrap();
         }
-        mounts
+        layers
     }
 
     fn key(&self, shown: &str, digest: Digest) -> LayerKey {
@@ -105,9 +107,9 @@ fn bare() -> MountRequest {
 }
 
 /// Number of uses of each layer, summed over all images.
-fn uses(shelf: &LayerShelf) -> BTreeMap<Digest, u64> {
+fn uses(layers: &LayerStore) -> BTreeMap<Digest, u64> {
     let mut all = BTreeMap::new();
-    for status in shelf.status() {
+    for status in layers.status() {
         let Some(LayersPart::Image { uses }) = status.layers else { continue };
         uses.into_iter().for_each(|(digest, count)| *all.entry(digest).or_default() += count);
     }
@@ -133,32 +135,32 @@ async fn uses_are_what_podman_said_whatever_servers_come_and_go() {
         let mut server = lab.server();
         for _ in 0..50 {
             // Podman looks a layer up before it uses it, so both images exist then.
-            requests.iter().for_each(|request| server.layers.show(request.clone()).unwrap());
+            requests.iter().for_each(|request| server.show(request.clone()).unwrap());
             let digest = digests[dice(&mut state, digests.len())];
             let key = lab.key("v1", digest);
             match dice(&mut state, 5) {
                 0 => server = lab.server(),
                 1 | 2 => {
-                    server.layers.used(&key, Use::More).await;
+                    server.used(&key, Use::More).await;
                     *model.entry(digest).or_default() += 1;
                 }
                 _ => {
-                    server.layers.used(&key, Use::Less).await;
+                    server.used(&key, Use::Less).await;
                     model.entry(digest).and_modify(|count| *count = count.saturating_sub(1));
                     model.retain(|_, count| *count > 0);
                 }
             }
-            assert_eq!(uses(&server.layers), model, "seed {seed}");
+            assert_eq!(uses(&server), model, "seed {seed}");
             for digest in model.keys() {
-                assert!(server.layers.get(&lab.key("v1", *digest)).is_some(), "what is used is shown");
+                assert!(server.get(&lab.key("v1", *digest)).is_some(), "what is used is shown");
             }
         }
         for (digest, count) in model {
             for _ in 0..count {
-                server.layers.used(&lab.key("v1", digest), Use::Less).await;
+                server.used(&lab.key("v1", digest), Use::Less).await;
             }
         }
-        let left = server.layers.state.read().images.iter().filter(|entry| entry.uses() > 0).count();
+        let left = server.state.read().images.iter().filter(|entry| entry.uses() > 0).count();
         assert_eq!(left, 0, "seed {seed}");
         for record in lab.engine.store().mounts().unwrap() {
             lab.engine.store().forget_mount(&record.record.mountpoint).unwrap();
@@ -171,20 +173,20 @@ async fn the_last_use_takes_an_image_away_and_its_record() {
     let image = image(&["base"]);
     let lab = Lab::new(&[("v1", &image)]).await;
     let server = lab.server();
-    server.layers.show(lab.request("v1", "v1").await).unwrap();
+    server.show(lab.request("v1", "v1").await).unwrap();
     let key = lab.key("v1", Digest::of(&image.layers[0].blob));
-    let shown = server.layers.get(&key).unwrap();
+    let shown = server.get(&key).unwrap();
     assert!(!String::from_utf8_lossy(&shown.info).contains("toc-digest"));
-    assert!(server.layers.get(&lab.key("v2", key.digest)).is_none(), "another name");
+    assert!(server.get(&lab.key("v2", key.digest)).is_none(), "another name");
     for change in [Use::Less, Use::More, Use::More, Use::Less] {
-        server.layers.used(&key, change).await;
-        assert!(server.layers.get(&key).is_some());
+        server.used(&key, change).await;
+        assert!(server.get(&key).is_some());
         assert_eq!(lab.engine.store().mounts().unwrap().len(), 1);
     }
-    server.layers.used(&key, Use::Less).await;
-    assert!(server.layers.get(&key).is_none() && lab.engine.store().mounts().unwrap().is_empty());
-    assert_eq!(server.layers.tidy().len(), 1, "nothing is done for it any more");
-    let blob = server.layers.blob(&key, 0, 10).await;
+    server.used(&key, Use::Less).await;
+    assert!(server.get(&key).is_none() && lab.engine.store().mounts().unwrap().is_empty());
+    assert_eq!(server.tidy().len(), 1, "nothing is done for it any more");
+    let blob = server.blob(&key, 0, 10).await;
     assert_eq!(blob, Err(Errno::Stale));
 }
 
@@ -193,16 +195,16 @@ async fn an_image_that_is_not_used_stays_while_podman_asks_for_it() {
     let image = image(&["base"]);
     let lab = Lab::new(&[("v1", &image)]).await;
     let server = lab.server();
-    server.layers.show(lab.request("v1", "v1").await).unwrap();
+    server.show(lab.request("v1", "v1").await).unwrap();
     let key = lab.key("v1", Digest::of(&image.layers[0].blob));
     let long_ago = || Instant::now().checked_sub(UNUSED * 2).unwrap();
-    let age = || *server.layers.state.read().images[0].asked.lock() = long_ago();
+    let age = || *server.state.read().images[0].asked.lock() = long_ago();
     age();
-    assert!(server.layers.get(&key).is_some());
-    assert!(server.layers.tidy().is_empty(), "it was just found");
+    assert!(server.get(&key).is_some());
+    assert!(server.tidy().is_empty(), "it was just found");
     age();
-    assert_eq!(server.layers.tidy().len(), 1);
-    assert!(server.layers.get(&key).is_none());
+    assert_eq!(server.tidy().len(), 1);
+    assert!(server.get(&key).is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -210,16 +212,16 @@ async fn a_layer_is_found_by_the_digest_of_its_table_of_contents_and_its_blob_ca
     let image = image(&["base"]);
     let lab = Lab::new(&[("v1", &image)]).await;
     let server = lab.server();
-    server.layers.show(lab.request("v1", "v1").await).unwrap();
+    server.show(lab.request("v1", "v1").await).unwrap();
     let manifest: serde_json::Value = serde_json::from_slice(&image.manifest).unwrap();
     let toc = manifest["layers"][0]["annotations"]["containerd.io/snapshot/stargz/toc.digest"].as_str().unwrap();
     let key = lab.key("v1", toc.parse().unwrap());
-    let shown = server.layers.get(&key).unwrap();
+    let shown = server.get(&key).unwrap();
     let info: serde_json::Value = serde_json::from_slice(&shown.info).unwrap();
     assert_eq!((info["toc-digest"].as_str(), info["diff-size"].as_i64()), (Some(toc), Some(-1)));
     let blob = &image.layers[0].blob;
     assert_eq!(shown.blob_size, blob.len() as u64);
-    let read = server.layers.blob(&key, 3, u32::try_from(blob.len()).unwrap()).await.unwrap();
+    let read = server.blob(&key, 3, u32::try_from(blob.len()).unwrap()).await.unwrap();
     assert_eq!(read, blob[3..]);
 }
 

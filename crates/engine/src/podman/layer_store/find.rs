@@ -14,13 +14,13 @@ use tarpon_fs::{LayerKey, Layers};
 use tarpon_oci::Reference;
 use tokio::sync::Semaphore;
 
-use super::{LayerShelf, backfill};
+use super::super::offer::{Offer, ask};
+use super::{LayerStore, backfill};
 use crate::image::Prepared;
-use crate::podman::{self, Offer};
 use crate::protocol::LayersPart;
 use crate::{Error, ErrorKind, Result};
 
-/// How long Podman waits for a layer that is searched, queueing included: less than the warden of mounts waits for a response.
+/// How long Podman waits for a layer that is searched, queueing included: less than the watchdog of mounts waits for a response.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Maximum number of concurrent searches. Each is a process.
 const AT_A_TIME: usize = 4;
@@ -82,7 +82,7 @@ impl Finding {
     }
 }
 
-impl LayerShelf {
+impl LayerStore {
     /// Searches the image, shared with concurrent lookups, and records the result.
     pub(super) async fn look_for(self: Arc<Self>, key: LayerKey) {
         let image = &key.image;
@@ -92,7 +92,7 @@ impl LayerShelf {
                 let begin = || {
                     // A task of its own, so that a panic in it affects nothing else.
                     let (me, of) = (self.clone(), image.clone());
-                    let task = self.runtime.spawn(async move { me.look_up(of).await });
+                    let task = self.host.runtime.spawn(async move { me.look_up(of).await });
                     let (me, of) = (self.clone(), image.clone());
                     task.map(move |_| drop(me.finding.under_way.lock().remove(&of))).boxed().shared()
                 };
@@ -132,7 +132,7 @@ impl LayerShelf {
     /// Has the image prepared, and shows it. Blocks, but not beyond `until`.
     fn prepare(&self, image: &Reference, until: Instant) -> std::result::Result<(), String> {
         let (access, diff_ids) = self.settings().ok_or("it is not wanted any more")?;
-        let offer = podman::ask(&self.server_command, image, &access, until);
+        let offer = ask(&self.host.server_command, image, &access, until);
         let offer = offer.map_err(|error| format!("it could not be prepared: {error}"))?;
         let (manifest, fallbacks) = match offer {
             Offer::Ready { manifest, fallbacks } => (manifest, fallbacks),
