@@ -9,14 +9,13 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Pid;
+use tarpon_images::Access;
 use tarpon_mount::Unmounted;
 use tarpon_oci::Blob;
 use tarpon_store::Store;
 
 use crate::child::wait_until_ready;
-use crate::protocol::{
-    ANSWER_BYTES, Access, Mended, MountAccount, MountRequest, MountStatus, Request, Response, ScrubStatus,
-};
+use crate::protocol::{ANSWER_BYTES, Mended, MountAccount, MountRequest, MountStatus, Request, Response, ScrubStatus};
 use crate::{Error, ErrorKind, Result, server_log, wire};
 
 /// How often a server is started before giving up. It may lose the race for the lock to another one that is just ending, or end between our

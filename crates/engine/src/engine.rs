@@ -1,17 +1,17 @@
 //! [`Engine`]: one store, and the entry point to all operations on images in it.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use tarpon_store::{Isolation, IsolationError, OpenError, RenewTree, Store, StoreConfig};
-use tarpon_tree::erofs;
+use tarpon_images::{ImageRequest, Images, Inspection, Prepared, Progress, Pulled, Result, TreeView};
+use tarpon_oci::Digest;
+use tarpon_store::{Isolation, Store};
 
 use crate::client::Client;
-use crate::prepare::Preparations;
+use crate::early_server::EarlyServer;
 use crate::protocol::ScrubStatus;
 use crate::rootfs::Folders;
-use crate::{Error, ErrorKind, Result};
 
 /// The store, and how its server is started.
 #[derive(Debug, Clone)]
@@ -22,62 +22,31 @@ pub struct EngineOptions {
     pub server_command: Vec<OsString>,
 }
 
-/// Opens the store in `folder`. Trees of older versions are rewritten when they are used.
-pub fn open_store(folder: &Path) -> std::result::Result<Store, OpenError> {
-    let renew_tree: RenewTree = |tree| erofs::renew(tree).ok().flatten();
-    Store::open(folder, StoreConfig { renew_tree: Some(renew_tree), ..StoreConfig::default() })
-}
-
 /// An open store and what can be done with images in it.
 #[derive(Debug, Clone)]
 pub struct Engine {
-    store: Store,
+    images: Images,
     server_command: Vec<OsString>,
-    flights: Arc<Preparations>,
     rootfs_folders: Arc<Folders>,
 }
 
 impl Engine {
-    /// Sets the isolation of the store, for all its users.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Conflict`] if it is isolated in another way, or has content that is shared.
-    pub fn settle_isolation(&self, isolation: Isolation) -> Result<()> {
-        self.store.settle_isolation(isolation).map_err(|error| {
-            let kind = match error {
-                IsolationError::Store(_) => ErrorKind::Store,
-                IsolationError::Conflict { .. } | IsolationError::InUse => ErrorKind::Conflict,
-            };
-            Error::new(kind, format!("open the store {}", self.store.folder().display()), error)
-                .hint("name another store with --store DIR, or leave --isolation and $TARPON_ISOLATION away")
-        })
-    }
-
     /// Opens the store. Cheap: nothing is scanned, no request is made.
     pub fn open(options: EngineOptions) -> Result<Self> {
         let EngineOptions { store, server_command } = options;
-        let failed = |error| {
-            Error::new(ErrorKind::Store, format!("open the store {}", store.display()), error)
-                .hint("name another one with --store DIR or $TARPON_STORE")
-        };
-        let store = open_store(&store).map_err(failed)?;
-        let rootfs_folders = Arc::new(Folders::of(&store));
-        Ok(Self { store, server_command, flights: Arc::default(), rootfs_folders })
+        let images = Images::open(&store)?;
+        let rootfs_folders = Arc::new(Folders::of(images.store()));
+        Ok(Self { images, server_command, rootfs_folders })
+    }
+
+    /// The images of the store.
+    pub fn images(&self) -> &Images {
+        &self.images
     }
 
     /// The store itself, which provides listing, checking and emptying.
     pub fn store(&self) -> &Store {
-        &self.store
-    }
-
-    /// This engine with another part of the store.
-    pub(crate) fn with_store(&self, store: Store) -> Self {
-        Self { store, ..self.clone() }
-    }
-
-    /// Preparations under way in this engine and its clones.
-    pub(crate) fn flights(&self) -> &Preparations {
-        &self.flights
+        self.images.store()
     }
 
     /// Folders of root file systems for which the user named no directory.
@@ -87,12 +56,76 @@ impl Engine {
 
     /// The scrub of the store: as its server reports it, or as it was left. `None`: there never was any.
     pub fn scrub_status(&self) -> Result<Option<ScrubStatus>> {
-        let status = self.client().scrub()?.unwrap_or_else(|| ScrubStatus::of_store(&self.store));
+        let status = self.client().scrub()?.unwrap_or_else(|| ScrubStatus::of_store(self.store()));
         Ok(Some(status).filter(ScrubStatus::is_known))
     }
 
     /// The store's server.
     pub fn client(&self) -> Client {
-        Client::new(self.store.clone(), self.server_command.clone())
+        Client::new(self.store().clone(), self.server_command.clone())
+    }
+
+    /// As [`Images::prepare`].
+    pub async fn prepare(&self, request: &ImageRequest, progress: &dyn Progress) -> Result<Prepared> {
+        self.images.prepare(request, progress).await
+    }
+
+    /// As [`Images::prepare`], for a mount by the store's server, which starts to fetch the image's boot pack as soon as its place is known.
+    pub async fn prepare_to_mount(&self, request: &ImageRequest, progress: &dyn Progress) -> Result<Prepared> {
+        let server = EarlyServer::new(self.client(), request);
+        let prepared = self.images.prepare_with(request, Some(&server), progress).await;
+        server.settled().await;
+        prepared
+    }
+
+    /// As [`Images::pull`].
+    pub async fn pull(&self, request: &ImageRequest, progress: &dyn Progress) -> Result<Pulled> {
+        self.images.pull(request, progress).await
+    }
+
+    /// As [`Images::inspect`].
+    pub async fn inspect(&self, request: &ImageRequest) -> Result<Inspection> {
+        self.images.inspect(request).await
+    }
+
+    /// As [`Images::open_tree`].
+    pub fn open_tree(&self, prepared: &Prepared) -> Result<TreeView> {
+        self.images.open_tree(prepared)
+    }
+
+    /// As [`Images::chain_ids`].
+    pub fn chain_ids(&self, prepared: &Prepared) -> Result<Vec<Digest>> {
+        self.images.chain_ids(prepared)
+    }
+
+    /// As [`Images::lowest_layers`].
+    pub async fn lowest_layers(
+        &self,
+        request: &ImageRequest,
+        prepared: &Prepared,
+        count: usize,
+        progress: &dyn Progress,
+    ) -> Result<Prepared> {
+        self.images.lowest_layers(request, prepared, count, progress).await
+    }
+
+    /// As [`Images::isolation`].
+    pub fn isolation(&self) -> Result<Isolation> {
+        self.images.isolation()
+    }
+
+    /// As [`Images::settle_isolation`].
+    pub fn settle_isolation(&self, isolation: Isolation) -> Result<()> {
+        self.images.settle_isolation(isolation)
+    }
+
+    /// As [`Images::may_serve_containerd`].
+    pub fn may_serve_containerd(&self) -> Result<()> {
+        self.images.may_serve_containerd()
+    }
+
+    /// As [`Images::admit_credentials`].
+    pub fn admit_credentials(&self) -> Result<()> {
+        self.images.admit_credentials()
     }
 }

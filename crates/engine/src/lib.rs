@@ -10,11 +10,11 @@
 //! run_something_in(rootfs.path());  rootfs.close().await?;                          // or drop it
 //!
 //! let client = engine.client();                                                    // the store's server process
-//! let status = client.mount(prepared.mount_on(dir))?;                              // usable when it returns
+//! let status = client.mount(MountRequest::for_image(&prepared, dir))?;                              // usable when it returns
 //! client.status()?;  engine.why(&dir)?;  client.unmount(&dir)?;  client.recover()?;
 //!
 //! let server = Server::start(&engine).await?;                                      // a server in this process
-//! server.mount(prepared.mount_on(dir)).await?;  server.rootfs(…).await?;  server.run().await;
+//! server.mount(MountRequest::for_image(&prepared, dir)).await?;  server.rootfs(…).await?;  server.run().await;
 //! let mut server = ForGood::start(&engine, Equipment::default()).await?;            // a permanent one, which restores its mounts
 //! server.until_told().await;  server.suspend().await;
 //!
@@ -30,32 +30,21 @@
 //! engine.store()                                                                   // cache: list, check, empty
 //! ```
 
-mod access;
-mod auth_files;
 mod child;
 mod client;
 mod commit;
 mod container;
 mod container_name;
 mod convert;
+mod early_server;
 mod edit;
 mod engine;
-mod error;
-mod flights;
-mod flock;
-mod image;
 mod index;
-mod inspect;
-mod lock_file;
 mod mount_record;
 mod mountpoint;
 mod mounts;
 mod namespaces;
 mod podman;
-mod prefix;
-mod prepare;
-mod private;
-mod progress;
 mod protocol;
 mod record;
 mod rootfs;
@@ -64,18 +53,12 @@ mod serve;
 mod server;
 pub mod server_log;
 pub mod service;
-mod tenant;
-mod tree;
 mod upload;
 mod why;
 mod wire;
 
-pub use auth_files::auth_files;
 pub use client::Client;
-pub use commit::{
-    Change, CommitReport, CommitRequest, CommitSource, Commits, Committed, PushRequest, Pushed, PushedLayer,
-    PushedOutcome,
-};
+pub use commit::{Change, CommitReport, CommitRequest, CommitSource, PushRequest, Pushed, PushedLayer, PushedOutcome};
 pub use container::{
     AppArmor, CapabilityChanges, ContainerOptions, HostEntry, Limits, MountOption, Network, ProcessLimit, Tmpfs,
     Ulimit, Volume, oci_runtime,
@@ -84,21 +67,13 @@ pub use container_name::ContainerName;
 pub use convert::{
     Conversion, ConvertRequest, ConvertedImage, ConvertedLayer, MAX_CONVERT_JOBS, Outcome, Platforms, TocImage, convert,
 };
-pub use engine::{Engine, EngineOptions, open_store};
-pub use error::{Error, ErrorKind, Result};
-pub use flights::Flights;
-pub use image::{DEFAULT_PROFILE, ImageRequest, IndexChoice, Prepared, Pull};
+pub use engine::{Engine, EngineOptions};
 pub use index::{BootPack, Fit, ImageIndexArtifact, IndexCheck, IndexedLayer};
-pub use inspect::{Inspection, LayerInspection};
-pub use lock_file::LockFile;
 pub use mountpoint::{is_directory, resolve_mountpoint, resolve_upper, store_of_mount};
 pub use namespaces::Namespaces;
 pub use podman::{PodmanVersion, PodmanWish, Setup, guard, offer};
-pub use prepare::Pulled;
-pub use private::{create_dir as create_private_dir, write as write_private};
-pub use progress::{LayerPlan, LayerWay, Progress, Silent};
 pub use protocol::{
-    Access, Backfill, BackfillState, BackfillStatus, DiffIds, LayerVerification, LayersPart, Mended, MountAccount,
+    Backfill, BackfillState, BackfillStatus, DiffIds, LayerVerification, LayersPart, Mended, MountAccount,
     MountRequest, MountStatus, PodmanImage, PodmanNames, Request, Response, ScrubStatus, UnmendedMount,
 };
 pub use record::{RecordRequest, Recorded, Until};
@@ -111,12 +86,17 @@ pub use serve::{Equipment, ForGood, allow_open_files, serve};
 pub use server::{Ended, MountChange, Observer, Server, ServerSetup};
 pub use tarpon_blob::LogLimit;
 pub use tarpon_fetch::{Early, Event, Noted, PROFILE_BYTES, Stall, Stats, WaitSum, WaitedFor};
+pub use tarpon_images::{
+    Access, Commits, Committed, DEFAULT_PROFILE, Error, ErrorKind, Flights, ImageRequest, Images, IndexChoice,
+    Inspection, Item, LayerInspection, LayerPlan, LayerWay, LockFile, Prepared, Progress, Pull, Pulled, Result, Silent,
+    TreeView, auth_files, open_store,
+};
 pub use tarpon_layer::toc::Format as LayerFormat;
 pub use tarpon_mount::{Capability, Mode, ModeChoice, Unmounted, Writable, probe};
 pub use tarpon_oci as oci;
 pub use tarpon_registry::serve as registry;
 pub use tarpon_store as store;
 pub use tarpon_store::Isolation;
+pub use tarpon_store::private::{create_dir as create_private_dir, write as write_private};
 pub use tarpon_trace as trace;
-pub use tree::{Item, TreeView};
 pub use why::{Advice, Bytes, Explanation, SlowRead, Topic};

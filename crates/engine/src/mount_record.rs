@@ -1,13 +1,14 @@
 //! [`SavedMount`]: the description of a mount in its record in the store, from which the next server can mount it again.
 
 use serde::{Deserialize, Serialize};
+use tarpon_images::Access;
 use tarpon_mount::Mode;
 use tarpon_oci::Digest;
 use tarpon_store::{Mount, MountRecord, Store, StoreError};
 
 use crate::client::Client;
 use crate::container_name::ContainerName;
-use crate::protocol::{Access, MountRequest, MountStatus, PodmanImage, ScrubStatus};
+use crate::protocol::{MountRequest, MountStatus, PodmanImage, ScrubStatus};
 use crate::{Error, ErrorKind, Result};
 
 /// The text of a mount record.

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::image::Prepared;
+use tarpon_images::Prepared;
+
 use crate::protocol::MountStatus;
 use crate::server::ServerSetup;
 use crate::{Engine, Error, ErrorKind, Result, Rootfs, RootfsRequest, podman, run, server};

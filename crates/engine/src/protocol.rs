@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tarpon_images::{Access, Prepared};
 use tarpon_mount::{ModeChoice, Unmounted, Writable};
 use tarpon_oci::{Blob, Digest};
 use tarpon_store::{LayerKind, ScrubRecord, ScrubRun, Store, Verification};
@@ -252,6 +253,31 @@ pub struct MountRequest {
     pub fallbacks: Vec<String>,
 }
 
+impl MountRequest {
+    /// A read-only mount of a prepared image on `mountpoint`, in the mode that works best here. Change the fields that should differ.
+    pub fn for_image(prepared: &Prepared, mountpoint: PathBuf) -> Self {
+        Self {
+            image: prepared.text.clone(),
+            manifest: prepared.record.manifest,
+            mountpoint,
+            mode: ModeChoice::Auto,
+            writable: Writable::No,
+            suid: false,
+            dev: false,
+            access: prepared.access.clone(),
+            backfill: Backfill::Off,
+            backfill_rate: None,
+            credentials_lost: false,
+            record: false,
+            metrics: None,
+            trace: None,
+            podman: None,
+            layers: None,
+            fallbacks: prepared.fallbacks.clone(),
+        }
+    }
+}
+
 /// The names of an image in Podman.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodmanNames {
@@ -346,31 +372,6 @@ pub enum BackfillState {
     Stopped,
     /// It has finished, and not all layers are correct.
     Alarm,
-}
-
-/// How to access an image's blobs. Carries no secret but `creds`, which stays in memory.
-#[derive(Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-pub struct Access {
-    /// `USER:PASSWORD` of `--creds`.
-    pub creds: Option<String>,
-    /// Credential files, absolute, in lookup order: `--authfile`, or those from the client's environment ([`crate::auth_files`]). None:
-    /// those from the server's environment.
-    pub authfiles: Vec<PathBuf>,
-    /// `--cert-dir`, absolute.
-    pub cert_dir: Option<PathBuf>,
-    /// `--tls-verify`: unset, true, false.
-    pub tls_verify: Option<bool>,
-}
-
-impl std::fmt::Debug for Access {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Access")
-            .field("creds", &self.creds.as_ref().map(|_| "…"))
-            .field("authfiles", &self.authfiles)
-            .field("cert_dir", &self.cert_dir)
-            .field("tls_verify", &self.tls_verify)
-            .finish()
-    }
 }
 
 /// The description of a mount.

@@ -70,7 +70,11 @@ impl Lab {
         let mountpoint = self.folder.path().join(place);
         std::fs::create_dir_all(&mountpoint).unwrap();
         let mode = ModeChoice::Only(Mode::Fuse);
-        MountRequest { mode, metrics, ..self.prepared().await.mount_on(mountpoint.canonicalize().unwrap()) }
+        MountRequest {
+            mode,
+            metrics,
+            ..MountRequest::for_image(&self.prepared().await, mountpoint.canonicalize().unwrap())
+        }
     }
 }
 

@@ -141,7 +141,7 @@ impl EngineImages {
             dev: true,
             // Also for some of the layers: we wrote the documents of that partial image, and the backfill fetches only layers of the image.
             backfill: self.options.backfill,
-            ..prepared.mount_on(place)
+            ..MountRequest::for_image(&prepared, place)
         };
         let client = self.engine.client();
         let mounted = blocking(move || client.ensure_mounted(mount)).await?;

@@ -95,7 +95,7 @@ impl Demo {
 
         let start = Instant::now();
         let prepared = engine.prepare(&request(&reference)?, &Silent).await.doing(doing)?;
-        let mount = MountRequest { mode: self.mode, ..prepared.mount_on(mountpoint.clone()) };
+        let mount = MountRequest { mode: self.mode, ..MountRequest::for_image(&prepared, mountpoint.clone()) };
         let mounted = server.mount(mount).await.doing(doing)?;
         let mount_time = start.elapsed();
         let to_mount = cost(registry);

@@ -92,7 +92,7 @@ impl Index {
             runtime.block_on(session.engine().publish_index(&made, destination, &request.access)).doing(doing)?;
         }
         if let Some(lock) = &lock {
-            lock.pin(&made)?;
+            lock.pin(&made.image, made.manifest_digest, made.index_digest)?;
         }
         if self.json {
             return output::json(&made);

@@ -123,7 +123,7 @@ impl Mount {
             backfill: self.backfill,
             backfill_rate: self.backfill_rate,
             metrics: self.metrics,
-            ..prepared.mount_on(mountpoint)
+            ..MountRequest::for_image(&prepared, mountpoint)
         };
         if self.foreground {
             return runtime.block_on(async {

@@ -303,7 +303,7 @@ pub(super) async fn mount(
         dev: body.dev,
         backfill: body.backfill.into(),
         backfill_rate: body.backfill_rate,
-        ..prepared.mount_on(mountpoint)
+        ..MountRequest::for_image(&prepared, mountpoint)
     };
     let mount = state.call(move |engine| engine.client().mount(request)).await?;
     Ok(Answer(StatusCode::CREATED, mount.into()))

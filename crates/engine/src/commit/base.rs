@@ -1,12 +1,13 @@
 //! [`Base`]: the image that a new one is based on: its manifest and its config, without its layers.
 
 use bytes::Bytes;
+use tarpon_images::Access;
+use tarpon_images::{ImageRequest, Pull};
+use tarpon_images::{access, commits};
 use tarpon_oci::{Digest, ImageConfig, Manifest, Source, Verified};
 use tarpon_registry::{Repository, ResolvedImage};
 
-use crate::image::{ImageRequest, Pull};
-use crate::protocol::Access;
-use crate::{Engine, Error, ErrorKind, Result, access};
+use crate::{Engine, Error, ErrorKind, Result};
 
 /// An image to add a layer to.
 #[derive(Debug)]
@@ -20,7 +21,7 @@ impl Base {
     /// The image that `manifest` names: from the store, or else from its source.
     pub(super) async fn known(engine: &Engine, image: &str, manifest: &Digest, way: &Access) -> Result<Self> {
         let source = image.parse().map_err(|error| Error::new(ErrorKind::NotFound, "read the image's name", error))?;
-        if !engine.is_isolated()?
+        if !engine.images().is_isolated()?
             && let Some(base) = stored(engine, &source, manifest)?
         {
             return Ok(base);
@@ -33,9 +34,9 @@ impl Base {
 
     /// The requested image.
     pub(super) async fn asked(engine: &Engine, request: &ImageRequest) -> Result<Self> {
-        super::check_not_only_here(engine.store(), &request.source)?;
+        commits::check_not_only_here(engine.store(), &request.source)?;
         let is_registry = matches!(request.source, Source::Registry(_));
-        if is_registry && !engine.is_isolated()? && matches!(request.pull, Pull::Missing | Pull::Never) {
+        if is_registry && !engine.images().is_isolated()? && matches!(request.pull, Pull::Missing | Pull::Never) {
             let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
             let (name, platform) = (request.source.to_string(), request.platform.to_string());
             let known = engine.store().reference(&name, &platform).map_err(failed)?;

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
+use tarpon_images::index::soci::INDEX_DIGEST as SOCI_INDEX;
 use tarpon_layer::{Timestamp, time};
 use tarpon_oci::media_type::{OCI_CONFIG, OCI_MANIFEST};
 use tarpon_oci::{Blob, Digest, MediaType, NewDescriptor, Source, limits};
@@ -11,7 +12,6 @@ use super::base::Base;
 use super::change::{self, Change};
 use crate::Result;
 use crate::edit::{Object, malformed, set, sized};
-use crate::index::SOCI_INDEX;
 
 /// Annotations that name the base of an image.
 const BASE_NAME: &str = "org.opencontainers.image.base.name";

@@ -5,11 +5,9 @@
 //! upper      the upper directory, entry by entry
 //! stream     … as the tar of a layer
 //! still      whether it changed while it was read
-//! origin     which image it was written over
 //! base       the image below: manifest and config
 //! change     changes to the config
 //! document   config and manifest of the new image
-//! committed  where it is kept until it is pushed
 //! push       its way to a registry
 //! ```
 //!
@@ -17,10 +15,8 @@
 
 mod base;
 mod change;
-mod committed;
 mod document;
 mod marks;
-mod origin;
 mod push;
 mod still;
 mod stream;
@@ -38,21 +34,20 @@ use tarpon_registry::{AccessOptions, Destination};
 
 use self::base::Base;
 pub use self::change::Change;
-use self::committed::Staging;
-pub use self::committed::{Commits, Committed};
 use self::document::Said;
-pub(crate) use self::origin::Origin;
 pub use self::push::{PushRequest, Pushed, PushedLayer, PushedOutcome};
 use self::still::Still;
 use self::stream::LayerTar;
 pub(crate) use self::upper::LeftOut;
 use self::upper::{UpperError, Walk};
-use crate::image::ImageRequest;
-use crate::progress::Progress;
-use crate::protocol::Access;
 use crate::run::changes::Changes;
 use crate::upload;
 use crate::{ContainerName, Engine, Error, ErrorKind, Result};
+use tarpon_images::Access;
+use tarpon_images::ImageRequest;
+use tarpon_images::commits::{Commits, Committed, Staging, TAG};
+use tarpon_images::origin::Origin;
+use tarpon_images::progress::Progress;
 
 /// Attempts to read an upper directory without a change: one that changes in each of three readings never stands still.
 const ATTEMPTS: u32 = 3;
@@ -290,21 +285,6 @@ fn not_kept(error: std::io::Error) -> Error {
     Error::new(ErrorKind::Store, "keep the new image", error)
 }
 
-/// An error if the store has an unpushed commit of this name: what the name meant before no longer applies.
-///
-/// # Errors
-/// The image is in this store alone, or elsewhere under other names.
-pub(crate) fn check_not_only_here(store: &tarpon_store::Store, image: &Source) -> Result<()> {
-    match Commits::of(store).find(image)? {
-        Some(committed) if !committed.has_its_name() => {
-            let cause = "it was committed here and not pushed under this name, and only what is in a registry can be read lazily";
-            let error = Error::new(ErrorKind::NotFound, "find the image", cause);
-            Err(error.hint(format!("tarpon push {}", committed.image)))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// Pauses a running container, if possible.
 fn pause(changes: &Changes, notes: &mut Vec<String>) -> Option<crate::container::Paused> {
     match changes.pause() {
@@ -414,7 +394,7 @@ async fn documents(layout: &Destination, base: &Base, written: &Written, said: &
     layer.annotations.clone_from(&written.annotations);
     let config = kept(layout.push_bytes(document::config(base, written.diff_id, said)?).await)?;
     let manifest = document::manifest(base, config, &layer)?;
-    kept(layout.push_manifest(OCI_MANIFEST, manifest, Some(committed::TAG)).await)
+    kept(layout.push_manifest(OCI_MANIFEST, manifest, Some(TAG)).await)
 }
 
 /// An error of the layout in the store.

@@ -11,14 +11,15 @@ use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use serde::Serialize;
 use tarpon_blob::BlobSource;
+use tarpon_images::Access;
+use tarpon_images::access;
+use tarpon_images::commits::{Commits, Held};
+use tarpon_images::progress::{Counted, LayerPlan, LayerWay, Progress};
 use tarpon_oci::media_type::OCI_MANIFEST;
 use tarpon_oci::{Blob, Digest, Document, Manifest, Platform, Source, Verified};
 use tarpon_registry::{AccessOptions, Destination, Repository, ResolvedImage};
 
-use super::committed::{Commits, Held};
-use crate::progress::{Counted, LayerPlan, LayerWay, Progress};
-use crate::protocol::Access;
-use crate::{Engine, Error, ErrorKind, Result, access};
+use crate::{Engine, Error, ErrorKind, Result};
 
 /// Layers that the registry is queried about at once: one or two requests each, without any bytes.
 const QUESTIONS: usize = 16;
@@ -143,7 +144,7 @@ impl Engine {
     fn forget_meaning(&self, name: &str, access: &Access, digest: &Digest) -> Result<()> {
         let failed = |error| Error::new(ErrorKind::Store, "note what the name means now", error);
         // An isolated store records nothing about images in no registry.
-        let Ok(part) = self.for_image(name, access) else { return Ok(()) };
+        let Ok(part) = self.images().for_image(name, access) else { return Ok(()) };
         let known = part.store().references().map_err(failed)?;
         for reference in known.iter().filter(|reference| reference.source == name) {
             part.store().set_reference(name, &reference.platform, digest).map_err(failed)?;

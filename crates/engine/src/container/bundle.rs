@@ -52,7 +52,7 @@ impl Bundle {
         let spec = spec(root, process, options, mounts, resources).map_err(|error| refused(error.to_string()))?;
         let file = folder.join("config.json");
         let text = serde_json::to_vec(&spec).map_err(|error| failed(error.to_string()))?;
-        crate::private::write(&file, &text).map_err(|error| failed(error.to_string()))?;
+        tarpon_store::private::write(&file, &text).map_err(|error| failed(error.to_string()))?;
         Ok(Self { folder: folder.to_owned() })
     }
 

@@ -8,11 +8,12 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use tarpon_store::FileLock;
+use tarpon_store::flock;
+
 use super::Handle;
 use super::runtime::said_no;
-use tarpon_store::FileLock;
-
-use crate::{Error, ErrorKind, Result, flock};
+use crate::{Error, ErrorKind, Result};
 
 /// Name of the mark file, beside the runtime's state. It is never removed: a lock on a recreated file would be a second lock.
 const MARK: &str = "paused";

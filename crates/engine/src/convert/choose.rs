@@ -120,7 +120,7 @@ async fn image(repository: &Repository, entry: Option<usize>, manifest: Manifest
     let refused = |error| Error::new(ErrorKind::Refused, format!("read manifest {}", manifest.digest()), error);
     manifest.check_image().map_err(refused)?;
     let resolved = ResolvedImage { manifest, index_digest: None, name: String::new() };
-    let config = crate::access::config(repository, &resolved).await.map_err(advised)?;
+    let config = tarpon_images::access::config(repository, &resolved).await.map_err(advised)?;
     Ok(Image { entry, manifest: resolved.manifest, config })
 }
 

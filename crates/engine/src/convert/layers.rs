@@ -6,6 +6,9 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use tarpon_blob::BlobSource;
+use tarpon_images::access;
+use tarpon_images::prepare::toc::{self, TocFailure};
+use tarpon_images::progress::{Counted, LayerPlan, LayerWay, Progress};
 use tarpon_layer::toc::{Claim, Format};
 use tarpon_layer::write::ExternalToc;
 use tarpon_layer::{Allowance, LayerPath};
@@ -16,9 +19,7 @@ use super::choose::{Chosen, Image};
 use super::report::Outcome;
 use super::rewrite::{self, Recipe, Rewrite};
 use super::{advised, outward};
-use crate::prepare::toc::{self, TocFailure};
-use crate::progress::{Counted, LayerPlan, LayerWay, Progress};
-use crate::{Error, ErrorKind, Result, access};
+use crate::{Error, ErrorKind, Result};
 
 /// Annotations of a layer that describe how its blob is packed: they are dropped when it is packed in another way.
 const PACKING_ANNOTATIONS: [&str; 5] = [

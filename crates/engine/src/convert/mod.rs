@@ -21,6 +21,9 @@ mod toc_image;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use tarpon_images::Access;
+use tarpon_images::access;
+use tarpon_images::progress::Progress;
 use tarpon_layer::LayerPath;
 use tarpon_layer::toc::Format;
 use tarpon_layer::write::{DEFAULT_ESTARGZ_CHUNK_BYTES, DEFAULT_GZIP_LEVEL, DEFAULT_ZSTD_LEVEL};
@@ -28,9 +31,7 @@ use tarpon_oci::media_type::OCI_MANIFEST;
 use tarpon_oci::{Platform, Source};
 use tarpon_registry::Destination;
 
-use crate::progress::Progress;
-use crate::protocol::Access;
-use crate::{Error, ErrorKind, Result, access};
+use crate::{Error, ErrorKind, Result};
 use choose::Chosen;
 use layers::NewLayer;
 pub use report::{Conversion, ConvertedImage, ConvertedLayer, Outcome, TocImage};

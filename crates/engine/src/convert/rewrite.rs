@@ -14,6 +14,8 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use futures::StreamExt;
 use tarpon_blob::{BlobSource, Fault, SourceError};
+use tarpon_images::access;
+use tarpon_images::prepare::pipe::{self, BlobReader, DecodedReader, PIECES};
 use tarpon_layer::decode::LayerReader;
 use tarpon_layer::write::{
     EstargzOptions, WriteError, Written, ZstdChunkedOptions, estargz, estargz_prioritised, zstd_chunked,
@@ -24,9 +26,8 @@ use tarpon_registry::Destination;
 use tokio::sync::mpsc;
 
 use super::{advised, outward};
-use crate::prepare::pipe::{self, BlobReader, DecodedReader, PIECES};
 use crate::upload::{self, Sink};
-use crate::{Error, ErrorKind, access};
+use crate::{Error, ErrorKind};
 
 /// Size of the buffer before a spooled tar.
 const SPOOL_BUFFER_BYTES: usize = 256 << 10;

@@ -11,6 +11,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::Serialize;
 use tarpon_fetch::{BOOT_PIECES, BootIndex, BootPiece, BootWriter, Fetcher};
+use tarpon_images::index::artifact::{self, Indexed};
+use tarpon_images::prepare::assemble::chunks_of;
+use tarpon_images::prepare::layer::Layer;
 use tarpon_layer::chunks::ChunkTable;
 use tarpon_layer::{LayerIndex, ObjectId, Place};
 use tarpon_oci::{Blob, Digest, NewDescriptor, Verified, limits};
@@ -19,8 +22,6 @@ use tarpon_store::{MappedFile, Store};
 use tarpon_trace::{self as trace, Trace};
 use tokio::runtime::Handle;
 
-use super::artifact::{self, Indexed};
-use crate::prepare::{self, Layer};
 use crate::{Error, ErrorKind, Result};
 
 const STEP: &str = "make the boot pack";
@@ -227,7 +228,7 @@ fn finished(index: &BootIndex, spool: File, decoded_size: u64, fit: Fit) -> Resu
 /// The places of the image's bytes, by these indexes of its layers.
 fn table(layers: &[Layer]) -> Result<ChunkTable<Bytes>> {
     let indexes: Vec<LayerIndex> = layers.iter().map(|layer| layer.index.clone()).collect();
-    let table = prepare::chunks_of(&indexes, layers)?;
+    let table = chunks_of(&indexes, layers)?;
     ChunkTable::open(Bytes::from(table)).map_err(|error| failed("list the chunks", error))
 }
 

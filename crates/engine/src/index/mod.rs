@@ -3,12 +3,8 @@
 //! A layer without a table of contents must be read once from beginning to end. The result can be stored beside the image in its registry
 //! ([`artifact`]), so that all others mount lazily from then on.
 
-mod artifact;
 mod boot;
-mod compare;
-mod find;
 mod packs;
-mod soci;
 #[cfg(test)]
 mod tests;
 
@@ -21,18 +17,19 @@ use tarpon_registry::Repository;
 use tarpon_store::{LayerKind, Store, StoreError};
 use tarpon_trace::Trace;
 
-pub(crate) use self::artifact::Indexed;
 pub use self::boot::{BootPack, Fit};
 use self::boot::{Packer, Start};
-pub(crate) use self::compare::{Piece, Verdict, compare, is_list, piece};
-pub(crate) use self::find::{Found, PackWanted, Usable, find, may_have};
 use self::packs::Published;
-pub(crate) use self::soci::INDEX_DIGEST as SOCI_INDEX;
-use crate::image::ImageRequest;
-use crate::prepare::{self, Layer};
-use crate::progress::Progress;
-use crate::protocol::Access;
-use crate::{Engine, Error, ErrorKind, Result, access};
+use crate::{Engine, Error, ErrorKind, Result};
+use tarpon_images::Access;
+use tarpon_images::ImageRequest;
+use tarpon_images::access;
+use tarpon_images::index::compare::{Verdict, compare};
+use tarpon_images::index::found::Usable;
+use tarpon_images::index::{artifact, find};
+use tarpon_images::prepare::layer::Layer;
+use tarpon_images::prepare::preparation::index_layers;
+use tarpon_images::progress::Progress;
 
 /// The index of an image, ready to be published.
 #[derive(Debug, Clone, Serialize)]
@@ -134,11 +131,9 @@ impl Engine {
         each_once(&starts)?;
         let repository = access::open(&request.text, &request.access).await?;
         let image = access::resolve(&repository, &request.platform).await?;
-        let part = self.for_image(&request.text, &request.access)?;
-        let (layers, found) = futures::join!(
-            prepare::index_layers(&part, &repository, &image, progress),
-            packs::published(&repository, &image)
-        );
+        let part = self.images().for_image(&request.text, &request.access)?;
+        let (layers, found) =
+            futures::join!(index_layers(&part, &repository, &image, progress), packs::published(&repository, &image));
         let (layers, found) = (layers?, found?);
         if starts.is_empty() && !layers.iter().any(boot::is_described) {
             let cause = "each of its layers has a table of contents of its own";
@@ -208,9 +203,9 @@ impl Engine {
         let repository = access::open(&request.text, &request.access).await?;
         let image = access::resolve(&repository, &request.platform).await?;
         // Objects of files that the index cuts differently must stay until they have been compared.
-        let part = self.for_image(&request.text, &request.access)?;
+        let part = self.images().for_image(&request.text, &request.access)?;
         let pin = part.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the layers", error))?;
-        let layers = prepare::index_layers(&part, &repository, &image, progress).await?;
+        let layers = index_layers(&part, &repository, &image, progress).await?;
         let wanted: Vec<_> = layers.iter().map(|layer| layer.blob).collect();
         let found =
             find::pinned(index, &repository, &image, &wanted, None, (find::PINNED, &Allowance::default())).await;
@@ -314,7 +309,7 @@ fn pack(
 
 /// The index as published with other claims about the layers.
 #[cfg(test)]
-pub(crate) fn altered(index: &ImageIndexArtifact, alter: impl FnOnce(&mut [Indexed])) -> ImageIndexArtifact {
+pub(crate) fn altered(index: &ImageIndexArtifact, alter: impl FnOnce(&mut [artifact::Indexed])) -> ImageIndexArtifact {
     let mut layers = artifact::read(&index.blob, |_| true, &Allowance::default()).unwrap();
     alter(&mut layers);
     let blob = artifact::blob(&layers).unwrap();

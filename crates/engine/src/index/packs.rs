@@ -6,13 +6,15 @@
 use bytes::Bytes;
 use tarpon_blob::Fault;
 use tarpon_fetch::BootIndex;
+use tarpon_images::access;
+use tarpon_images::index::artifact::ARTIFACT_TYPE;
+use tarpon_images::index::find::{about, boot_index, boots};
+use tarpon_images::index::found::CANDIDATES;
 use tarpon_oci::Verified;
 use tarpon_registry::{Repository, ResolvedImage};
 
-use super::artifact::ARTIFACT_TYPE;
 use super::boot::{BootPack, Start};
-use super::find::{CANDIDATES, about, boot_index, boots};
-use crate::{Result, access};
+use crate::Result;
 
 /// Maximum number of packs taken over from an index: far more profiles than users record, and each costs a request.
 pub(super) const BOOT_PACKS: usize = 16;

@@ -3,13 +3,14 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tarpon_images::index::artifact::Indexed;
+use tarpon_images::progress::Silent;
 use tarpon_oci::IndexLock;
 use tarpon_testkit::layers::{Dialect, ImageBuilder, Item, Layer, tar};
 use tarpon_trace::{Header, Touch, Trace};
 use tempfile::TempDir;
 
 use super::*;
-use crate::progress::Silent;
 use crate::{EngineOptions, IndexChoice, LockFile};
 
 const FILE: u64 = 400_000;
@@ -153,7 +154,7 @@ async fn an_index_that_the_lock_pins_is_used_as_one_that_the_user_names() {
     lab.publish(&index).await;
     let file = LockFile::at(lab.folder.path().join("team.lock"));
     file.check().unwrap();
-    file.pin(&index).unwrap();
+    file.pin(&index.image, index.manifest_digest, index.index_digest).unwrap();
     let lock = file.read().unwrap();
     assert_eq!(lock.index_of(&index.manifest_digest), Some(&index.index_digest));
     let (verification, notes) = lab.by_lock("reader", &lock).await;
@@ -184,7 +185,7 @@ async fn a_pin_replaces_that_of_its_image_and_leaves_the_others() {
     let second = ImageIndexArtifact { manifest_digest: Digest::of(b"other"), ..first.clone() };
     let again = ImageIndexArtifact { index_digest: Digest::of(b"made anew"), ..first.clone() };
     for index in [&first, &second, &again] {
-        file.pin(index).unwrap();
+        file.pin(&index.image, index.manifest_digest, index.index_digest).unwrap();
     }
     let lock = file.read().unwrap();
     assert_eq!(lock.index_of(&first.manifest_digest), Some(&again.index_digest));
@@ -210,7 +211,7 @@ fn pins_that_are_made_at_the_same_time_are_all_kept() {
                 blob: Bytes::new(),
             };
             let file = &file;
-            scope.spawn(move || file.pin(&index).unwrap());
+            scope.spawn(move || file.pin(&index.image, index.manifest_digest, index.index_digest).unwrap());
         }
     });
     let lock = file.read().unwrap();

@@ -15,6 +15,11 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use tarpon_images::ImageRequest;
+use tarpon_images::prepare::assemble::chunk_table;
+use tarpon_images::prepare::known::{self, known_layers};
+use tarpon_images::prepare::layer::Layer;
+use tarpon_images::progress::Progress;
 use tarpon_layer::toc::Claim;
 use tarpon_layer::{Attributes, LayerIndex, Node, ObjectId, packed};
 use tarpon_oci::{Compression, Digest, ImageConfig, Manifest};
@@ -22,9 +27,6 @@ use tarpon_store::{ImageRecord, Store};
 use tarpon_tree::{Object, Tree, delta, erofs, merge, underlay};
 
 use super::ids::{self, Known};
-use crate::image::ImageRequest;
-use crate::prepare::{self, Layer};
-use crate::progress::Progress;
 use crate::{Engine, Error, ErrorKind, Result};
 
 /// Changes with every change to the kept form. Other versions are made again.
@@ -139,14 +141,14 @@ impl Engine {
             return Ok(());
         }
         let each = each || had_each;
-        let known = prepare::known_layers(self, request, record, progress).await?;
+        let known = known_layers(self.images(), request, record, progress).await?;
         let (store, manifest) = (self.store().clone(), record.manifest);
         let failed = |error| Error::new(ErrorKind::Other, "make directories of the layers", error);
         tokio::task::spawn_blocking(move || keep(&store, &manifest, &known, each)).await.map_err(failed)?
     }
 }
 
-fn keep(store: &Store, manifest: &Digest, known: &prepare::Known, each: bool) -> Result<()> {
+fn keep(store: &Store, manifest: &Digest, known: &known::Known, each: bool) -> Result<()> {
     let failed = |cause: String| Error::new(ErrorKind::Store, "keep the layers' directories", cause);
     let read = |found: std::result::Result<Option<_>, tarpon_store::StoreError>| {
         found.map_err(|error| failed(error.to_string()))?.ok_or_else(|| failed("the image's record is damaged".into()))
@@ -212,7 +214,7 @@ fn build(
     forms.names_below.sort_unstable();
     forms.names_below.dedup();
     if !objects.is_empty() {
-        forms.hidden = file.put(&prepare::chunk_table(objects.into_values(), indexes, layers).map_err(refused)?);
+        forms.hidden = file.put(&chunk_table(objects.into_values(), indexes, layers).map_err(refused)?);
     }
     file.finish(forms).map_err(refused)
 }

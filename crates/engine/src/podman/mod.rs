@@ -41,11 +41,12 @@ pub use self::offer::offer;
 use self::place::image_folder;
 pub use self::setup::Setup;
 pub use self::version::PodmanVersion;
-use crate::image::{ImageRequest, Prepared};
-use crate::progress::Progress;
-use crate::protocol::{Access, Backfill, DiffIds, LayersPart, MountRequest, MountStatus, PodmanNames};
+use crate::protocol::{Backfill, DiffIds, LayersPart, MountRequest, MountStatus, PodmanNames};
 use crate::server::{Exhibit, NewExhibit};
 use crate::{Engine, Error, ErrorKind, Result};
+use tarpon_images::Access;
+use tarpon_images::progress::Progress;
+use tarpon_images::{ImageRequest, Prepared};
 
 /// Stands for an image where the store of layers is listed among mounts.
 const LAYERS: &str = "podman-layers";
@@ -71,7 +72,7 @@ impl Engine {
     /// # Errors
     /// [`ErrorKind::CannotMount`] if not, [`ErrorKind::Refused`] if the store is isolated.
     pub fn may_show_to_podman(&self) -> Result<()> {
-        self.refuse_isolated("show images to Podman")?;
+        self.images().refuse_isolated("show images to Podman")?;
         if rustix::process::geteuid().is_root() {
             return Ok(());
         }
@@ -86,7 +87,7 @@ impl Engine {
         wish: &PodmanWish,
         progress: &dyn Progress,
     ) -> Result<MountStatus> {
-        self.refuse_isolated("show the image to Podman")?;
+        self.images().refuse_isolated("show the image to Podman")?;
         let name = full_name(&request.source, wish.name.as_deref())?;
         let config = self.store().image_config(prepared.manifest());
         let failed = |cause: String| Error::new(ErrorKind::Store, "load the image's record", cause);
@@ -98,7 +99,7 @@ impl Engine {
         let mount = MountRequest {
             podman: Some(PodmanNames { names: vec![name], added }),
             backfill: wish.backfill,
-            ..prepared.mount_on(image_folder(&self.store().podman_folder(), &id))
+            ..MountRequest::for_image(prepared, image_folder(&self.store().podman_folder(), &id))
         };
         self.client().mount(mount)
     }
@@ -112,7 +113,7 @@ impl Engine {
     /// folders that Podman then reads: it fails if one is missing.
     pub fn podman_setup(&self, file: &Path, layers: bool, undo: bool) -> Result<Setup> {
         if !undo {
-            self.refuse_isolated("tell Podman of the store")?;
+            self.images().refuse_isolated("tell Podman of the store")?;
         }
         let (images, of_layers) = (self.store().podman_folder(), self.store().podman_layers_folder());
         let failed = |error| Error::new(ErrorKind::Store, "make a directory for Podman's store", error);
@@ -138,7 +139,7 @@ impl Engine {
     /// Serves layers to Podman, from images that it pulls from now on, and again after a restart of the server. `access` is used for
     /// registries, since Podman does not pass its own. Starts a server if none runs.
     pub fn podman_layers_start(&self, access: Access, diff_ids: DiffIds) -> Result<MountStatus> {
-        self.refuse_isolated("serve layers to Podman")?;
+        self.images().refuse_isolated("serve layers to Podman")?;
         let request = MountRequest {
             image: LAYERS.to_owned(),
             // It belongs to no image: its record keeps nothing from eviction.

@@ -7,12 +7,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
+use tarpon_images::Access;
+use tarpon_images::progress::Silent;
+use tarpon_images::{ImageRequest, IndexChoice, Pull};
 use tarpon_oci::{Digest, Platform, Reference, Source};
 
 use crate::child::read_line;
-use crate::image::{ImageRequest, IndexChoice, Pull};
-use crate::progress::Silent;
-use crate::protocol::Access;
 use crate::{Engine, Error, ErrorKind, Result};
 
 /// Maximum length of an input line.
@@ -62,7 +62,7 @@ async fn prepare(engine: &Engine, ask: Ask) -> Result<Offer> {
         index: IndexChoice::None,
         ..ImageRequest::new(ask.image, source, Platform::host())
     };
-    let prepared = engine.prepare_without_streaming(&request, &Silent).await?;
+    let prepared = engine.images().prepare_without_streaming(&request, &Silent).await?;
     engine.keep_forms(&request, &prepared.record, true, &Silent).await?;
     Ok(Offer::Ready { manifest: *prepared.manifest(), fallbacks: prepared.fallbacks })
 }

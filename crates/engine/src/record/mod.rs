@@ -1,6 +1,5 @@
 //! Recording a start: the image runs on a mount that records every read, until it is ready.
 
-pub(crate) mod hints;
 mod until;
 
 use std::path::{Path, PathBuf};
@@ -16,11 +15,11 @@ pub use self::until::Until;
 use self::until::Watcher;
 use crate::client::Client;
 use crate::container::{Bundle, Confinement, ContainerOptions, Running, Runtime, Stdio, host_files};
-use crate::image::{ImageRequest, Prepared};
-use crate::progress::Progress;
 use crate::protocol::MountRequest;
 use crate::rootfs::{RootMount, RootfsRequest};
 use crate::{Engine, Error, ErrorKind, Result};
+use tarpon_images::progress::Progress;
+use tarpon_images::{ImageRequest, Prepared, object_paths};
 
 /// How long a container may take to stop before it is killed: as with other tools.
 const STOPPING: Duration = Duration::from_secs(10);
@@ -140,7 +139,7 @@ impl Session {
         for directory in [&root, &state] {
             std::fs::create_dir(directory).map_err(failed)?;
         }
-        let config = self.prepared.config(&self.engine)?;
+        let config = self.engine.images().config(&self.prepared)?;
         let mount = RecordedMount::make(self.engine.client(), &self.prepared, root)?;
         let (command, env) = (self.request.command.clone(), self.request.env.clone());
         let options = ContainerOptions { command, env, ..ContainerOptions::default() };
@@ -184,10 +183,10 @@ impl Session {
 
     /// Adds the parts for human readers. A trace is equally valid without them.
     fn describe(&self, trace: &mut Trace) {
-        if let Ok(part) = self.engine.for_image(&self.prepared.text, &self.prepared.access)
+        if let Ok(part) = self.engine.images().for_image(&self.prepared.text, &self.prepared.access)
             && let Ok(Some(image)) = part.store().load_image(self.prepared.manifest())
         {
-            hints::add(trace, image);
+            object_paths::add(trace, image);
         }
     }
 }

@@ -14,11 +14,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use tarpon_store::flock;
+use tarpon_store::private;
 use tarpon_store::{FileLock, Store};
 
 use super::host::MountHost;
 use crate::client::Hold;
-use crate::{Error, ErrorKind, Result, flock, private};
+use crate::{Error, ErrorKind, Result};
 
 /// Prefix of the folders.
 const PREFIX: &str = "rootfs-";

@@ -19,9 +19,9 @@ use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 
 use self::folder::Place;
-use crate::image::Prepared;
 use crate::protocol::{Backfill, MountRequest, MountStatus};
 use crate::{Error, ErrorKind, Result};
+use tarpon_images::Prepared;
 
 /// Options of a root file system. The default is that of a container: writable, writes are discarded on close, and setuid bits take effect.
 #[derive(Debug, Clone, PartialEq)]
@@ -82,7 +82,7 @@ impl RootfsRequest {
             suid: self.suid,
             dev: self.dev,
             backfill: self.backfill,
-            ..prepared.mount_on(directory)
+            ..MountRequest::for_image(prepared, directory)
         }
     }
 }

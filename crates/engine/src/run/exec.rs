@@ -1,12 +1,14 @@
 //! Runs another process in a running container.
 
+use tarpon_store::private;
+
 use super::attend::{aside, exit_code, follow};
 use super::held::handle;
 use super::life::{ContainerStatus, Standing};
 use super::signals::Signals;
 use super::{ContainerName, RunError};
 use crate::container::{AnotherProcess, Bundle};
-use crate::{Engine, Error, ErrorKind, private};
+use crate::{Engine, Error, ErrorKind};
 
 const STEP: &str = "run a process in the container";
 

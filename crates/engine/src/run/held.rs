@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use oci_spec::runtime::Mount;
+use tarpon_images::Prepared;
 use tarpon_mount::Writable;
 use tarpon_oci::RunConfig;
 
@@ -15,7 +16,6 @@ use crate::container::{
     Bundle, Confinement, ContainerOptions, Handle, HostEntry, Network, Runtime, bind, image_volumes,
 };
 use crate::container_name::random_id;
-use crate::image::Prepared;
 use crate::rootfs::{RootMount, RootfsRequest};
 use crate::{Engine, Error, ErrorKind, Result};
 
@@ -40,7 +40,7 @@ pub(super) struct Held {
 impl Held {
     /// Creates a container: directory, mount and bundle.
     pub(super) fn make(engine: Engine, request: &RunRequest, prepared: &Prepared, runtime: &Runtime) -> Result<Self> {
-        let config = prepared.config(&engine)?.run;
+        let config = engine.images().config(prepared)?.run;
         let record = record(request, prepared, &config, runtime)?;
         let (place, lock, record) = directory(&engine, record, request.name.is_none())?;
         let held = Self { engine, place, lock, record, is_settled: false };

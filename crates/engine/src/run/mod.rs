@@ -37,10 +37,10 @@ pub use self::record::{ContainerRecord, ContainerState};
 pub use self::signals::{Signals, signal_name};
 use crate::container::{ContainerOptions, Runtime};
 use crate::container_name::ContainerName;
-use crate::image::{ImageRequest, Prepared};
-use crate::progress::Progress;
 use crate::protocol::Backfill;
 use crate::{Engine, Error, ErrorKind, Result};
+use tarpon_images::progress::Progress;
+use tarpon_images::{ImageRequest, Prepared};
 
 /// A request to run a container.
 #[derive(Debug, Clone)]

@@ -9,11 +9,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use tarpon_store::FileLock;
+use tarpon_store::flock::{lock_within, open, try_share};
 
 use super::life::{ContainerStatus, Standing};
 use super::place::Place;
 use super::{ContainerName, ContainerState};
-use crate::flock::{lock_within, open, try_share};
 use crate::{Engine, Error, ErrorKind, Result};
 
 const STEP: &str = "wait for the container";

@@ -16,6 +16,8 @@ use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 use tarpon_blob::BlobSource;
 use tarpon_fetch::{Background, Fetcher};
+use tarpon_images::prepare::complete::{Completion, Incomplete};
+use tarpon_images::prepare::pace::{Pace, STREAMS};
 use tarpon_oci::Digest;
 use tarpon_store::Store;
 use tokio::runtime::Handle;
@@ -26,7 +28,6 @@ use tokio::time::Instant;
 use self::turns::{Turn, Turns};
 use super::images::{Image, Images};
 use crate::ErrorKind;
-use crate::prepare::{Completion, Incomplete, Pace, STREAMS};
 use crate::protocol::{Backfill, BackfillState, BackfillStatus, MountRequest};
 
 /// Attempts for a layer before giving up. The source retries by itself. These attempts are for outages, and their pauses add up to a

@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tarpon_fetch::Fetcher;
+use tarpon_images::Access;
+use tarpon_images::tenant;
 use tarpon_mount::Host;
 use tarpon_store::Store;
 use tokio::runtime::Handle;
 
 use super::backfill::Backfills;
 use super::images::Images;
-use crate::protocol::Access;
-use crate::{Result, tenant};
+use crate::Result;
 
 /// A set of images that share content.
 pub(crate) struct Domain {

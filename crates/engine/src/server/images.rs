@@ -11,6 +11,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tarpon_blob::BlobSource;
 use tarpon_fetch::{Background, BootIndex, Fetcher, ImageHandle, Stats};
+use tarpon_images::Access;
+use tarpon_images::access;
 use tarpon_layer::chunks::ChunkTable;
 use tarpon_mount::TreeFile;
 use tarpon_oci::{Blob, Digest};
@@ -20,8 +22,8 @@ use tarpon_trace::Trace;
 
 use super::early::EarlyPack;
 use super::hints;
-use crate::protocol::{Access, MountRequest};
-use crate::{Error, ErrorKind, Result, access};
+use crate::protocol::MountRequest;
+use crate::{Error, ErrorKind, Result};
 
 /// An image that was loaded from its record and registered with the fetcher.
 pub struct Image {
@@ -431,7 +433,7 @@ mod tests {
         let lock = std::fs::File::create(store.run_folder().join("eviction.lock")).unwrap();
         flock(&lock, FlockOperation::LockExclusive).unwrap();
         let load = |prepared: &Prepared| {
-            let (images, request) = (images.clone(), prepared.mount_on("/nowhere".into()));
+            let (images, request) = (images.clone(), MountRequest::for_image(prepared, "/nowhere".into()));
             let (told, loaded) = mpsc::channel();
             thread::spawn(move || told.send(images.load(&request).map(|image| image.record.manifest)));
             loaded

@@ -7,6 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tarpon_images::Access;
+use tarpon_images::origin::Origin;
+use tarpon_images::tenant;
 use tarpon_mount::{Host, Mode, ModeChoice, MountError, MountSpec, Mounted, Unmounted, Watch, Writable};
 use tarpon_oci::{Blob, Digest};
 use tarpon_store::Store;
@@ -25,11 +28,10 @@ use super::recording::Recording;
 use super::scrub::Scrub;
 use super::setup::ServerSetup;
 use super::status::exposed;
-use crate::commit::Origin;
 use crate::container_name::ContainerName;
 use crate::mount_record::SavedMount;
-use crate::protocol::{Access, MountRequest, MountStatus};
-use crate::{Error, ErrorKind, Result, tenant};
+use crate::protocol::{MountRequest, MountStatus};
+use crate::{Error, ErrorKind, Result};
 
 /// Why a remembered mount of a stopped server is not mounted.
 pub(super) const STOPPED: &str = "its server was stopped: the next one mounts it again";

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tarpon_images::Prepared;
 use tarpon_mount::Unmounted;
 use tarpon_store::{LockError, ServerLock};
 use tokio::runtime::Handle;
@@ -17,7 +18,6 @@ use super::mounts::Mounts;
 use super::setup::ServerSetup;
 use super::signals::{Ended, Signals};
 use super::{listen, metrics, recover, scrub};
-use crate::image::Prepared;
 use crate::protocol::{Mended, MountRequest, MountStatus, Request, Response, ScrubStatus};
 use crate::rootfs::{Folders, Rootfs, RootfsRequest};
 use crate::{Error, ErrorKind, Result, wire};

@@ -14,8 +14,8 @@ use tarpon_store::{LayerRecord, Verification};
 
 pub use self::advice::{Advice, Topic};
 use crate::protocol::{LayerVerification, MountAccount, MountStatus};
-use crate::record::hints::Hints;
 use crate::{Engine, Error, ErrorKind, Result};
+use tarpon_images::object_paths::Hints;
 
 /// Why a mounted image was slow. Everything but `mount` concerns the image since the server loaded it.
 #[derive(Debug, Clone, Serialize)]
@@ -95,7 +95,7 @@ impl Engine {
         let manifest = &account.mount.manifest;
         let wanted = account.journal.slowest.iter().map(|stall| stall.object).collect();
         // The explanation is equally valid without names and sizes.
-        let loaded = self.store_of_mount(&account.mount.mountpoint).load_image(manifest).ok().flatten();
+        let loaded = self.images().store_of_mount(&account.mount.mountpoint).load_image(manifest).ok().flatten();
         let layers = loaded.as_ref().map(|loaded| loaded.record.layers.clone()).unwrap_or_default();
         let hints = loaded.map(|loaded| Hints::of(loaded, &wanted));
         let slowest = account.journal.slowest.iter().map(|stall| SlowRead {

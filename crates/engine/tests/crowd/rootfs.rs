@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use futures::future::try_join_all;
-use tarpon_engine::{ErrorKind, Rootfs, RootfsRequest, Server, Silent, Writable};
+use tarpon_engine::{ErrorKind, MountRequest, Rootfs, RootfsRequest, Server, Silent, Writable};
 use tarpon_testkit::kernel::can_mount;
 
 use crate::lab::{Lab, MANY};
@@ -110,7 +110,7 @@ async fn what_a_stopped_server_remembers_is_mounted_again_where_somebody_still_w
     let [kept, removed, released] = ["kept", "removed", "released"].map(|name| folder.join(name));
     for place in [&kept, &removed, &released] {
         std::fs::create_dir(place).unwrap();
-        server.mount(prepared.mount_on(place.clone())).await.unwrap();
+        server.mount(MountRequest::for_image(&prepared, place.clone())).await.unwrap();
     }
     server.suspend().await;
     std::fs::remove_dir(&removed).unwrap();
@@ -121,7 +121,7 @@ async fn what_a_stopped_server_remembers_is_mounted_again_where_somebody_still_w
     let server = Server::start(&engine).await.unwrap();
     let again: Vec<_> = server.status().into_iter().map(|mount| (mount.mountpoint, mount.alive)).collect();
     assert_eq!(again, [(kept.clone(), true)]);
-    let (client, request) = (engine.client(), prepared.mount_on(kept.clone()));
+    let (client, request) = (engine.client(), MountRequest::for_image(&prepared, kept.clone()));
     let there = aside(move || client.ensure_mounted(request)).await.unwrap();
     assert!(there.mountpoint == kept && there.alive);
     assert_eq!(server.status().len(), 1);

@@ -138,7 +138,7 @@ impl Lab {
         point: PathBuf,
     ) -> tarpon_engine::Result<MountStatus> {
         let prepared = self.prepare(engine, Pull::Missing).await?;
-        server.mount(MountRequest { mode: ModeChoice::Only(mode), ..prepared.mount_on(point) }).await
+        server.mount(MountRequest { mode: ModeChoice::Only(mode), ..MountRequest::for_image(&prepared, point) }).await
     }
 
     /// Mounts, reads everything, unmounts: afterwards all objects are local.

@@ -167,7 +167,9 @@ pub(crate) async fn mount(
     directory: &Path,
     mode: Mode,
 ) -> tarpon_engine::Result<MountStatus> {
-    server.mount(MountRequest { mode: ModeChoice::Only(mode), ..prepared.mount_on(directory.to_owned()) }).await
+    server
+        .mount(MountRequest { mode: ModeChoice::Only(mode), ..MountRequest::for_image(prepared, directory.to_owned()) })
+        .await
 }
 
 /// Reads as another process would, beside the server.

@@ -6,12 +6,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use proptest::prelude::*;
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, mknodat, setxattr};
 use tarpon_layer::tar::{TarEntry, TarKind, TarReader};
 
 use super::*;
 use crate::commit::LeftOut;
+use proptest::prelude::*;
 
 /// Name of an overlayfs attribute for mounts of this process.
 fn mark(name: &str) -> String {

@@ -11,13 +11,13 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
 use tarpon_fs::{LayerKey, Layers};
+use tarpon_images::Prepared;
 use tarpon_oci::Reference;
 use tokio::sync::Semaphore;
 
 use super::super::offer::{Offer, ask};
 use super::{LayerStore, backfill};
-use crate::image::Prepared;
-use crate::protocol::LayersPart;
+use crate::protocol::{LayersPart, MountRequest};
 use crate::{Error, ErrorKind, Result};
 
 /// How long Podman waits for a layer that is searched, queueing included: less than the watchdog of mounts waits for a response.
@@ -143,7 +143,7 @@ impl LayerStore {
             let record = self.store.image(&manifest).map_err(|error| failed(error.to_string()))?;
             let record = record.ok_or_else(|| failed("it is not in the store, or damaged".into()))?;
             let prepared = Prepared { text: image.to_string(), record, access, fallbacks };
-            let mut request = prepared.mount_on(self.place(image, &manifest));
+            let mut request = MountRequest::for_image(&prepared, self.place(image, &manifest));
             request.layers = Some(LayersPart::Image { uses: Default::default() });
             request.backfill = backfill(diff_ids);
             self.show(request)

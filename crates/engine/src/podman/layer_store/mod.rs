@@ -26,6 +26,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::{Mutex, RwLock};
 use tarpon_fs::{Errno, LayerKey, LayerStoreFs, Layers, ShownLayer, Use};
+use tarpon_images::Access;
 use tarpon_mount::Mounted;
 use tarpon_oci::{Blob, Digest, Reference};
 use tarpon_store::Store;
@@ -37,7 +38,7 @@ use super::guard::Guard;
 use super::offered::Offered;
 use super::place::make_empty;
 use crate::mount_record::SavedMount;
-use crate::protocol::{Access, Backfill, DiffIds, LayersPart, MountRequest, MountStatus};
+use crate::protocol::{Backfill, DiffIds, LayersPart, MountRequest, MountStatus};
 use crate::server::{Exhibit, ExhibitHost, Image, cannot_mount};
 use crate::{Error, ErrorKind, Result};
 

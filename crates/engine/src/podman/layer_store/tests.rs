@@ -7,7 +7,6 @@ use tarpon_testkit::layers::{EstargzOptions, Image as TestImage, ImageBuilder, I
 use tarpon_testkit::registry::{Auth, FakeRegistry};
 use tarpon_testkit::server::TestServer;
 use tempfile::TempDir;
-
 use tokio::runtime::Handle;
 
 use super::*;
@@ -54,7 +53,7 @@ impl Lab {
             pull: Pull::Always,
             ..ImageRequest::new(&text, text.parse().unwrap(), "linux/amd64".parse().unwrap())
         };
-        let prepared = self.engine.prepare_without_streaming(&request, &Silent).await?;
+        let prepared = self.engine.images().prepare_without_streaming(&request, &Silent).await?;
         self.engine.keep_forms(&request, &prepared.record, true, &Silent).await?;
         Ok(prepared)
     }
@@ -63,7 +62,7 @@ impl Lab {
     async fn request(&self, tag: &str, shown: &str) -> MountRequest {
         let prepared = crate::Prepared { text: self.name(shown), ..self.prepare(tag).await.unwrap() };
         let layers = Some(LayersPart::Image { uses: BTreeMap::new() });
-        MountRequest { layers, ..prepared.mount_on(self.folder.path().to_owned()) }
+        MountRequest { layers, ..MountRequest::for_image(&prepared, self.folder.path().to_owned()) }
     }
 
     /// A server that shows what is on record, without the kernel.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tarpon_blob::Fault;
 use tarpon_fetch::ReadError;
+use tarpon_images::index::artifact::Indexed;
 use tarpon_layer::{FileContent, LayerIndex, Node};
 use tarpon_registry::serve::Contents;
 use tarpon_testkit::layers::{
@@ -18,7 +19,7 @@ use tarpon_testkit::source::{MemorySource, Then};
 use tempfile::TempDir;
 
 use super::*;
-use crate::index::{Indexed, altered};
+use crate::index::altered;
 use crate::{Engine, EngineOptions, ImageRequest, IndexChoice, Prepared, Silent};
 
 /// Deterministic bytes that do not compress.
@@ -140,7 +141,7 @@ impl Host {
     }
 
     fn mount(&self, prepared: &Prepared, how: Backfill) -> Arc<Image> {
-        let request = MountRequest { backfill: how, ..prepared.mount_on(POINT.into()) };
+        let request = MountRequest { backfill: how, ..MountRequest::for_image(prepared, POINT.into()) };
         let image = self.images.load(&request).unwrap();
         self.backfills.begin(&request, &image);
         image
@@ -338,7 +339,7 @@ async fn a_mount_of_what_an_index_made_up_gives_errors_and_the_rest_of_it_goes_o
     let point = lab.folder.path().join("mnt");
     std::fs::create_dir(&point).unwrap();
     let server = crate::Server::start(&engine).await.unwrap();
-    let request = MountRequest { backfill: Backfill::Now, ..prepared.mount_on(point.clone()) };
+    let request = MountRequest { backfill: Backfill::Now, ..MountRequest::for_image(&prepared, point.clone()) };
     server.mount(request).await.unwrap();
     server.backfills().settled(prepared.manifest()).await;
     let read = async |name: &str| {

@@ -1,0 +1,53 @@
+//! Notifies the store's server of a boot pack's place as soon as that is known, so that it is fetched together with the rest of the index.
+
+use parking_lot::Mutex;
+use tarpon_images::Access;
+use tarpon_images::ImageRequest;
+use tarpon_images::index::pack::PackListener;
+use tarpon_oci::Blob;
+use tokio::task::JoinHandle;
+
+use crate::client::Client;
+
+/// The server of a store, before the request to mount an image.
+pub(crate) struct EarlyServer {
+    client: Client,
+    image: String,
+    access: Access,
+    asked: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl EarlyServer {
+    pub(crate) fn new(client: Client, request: &ImageRequest) -> Self {
+        Self { client, image: request.text.clone(), access: request.access.clone(), asked: Mutex::default() }
+    }
+
+    /// Returns once the server was notified: until then it may be starting, and a further request should not start another.
+    pub(crate) async fn settled(&self) {
+        let asked = self.asked.lock().take();
+        if let Some(asked) = asked {
+            let _done = asked.await;
+        }
+    }
+}
+
+impl PackListener for EarlyServer {
+    fn found(&self, pack: Blob) {
+        let mut asked = self.asked.lock();
+        if asked.is_some() {
+            return;
+        }
+        let (client, image, access) = (self.client.clone(), self.image.clone(), self.access.clone());
+        *asked = Some(tokio::task::spawn_blocking(move || {
+            if let Err(error) = client.bring(image, access, pack) {
+                tracing::debug!(%error, "the boot pack is not brought early");
+            }
+        }));
+    }
+}
+
+impl std::fmt::Debug for EarlyServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EarlyServer").field("image", &self.image).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,146 @@
+//! Opens sources with a user's access options, and maps their errors to ours.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use tarpon_blob::{Fault, SourceError};
+use tarpon_oci::{ImageConfig, Platform, Source};
+use tarpon_registry::{AccessOptions, Credentials, Destination, Repository, ResolvedImage};
+
+use crate::auth_files;
+use crate::error::{Error, ErrorKind, Result};
+
+/// How to access an image's blobs. Carries no secret but `creds`, which stays in memory.
+#[derive(Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub struct Access {
+    /// `USER:PASSWORD` of `--creds`.
+    pub creds: Option<String>,
+    /// Credential files, absolute, in lookup order: `--authfile`, or those from the client's environment ([`crate::auth_files`]). None:
+    /// those from the server's environment.
+    pub authfiles: Vec<PathBuf>,
+    /// `--cert-dir`, absolute.
+    pub cert_dir: Option<PathBuf>,
+    /// `--tls-verify`: unset, true, false.
+    pub tls_verify: Option<bool>,
+}
+
+impl std::fmt::Debug for Access {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Access")
+            .field("creds", &self.creds.as_ref().map(|_| "…"))
+            .field("authfiles", &self.authfiles)
+            .field("cert_dir", &self.cert_dir)
+            .field("tls_verify", &self.tls_verify)
+            .finish()
+    }
+}
+
+/// Opens `image`. A registry is not contacted yet; an archive is walked once.
+pub async fn open(image: &str, access: &Access) -> Result<Repository> {
+    let (source, options) = read(image, access)?;
+    tarpon_registry::open(&source, &options).await.map_err(|error| registry("open the image", error))
+}
+
+/// Opens `image`, whose record already exists: its source may be gone, and is accessed only for missing content.
+pub fn open_later(image: &str, access: &Access) -> Result<Repository> {
+    let (source, options) = read(image, access)?;
+    tarpon_registry::open_later(&source, &options).map_err(|error| registry("open the image", error))
+}
+
+/// Opens `image` for writing. Nothing is requested or written yet.
+pub fn destination(image: &str, access: &Access) -> Result<Destination> {
+    open_destination(&parse(image)?, access)
+}
+
+/// As [`destination`], of a parsed reference.
+pub fn open_destination(destination: &Source, access: &Access) -> Result<Destination> {
+    let options = options(access, destination)?;
+    tarpon_registry::open_destination(destination, &options).map_err(|error| registry("open the destination", error))
+}
+
+fn read(image: &str, access: &Access) -> Result<(Source, AccessOptions)> {
+    let source = parse(image)?;
+    let options = options(access, &source)?;
+    Ok((source, options))
+}
+
+fn parse(image: &str) -> Result<Source> {
+    image.parse().map_err(|error| Error::new(ErrorKind::NotFound, "read the image's name", error))
+}
+
+fn options(access: &Access, source: &Source) -> Result<AccessOptions> {
+    let credentials = match access.creds.as_deref() {
+        None => None,
+        Some(text) => Some(
+            Credentials::parse(text)
+                .ok_or_else(|| Error::new(ErrorKind::Denied, "read the credentials", "--creds is not USER:PASSWORD"))?,
+        ),
+    };
+    Ok(AccessOptions {
+        credentials,
+        authfile: auth_files::choose(&access.authfiles, source),
+        tls_verify: access.tls_verify.unwrap_or(true),
+        cert_dir: access.cert_dir.clone(),
+    })
+}
+
+/// Pins the image for `platform`.
+pub async fn resolve(repository: &Repository, platform: &Platform) -> Result<ResolvedImage> {
+    repository.resolve(platform).await.map_err(|error| unresolved(repository, error))
+}
+
+/// The error for a tag or digest that leads to no image, with the host that was contacted: users write `alpine` and mean Docker Hub's.
+fn unresolved(repository: &Repository, error: tarpon_registry::Error) -> Error {
+    let error = registry("resolve", error);
+    let Some(host) = host(repository) else { return error };
+    let cause = match error.kind {
+        // The index exists, and the message names the platforms in it.
+        ErrorKind::NotFound if error.cause.starts_with("GET ") => format!("{host} has no such image: {}", error.cause),
+        // Docker Hub replies this for repositories that do not exist.
+        ErrorKind::Denied if !error.cause.contains(&host) => {
+            format!("{host} denies access, or has no such image: {}", error.cause)
+        }
+        _ => return error,
+    };
+    Error { cause, ..error }
+}
+
+/// The registry's host; `None` for a layout or an archive.
+fn host(repository: &Repository) -> Option<String> {
+    match repository.name().parse() {
+        Ok(Source::Registry(reference)) => Some(reference.registry().to_owned()),
+        _ => None,
+    }
+}
+
+/// The image's config.
+pub async fn config(repository: &Repository, image: &ResolvedImage) -> Result<ImageConfig> {
+    repository.config(image).await.map_err(|error| registry("read the config", error))
+}
+
+/// The error for a blob that could not be read while doing `step`.
+pub fn source(step: impl Into<String>, error: &SourceError) -> Error {
+    with_hint(Error::new(kind(error.fault), step, error), error.fault)
+}
+
+/// The error for a registry, layout or archive that failed while doing `step`.
+pub fn registry(step: impl Into<String>, error: tarpon_registry::Error) -> Error {
+    let fault = error.fault();
+    with_hint(Error::new(kind(fault), step, error), fault)
+}
+
+fn kind(fault: Fault) -> ErrorKind {
+    match fault {
+        Fault::NotFound => ErrorKind::NotFound,
+        Fault::Denied => ErrorKind::Denied,
+        Fault::Unavailable | Fault::Timeout => ErrorKind::Unavailable,
+        Fault::BadData | Fault::Refused => ErrorKind::Refused,
+    }
+}
+
+fn with_hint(error: Error, fault: Fault) -> Error {
+    match fault {
+        Fault::Denied => error.hint("log in with podman login or docker login, or give --creds or --authfile"),
+        _ => error,
+    }
+}

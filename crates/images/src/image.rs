@@ -1,0 +1,125 @@
+//! Requests for images, and prepared images.
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use tarpon_oci::{Digest, IndexLock, Platform, Source};
+use tarpon_store::{ImageRecord, Verification};
+
+use crate::access::Access;
+
+/// Whether to query the registry for a tag that was resolved before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Pull {
+    /// Only when the store has no image of this name.
+    #[default]
+    Missing,
+    /// Query; if the registry is unreachable, use the store's image.
+    Newer,
+    /// Query, and fail without a response.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// Which index may replace missing tables of contents of an image's layers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum IndexChoice {
+    /// None: such layers are streamed.
+    #[default]
+    None,
+    /// The index with this digest, which the user vouches for.
+    Pinned(Digest),
+    /// The index that the lock pins for the image, if any. The author of the lock is trusted.
+    Locked(Arc<IndexLock>),
+    /// Whichever the registry lists for the image.
+    Registry,
+}
+
+impl FromStr for IndexChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "none" => Ok(Self::None),
+            "registry" => Ok(Self::Registry),
+            digest => digest.parse().map(Self::Pinned).map_err(|_| "expected none, registry or a digest".to_owned()),
+        }
+    }
+}
+
+/// The default profile of a start.
+pub const DEFAULT_PROFILE: &str = "default";
+
+/// A requested image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageRequest {
+    /// The image, as the user wrote it.
+    pub text: String,
+    /// The same, parsed.
+    pub source: Source,
+    /// The platform.
+    pub platform: Platform,
+    /// Whether the user named the platform: then no other is accepted.
+    pub platform_named: bool,
+    /// Whether to query the registry again.
+    pub pull: Pull,
+    /// Which index may be used.
+    pub index: IndexChoice,
+    /// Profile of the start whose boot pack is used, out of an index's packs. None: no boot pack.
+    pub profile: Option<String>,
+    /// How to access it.
+    pub access: Access,
+}
+
+impl ImageRequest {
+    /// The image that `source`, written as `text`, names, as it is in the registry or the store: no index, no boot pack, no credentials.
+    /// Change the fields that should differ.
+    pub fn new(text: impl Into<String>, source: Source, platform: Platform) -> Self {
+        Self {
+            text: text.into(),
+            source,
+            platform,
+            platform_named: false,
+            pull: Pull::default(),
+            index: IndexChoice::None,
+            profile: None,
+            access: Access::default(),
+        }
+    }
+}
+
+/// An image whose record is complete in the store: it can be listed and mounted without contacting any source.
+#[derive(Debug, Clone)]
+pub struct Prepared {
+    /// The image, as the user wrote it.
+    pub text: String,
+    /// Its record.
+    pub record: ImageRecord,
+    /// How to access its blobs.
+    pub access: Access,
+    /// Fallbacks to something slower, one line each.
+    pub fallbacks: Vec<String>,
+}
+
+impl Prepared {
+    /// The requested image, with its record.
+    pub(crate) fn of(request: &ImageRequest, record: ImageRecord, fallbacks: Vec<String>) -> Self {
+        Self { text: request.text.clone(), record, access: request.access.clone(), fallbacks }
+    }
+
+    /// Digest of the manifest, to which a mount of it is pinned.
+    pub fn manifest(&self) -> &Digest {
+        &self.record.manifest
+    }
+
+    /// Whether every layer was seen whole locally and matches manifest and config.
+    pub fn is_verified(&self) -> bool {
+        seen_whole(&self.record)
+    }
+}
+
+/// Whether every byte of every layer was seen when the record was written.
+pub(crate) fn seen_whole(record: &ImageRecord) -> bool {
+    record.layers.iter().all(|layer| layer.verification == Verification::DiffId)
+}

@@ -1,0 +1,80 @@
+//! [`Images`]: the images of one store.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tarpon_oci::ImageConfig;
+use tarpon_store::{Isolation, IsolationError, OpenError, RenewTree, Store, StoreConfig};
+use tarpon_tree::erofs;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::image::Prepared;
+use crate::preparations::Preparations;
+
+/// Opens the store in `folder`. Trees of older versions are rewritten when they are used.
+pub fn open_store(folder: &Path) -> std::result::Result<Store, OpenError> {
+    let renew_tree: RenewTree = |tree| erofs::renew(tree).ok().flatten();
+    Store::open(folder, StoreConfig { renew_tree: Some(renew_tree), ..StoreConfig::default() })
+}
+
+/// The images of a store: resolved, prepared, inspected and listed.
+#[derive(Debug, Clone)]
+pub struct Images {
+    store: Store,
+    preparations: Arc<Preparations>,
+}
+
+impl Images {
+    /// The images of an open store.
+    pub fn of(store: Store) -> Self {
+        Self { store, preparations: Arc::default() }
+    }
+
+    /// Opens the store in `folder`. Cheap: nothing is scanned, no request is made.
+    pub fn open(folder: &Path) -> Result<Self> {
+        let failed = |error| {
+            Error::new(ErrorKind::Store, format!("open the store {}", folder.display()), error)
+                .hint("name another one with --store DIR or $TARPON_STORE")
+        };
+        open_store(folder).map(Self::of).map_err(failed)
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// The images of another part of the store.
+    pub(crate) fn with_store(&self, store: Store) -> Self {
+        Self { store, ..self.clone() }
+    }
+
+    /// Preparations under way in this process.
+    pub(crate) fn preparations(&self) -> &Preparations {
+        &self.preparations
+    }
+
+    /// Sets the isolation of the store, for all its users.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] if it is isolated in another way, or has content that is shared.
+    pub fn settle_isolation(&self, isolation: Isolation) -> Result<()> {
+        self.store.settle_isolation(isolation).map_err(|error| {
+            let kind = match error {
+                IsolationError::Store(_) => ErrorKind::Store,
+                IsolationError::Conflict { .. } | IsolationError::InUse => ErrorKind::Conflict,
+            };
+            Error::new(kind, format!("open the store {}", self.store.folder().display()), error)
+                .hint("name another store with --store DIR, or leave --isolation and $TARPON_ISOLATION away")
+        })
+    }
+
+    /// The config of a prepared image, from the store.
+    pub fn config(&self, prepared: &Prepared) -> Result<ImageConfig> {
+        let failed = |cause: String| Error::new(ErrorKind::Store, "read the image's config", cause);
+        let part = self.for_image(&prepared.text, &prepared.access)?;
+        let bytes = part.store().image_config(prepared.manifest()).map_err(|error| failed(error.to_string()))?;
+        let bytes = bytes.ok_or_else(|| failed("it is not in the store, or damaged".to_owned()))?;
+        ImageConfig::parse(bytes).map_err(|error| failed(error.to_string()))
+    }
+}

@@ -1,0 +1,77 @@
+//! Indexes that were found for the layers of an image.
+
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
+use tarpon_oci::{Blob, Digest, Verified};
+use tarpon_registry::Repository;
+use tarpon_store::{LayerKind, Verification};
+
+use super::artifact::Indexed;
+
+/// Indexes of a registry's list that are tried before giving up.
+pub const CANDIDATES: usize = 4;
+
+/// The result of the search.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Indexes of layers, each at most once.
+    pub layers: Vec<Usable>,
+    /// Lines for the user: which index is used, or why none is.
+    pub notes: Vec<String>,
+    /// The index of a boot pack.
+    pub boot: Option<Verified<Bytes>>,
+}
+
+/// The index of a layer.
+#[derive(Debug)]
+pub struct Usable {
+    /// The layer and its index.
+    pub indexed: Indexed,
+    /// Digest of the index.
+    pub index: Digest,
+    /// The verification state of a layer read through it.
+    pub verification: Verification,
+    /// The kind of a layer read through it.
+    pub format: LayerKind,
+}
+
+impl Found {
+    pub(super) fn without(note: String) -> Self {
+        Self { notes: vec![note], ..Self::default() }
+    }
+
+    /// Notes which index was used, if it was.
+    pub(super) fn because(mut self, digest: &Digest, why: &str) -> Self {
+        if !self.layers.is_empty() || self.boot.is_some() {
+            self.notes.insert(0, format!("the index {digest} is used, {why}"));
+        }
+        self
+    }
+
+    /// The index of this layer.
+    pub fn of(&self, blob: &Blob) -> Option<&Usable> {
+        self.layers.iter().find(|layer| layer.indexed.blob == *blob)
+    }
+
+    /// The layers that are still without an index.
+    pub(super) fn rest(&self, wanted: &[Blob]) -> Vec<Blob> {
+        wanted.iter().filter(|blob| self.of(blob).is_none()).copied().collect()
+    }
+
+    pub(super) fn add(&mut self, more: Self) {
+        self.layers.extend(more.layers);
+        self.notes.extend(more.notes);
+        self.boot = self.boot.take().or(more.boot);
+    }
+}
+
+/// All bytes of a blob, verified.
+pub async fn whole(repository: &Repository, blob: Blob) -> Result<Verified<Bytes>, String> {
+    let mut all = BytesMut::new();
+    let pieces = repository.blobs().read(blob, 0..blob.size).await;
+    let mut pieces = pieces.map_err(|error| error.to_string())?;
+    while let Some(piece) = pieces.next().await {
+        all.extend_from_slice(&piece.map_err(|error| error.to_string())?);
+    }
+    Verified::check(&blob.digest, all.freeze()).map_err(|error| error.to_string())
+}

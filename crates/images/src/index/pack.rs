@@ -1,0 +1,20 @@
+//! The boot pack of an image, as a reader of its index wants it.
+
+use std::fmt::Debug;
+
+use tarpon_oci::Blob;
+
+/// Receives the place of a boot pack while the image is still being prepared.
+pub trait PackListener: Debug + Send + Sync {
+    /// A boot pack of the image is in this blob. Must not block.
+    fn found(&self, pack: Blob);
+}
+
+/// The boot pack wanted with an index.
+#[derive(Debug, Clone, Copy)]
+pub struct PackWanted<'a> {
+    /// The profile of the start.
+    pub profile: &'a str,
+    /// Receives the place of the pack as soon as it is known.
+    pub listener: Option<&'a dyn PackListener>,
+}

@@ -1,0 +1,47 @@
+//! Images of this host: from a reference to a record in the store.
+//!
+//! ```text
+//! images       the images of one store: the handle for all below
+//! access       credentials and connections to registries, layouts and archives
+//! prepare      resolve, index the layers, merge, record
+//! index        indexes of layers from outside of the layers
+//! inspect      the description of an image
+//! tree_view    the names in a prepared image
+//! prefix       the lowest layers of an image as an image of their own
+//! tenant       which content an image may use in an isolated store
+//! commits      committed images that are kept until they are pushed
+//! ```
+//!
+//! Nothing is mounted here, and no process is started.
+
+pub mod access;
+mod auth_files;
+pub mod commits;
+mod error;
+mod flights;
+mod image;
+mod images;
+pub mod index;
+mod inspect;
+mod lock_file;
+pub mod object_paths;
+pub mod origin;
+mod prefix;
+mod preparations;
+pub mod prepare;
+pub mod progress;
+pub mod tenant;
+mod tree_view;
+
+pub use access::Access;
+pub use auth_files::auth_files;
+pub use commits::{Commits, Committed};
+pub use error::{Error, ErrorKind, Result};
+pub use flights::Flights;
+pub use image::{DEFAULT_PROFILE, ImageRequest, IndexChoice, Prepared, Pull};
+pub use images::{Images, open_store};
+pub use inspect::{Inspection, LayerInspection};
+pub use lock_file::LockFile;
+pub use prepare::preparation::Pulled;
+pub use progress::{LayerPlan, LayerWay, Progress, Silent};
+pub use tree_view::{Item, TreeView};

@@ -1,0 +1,114 @@
+//! Of several processes that want the same image one does the work. The others wait for a lock that ends with it: then they find the image
+//! in the store, or do what the previous one left undone.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use tarpon_oci::Digest;
+use tarpon_store::{FileLock, Store, flock};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::image::ImageRequest;
+use crate::progress::Progress;
+
+/// How long to wait for another process: as long as a large image takes over a slow link. A stopped or hanging process must not prevent the
+/// image: the lock only avoids duplicate work.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Prefix of the lock names.
+const PREFIX: &str = "prepare-";
+
+/// The exclusive right to some work, as long as this lives.
+#[derive(Debug)]
+pub(super) struct Alone {
+    path: PathBuf,
+    _lock: FileLock,
+}
+
+/// Waits until no other process prepares the image or name with this digest. `None`: another process took too long, and the wait was
+/// given up.
+pub(super) async fn alone(store: &Store, what: &Digest, progress: &dyn Progress) -> Result<Option<Alone>> {
+    let failed = |error: io::Error| Error::new(ErrorKind::Store, "see whether somebody else prepares it", error);
+    // A tenant's work blocks no other tenant.
+    let what = store.tenant_id().map_or(*what, |tenant| Digest::of(format!("{tenant}\n{what}").as_bytes()));
+    let path = store.run_folder().join(format!("{PREFIX}{}", what.hex()));
+    let began = Instant::now();
+    let mut is_told = false;
+    loop {
+        if let Some(lock) = Alone::try_new(&path).map_err(failed)? {
+            return Ok(Some(lock));
+        }
+        if began.elapsed() >= PATIENCE {
+            progress.note(&format!("somebody else has been preparing it for {} s: not waiting", PATIENCE.as_secs()));
+            return Ok(None);
+        }
+        if !std::mem::replace(&mut is_told, true) {
+            progress.note("it is being prepared already: waiting for that");
+        }
+        tokio::time::sleep(flock::LOOK).await;
+    }
+}
+
+impl Alone {
+    /// `None`: another process holds it.
+    fn try_new(path: &std::path::Path) -> io::Result<Option<Self>> {
+        loop {
+            let file = flock::open(path)?;
+            let Some(lock) = flock::try_lock(file)? else { return Ok(None) };
+            if flock::has_name(&lock)? {
+                return Ok(Some(Self { path: path.to_owned(), _lock: lock }));
+            }
+        }
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        // While it is locked: processes that opened it before notice that it no longer has a name.
+        if let Err(error) = std::fs::remove_file(&self.path) {
+            tracing::debug!(%error, "the lock of an image that was prepared stays behind");
+        }
+    }
+}
+
+/// The lock key for a name of an image on a platform.
+pub(super) fn key_of_name(request: &ImageRequest) -> Digest {
+    // Neither contains a line break, so the pair is unambiguous.
+    Digest::of(format!("{}\n{}", request.source, request.platform).as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    use super::*;
+    use crate::images::open_store;
+    use crate::progress::Silent;
+
+    #[tokio::test]
+    async fn a_process_that_is_killed_holds_up_nobody() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open_store(&folder.path().join("store")).unwrap();
+        let what = Digest::of(b"image");
+        let path = store.run_folder().join(format!("{PREFIX}{}", what.hex()));
+        let mut command = Command::new("flock");
+        command.arg("--no-fork").arg(&path).args(["sh", "-c", "echo held; exec sleep 1000"]);
+        let mut other = match command.stdout(Stdio::piped()).spawn() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return println!("skipped: flock is not installed");
+            }
+            spawned => spawned.unwrap(),
+        };
+        BufReader::new(other.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+        let beside = Alone::try_new(&path).unwrap();
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert!(beside.is_none());
+        let held = alone(&store, &what, &Silent).await.unwrap();
+        assert!(Alone::try_new(&path).unwrap().is_none());
+        drop(held);
+        assert!(!path.exists());
+    }
+}

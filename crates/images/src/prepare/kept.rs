@@ -1,0 +1,200 @@
+//! Indexes that were made for another image with the same layer.
+//!
+//! Conditions for reusing one for this image:
+//!
+//! - A layer without a claim was streamed: blob digest and diffID were both compared, so the blob's digest alone names its
+//!   content. It is kept by that digest; the diffID must still be the one that this image's config names.
+//! - A layer with a table of contents was never hashed. Only the content of the table with this digest is known, so the
+//!   index is kept by blob, format and digest of the table, and found only by images that claim the same three. The same
+//!   applies to such a layer that had to be streamed: its claim decides which names are hidden.
+//!
+//! The claims of an external index about a layer of one image are kept beside them ([`save_said`]). They serve no other image and no mount,
+//! but are compared with the layer once it has been seen.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tarpon_layer::decode::Compression;
+use tarpon_layer::toc::Claim;
+use tarpon_layer::{Allowance, LayerIndex, packed};
+use tarpon_oci::{Blob, Digest, limits};
+use tarpon_store::{IndexKey, LayerKind, LayerRecord, Store, Verification};
+
+use super::layer::Layer;
+use crate::index::artifact::Indexed;
+
+/// Changes with every change to the bytes of a kept index. Other versions are made again.
+const VERSION: u32 = 6;
+
+/// Fast, and half the size: most of the rest is digests.
+const ZSTD_LEVEL: i32 = 1;
+
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    version: u32,
+    blob_size: u64,
+    compression: u8,
+    format: LayerKind,
+    verification: Verification,
+    diff_id: Option<Digest>,
+    prefetch: Option<u64>,
+    /// Bytes received to make it.
+    received: u64,
+    /// [Packed](packed).
+    index: Vec<u8>,
+}
+
+fn key(blob: Blob, claim: &Claim) -> IndexKey {
+    let claim = match claim {
+        Claim::Plain => None,
+        Claim::Toc(claim) => Some(Digest::of(format!("{} {}", claim.format(), claim.digest()).as_bytes())),
+    };
+    IndexKey { layer: blob.digest, claim }
+}
+
+/// The layer, if its index was kept for an image with the same claim. The caller compares its diffID, if any, with the one in the image's
+/// config. It costs the image's allowance the same as making it again.
+pub(super) fn load(store: &Store, blob: Blob, claim: &Claim, allowance: &Allowance) -> Option<Layer> {
+    let kept: Kept = read(store, &key(blob, claim))?;
+    let compression = Compression::from_number(kept.compression)?;
+    if kept.version != VERSION || kept.blob_size != blob.size {
+        return None;
+    }
+    let Kept { format, verification, diff_id, prefetch, received, index, .. } = kept;
+    allowance.receive(received);
+    let index = packed::unpack_within(&index, blob, allowance).ok()?;
+    Some(Layer { blob, compression, format, verification, diff_id, index, prefetch, received, fallback: None })
+}
+
+/// Keeps the layer's index. If that fails, it is made again next time.
+pub(super) fn save(store: &Store, claim: &Claim, layer: &Layer) {
+    let kept = Kept {
+        version: VERSION,
+        blob_size: layer.blob.size,
+        compression: layer.compression.number(),
+        format: layer.format,
+        verification: layer.verification,
+        diff_id: layer.diff_id,
+        prefetch: layer.prefetch,
+        received: layer.received,
+        index: packed::pack(&layer.index),
+    };
+    write(store, &key(layer.blob, claim), &kept);
+}
+
+/// The claims of an external index about a layer.
+pub(super) struct Said {
+    /// Digest of that index.
+    pub(super) by: Digest,
+    /// The claimed index of the layer.
+    pub(super) index: LayerIndex,
+}
+
+#[derive(Serialize, Deserialize)]
+struct KeptSaid {
+    version: u32,
+    by: Digest,
+    /// [Packed](packed).
+    index: Vec<u8>,
+}
+
+fn said_key(image: &Digest, blob: Blob) -> IndexKey {
+    IndexKey { layer: blob.digest, claim: Some(Digest::of(format!("said of {image}").as_bytes())) }
+}
+
+/// Keeps the claims of the index `by` about the layer of `image`.
+pub(super) fn save_said(store: &Store, image: &Digest, by: Digest, layer: &Layer) {
+    let kept = KeptSaid { version: VERSION, by, index: packed::pack(&layer.index) };
+    write(store, &said_key(image, layer.blob), &kept);
+}
+
+/// The claims about the layer of `image`, if they were kept.
+pub(super) fn load_said(store: &Store, image: &Digest, blob: Blob) -> Option<Said> {
+    let kept: KeptSaid = read(store, &said_key(image, blob))?;
+    // It was within bounds when the image was prepared.
+    let index = packed::unpack_within(&kept.index, blob, &Allowance::unbounded()).ok()?;
+    (kept.version == VERSION).then_some(Said { by: kept.by, index })
+}
+
+/// The layer of `image` as an external index describes it, if that was kept. `known` is its entry in the image's record.
+pub(super) fn said_layer(store: &Store, image: &Digest, blob: Blob, known: &LayerRecord) -> Option<Layer> {
+    let Said { index, .. } = load_said(store, image, blob)?;
+    let compression = if known.format == LayerKind::TarZstd { Compression::Zstd } else { Compression::Gzip };
+    Some(Layer::by_index(Indexed { blob, compression, index }, known.format, known.verification))
+}
+
+fn read<T: DeserializeOwned>(store: &Store, key: &IndexKey) -> Option<T> {
+    let bytes = store.layer_index(key).ok()??;
+    let capacity = usize::try_from(limits::LAYER_INDEX_BYTES * 2).ok()?;
+    let decoded = zstd::bulk::decompress(&bytes, capacity).ok()?;
+    postcard::from_bytes(&decoded).ok()
+}
+
+fn write(store: &Store, key: &IndexKey, kept: &impl Serialize) {
+    let saved = postcard::to_stdvec(kept)
+        .map_err(|error| error.to_string())
+        .and_then(|bytes| zstd::bulk::compress(&bytes, ZSTD_LEVEL).map_err(|error| error.to_string()))
+        .and_then(|bytes| store.keep_layer_index(key, &bytes).map_err(|error| error.to_string()));
+    if let Err(error) = saved {
+        tracing::debug!(layer = %key.layer, %error, "the index of the layer is not kept");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use tarpon_oci::{Compression as LayerCompression, MediaType};
+    use tarpon_store::StoreConfig;
+
+    use super::*;
+
+    const ESTARGZ: &str = "containerd.io/snapshot/stargz/toc.digest";
+
+    fn claim(toc: Option<&[u8]>) -> Claim {
+        let annotations: BTreeMap<String, String> =
+            toc.iter().map(|toc| (ESTARGZ.to_owned(), Digest::of(toc).to_string())).collect();
+        Claim::of(&MediaType::Layer(LayerCompression::Gzip), &annotations, 1000).unwrap()
+    }
+
+    fn layer(diff_id: Option<Digest>) -> Layer {
+        Layer {
+            blob: Blob { digest: Digest::of(b"a layer of the good image"), size: 1000 },
+            compression: Compression::Gzip,
+            format: LayerKind::Estargz,
+            verification: Verification::Toc,
+            diff_id,
+            index: LayerIndex::default(),
+            prefetch: Some(500),
+            received: 1000,
+            fallback: None,
+        }
+    }
+
+    #[test]
+    fn a_table_that_another_image_names_for_the_same_blob_is_not_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path(), StoreConfig::default()).unwrap();
+        let evil = layer(None);
+        save(&store, &claim(Some(b"evil")), &evil);
+        assert!(load(&store, evil.blob, &claim(Some(b"evil")), &Allowance::default()).is_some());
+        assert!(load(&store, evil.blob, &claim(Some(b"good")), &Allowance::default()).is_none());
+        assert!(
+            load(&store, evil.blob, &claim(None), &Allowance::default()).is_none(),
+            "an image without a table streams the layer"
+        );
+    }
+
+    #[test]
+    fn a_streamed_layer_comes_back_with_the_diff_id_that_it_had() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path(), StoreConfig::default()).unwrap();
+        let streamed = layer(Some(Digest::of(b"tar")));
+        save(&store, &claim(None), &streamed);
+        let kept = load(&store, streamed.blob, &claim(None), &Allowance::default()).unwrap();
+        assert_eq!((kept.diff_id, kept.prefetch), (streamed.diff_id, Some(500)));
+        assert!(
+            load(&store, streamed.blob, &claim(Some(b"toc")), &Allowance::default()).is_none(),
+            "one image has one reading"
+        );
+    }
+}

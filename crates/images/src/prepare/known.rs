@@ -1,0 +1,108 @@
+//! The layers of an image that was prepared before, as they were when its record was made.
+
+use tarpon_layer::{Allowance, LayerIndex};
+use tarpon_oci::{ImageConfig, Manifest};
+use tarpon_store::{ImageRecord, Part, Store};
+use tarpon_tree::{erofs, merge};
+
+use super::layer::{self, Extent, Layer};
+use super::{kept, layers};
+use crate::access;
+use crate::error::{Error, ErrorKind, Result};
+use crate::image::ImageRequest;
+use crate::images::Images;
+use crate::progress::Progress;
+
+/// An image's layers.
+pub struct Known {
+    /// Lowest first, without their indexes.
+    pub layers: Vec<Layer>,
+    /// The indexes.
+    pub indexes: Vec<LayerIndex>,
+}
+
+impl Known {
+    fn of(layers: Vec<Layer>) -> Self {
+        let taken = layers.into_iter().map(|mut layer| (std::mem::take(&mut layer.index), layer));
+        let (indexes, layers) = taken.unzip();
+        Self { layers, indexes }
+    }
+
+    /// The lowest of them, with their indexes.
+    pub fn lowest(self, count: usize) -> Vec<Layer> {
+        let Self { layers, indexes } = self;
+        layers.into_iter().zip(indexes).take(count).map(|(layer, index)| Layer { index, ..layer }).collect()
+    }
+}
+
+/// The layers, lowest first: from what is kept, or indexed again where they are no longer kept.
+///
+/// # Errors
+/// [`ErrorKind::Refused`] if the layers differ from those that the record was made of: then they are not what is mounted of the image.
+pub async fn known_layers(
+    images: &Images,
+    request: &ImageRequest,
+    record: &ImageRecord,
+    progress: &dyn Progress,
+) -> Result<Known> {
+    let (store, known) = (images.store().clone(), record.clone());
+    let kept = blocking(move || {
+        let kept = kept_layers(&store, &known)?.map(Known::of);
+        Ok(kept.filter(|kept| fit(&kept.indexes, &known)))
+    });
+    if let Some(kept) = kept.await? {
+        return Ok(kept);
+    }
+    let repository = access::open(&request.text, &request.access).await?;
+    let image = access::resolve(&repository, &request.platform).await?;
+    if *image.manifest.digest() != record.manifest {
+        let cause = "the name means another image by now, and what is known of this one's layers is not kept any more";
+        return Err(Error::new(ErrorKind::Refused, "read the layers", cause).hint("add it with --pull always"));
+    }
+    // Content fetched here is needed until it is kept with the image's record, which protects it.
+    let _pin = images.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the import", error))?;
+    let extent = Extent::Index(&request.index, None);
+    let layers = layers::index_all(images.store(), &repository, &image, extent, progress).await?.layers;
+    let known = record.clone();
+    blocking(move || {
+        let layers = Known::of(layers);
+        if fit(&layers.indexes, &known) {
+            return Ok(layers);
+        }
+        let cause = "the layers are not what its record was made of";
+        Err(Error::new(ErrorKind::Refused, "read the layers", cause)
+            .hint("remove the record with `tarpon cache rm`, then try again"))
+    })
+    .await
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| Error::new(ErrorKind::Other, "read the layers", error))?
+}
+
+/// All layers, if all are kept.
+fn kept_layers(store: &Store, record: &ImageRecord) -> Result<Option<Vec<Layer>>> {
+    let failed = |cause: String| Error::new(ErrorKind::Store, "load the image's record", cause);
+    let gone = || failed("it is not in the store, or damaged".into());
+    let manifest = store.image_manifest(&record.manifest).map_err(|error| failed(error.to_string()))?;
+    let manifest = Manifest::parse(manifest.ok_or_else(gone)?).map_err(|error| failed(error.to_string()))?;
+    let config = store.image_config(&record.manifest).map_err(|error| failed(error.to_string()))?;
+    let config = ImageConfig::parse(config.ok_or_else(gone)?).map_err(|error| failed(error.to_string()))?;
+    let wanted = layer::wanted(&manifest.layers)?;
+    let allowance = Allowance::default();
+    let layer = |(number, descriptor): (usize, &tarpon_oci::Descriptor)| {
+        let wanted = wanted.iter().find(|wanted| wanted.blob.digest == descriptor.digest)?;
+        let kept = kept::load(store, wanted.blob, &wanted.claim, &allowance);
+        kept.filter(|kept| kept.is_what_config_names(&config, number)).or_else(|| {
+            let known = record.layers.get(number).filter(|known| known.verification.is_by_index())?;
+            kept::said_layer(store, &record.manifest, wanted.blob, known)
+        })
+    };
+    Ok(manifest.layers.iter().enumerate().map(layer).collect())
+}
+
+/// Whether the merge of the layers is the tree of the record.
+fn fit(indexes: &[LayerIndex], record: &ImageRecord) -> bool {
+    let tree = record.part(Part::Tree).map(|part| part.digest);
+    merge(indexes).is_ok_and(|merged| Some(tarpon_oci::Digest::of(&erofs::write(&merged))) == tree)
+}

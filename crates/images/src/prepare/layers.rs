@@ -1,0 +1,298 @@
+//! Indexes every layer of an image: from a kept index, from its table of contents, or by streaming.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use tarpon_blob::BlobSource;
+use tarpon_layer::toc::Claim;
+use tarpon_layer::{Allowance, Node};
+use tarpon_oci::{Blob, Digest, ImageConfig, Verified};
+use tarpon_registry::{Repository, ResolvedImage};
+use tarpon_store::{LayerKind, Store, Verification};
+
+use super::layer::{Extent, Layer, Wanted, step, wanted};
+use super::pace::{STREAMS, Unhindered};
+use super::stream::{StreamError, stream};
+use super::stream_job::StreamJob;
+use super::{kept, toc};
+use crate::access;
+use crate::error::{Error, ErrorKind, Result};
+use crate::index::find;
+use crate::index::found::Found;
+use crate::progress::{LayerPlan, LayerWay, Progress};
+
+/// Tables of contents fetched and parsed at once: the initial limit of requests to a host.
+const TABLES: usize = 16;
+
+/// What is known about an image's layers.
+pub(super) struct Indexes {
+    pub(super) config: ImageConfig,
+    /// Lowest first.
+    pub(super) layers: Vec<Layer>,
+    /// The index of a boot pack that came with an external index.
+    pub(super) boot: Option<Verified<Bytes>>,
+}
+
+/// Indexes all layers, lowest first. A blob that the image has twice is indexed once.
+pub(super) async fn index_all(
+    store: &Store,
+    repository: &Repository,
+    image: &ResolvedImage,
+    extent: Extent<'_>,
+    progress: &dyn Progress,
+) -> Result<Indexes> {
+    let is_whole = matches!(extent, Extent::Whole);
+    let choice = match extent {
+        Extent::Index(choice, pack) => Some((choice, pack)).filter(|(choice, _)| find::may_have(choice, image)),
+        Extent::Own | Extent::Whole => None,
+    };
+    let wanted = wanted(&image.manifest.layers)?;
+    let allowance = Allowance::default();
+    let mut found: HashMap<Digest, Layer> = HashMap::new();
+    for layer in &wanted {
+        if let Some(kept) = kept::load(store, layer.blob, &layer.claim, &allowance) {
+            found.insert(layer.blob.digest, kept);
+        }
+    }
+    let plain =
+        wanted.iter().filter(|layer| matches!(layer.claim, Claim::Plain) && !found.contains_key(&layer.blob.digest));
+    let plain: Vec<Blob> = plain.map(|layer| layer.blob).collect();
+    // Finding an index takes as long as the config, without which no layer can be streamed.
+    let (early, by_index) = match choice.filter(|_| !plain.is_empty()) {
+        None => (None, Found::default()),
+        Some((choice, pack)) => {
+            let finding = find::find(choice, repository, image, &plain, pack, &allowance);
+            let (config, by_index) = futures::join!(access::config(repository, image), finding);
+            (Some(config?), by_index)
+        }
+    };
+    let lacking = if is_whole { lacking(store, &wanted, &found) } else { HashSet::new() };
+    progress.resolved(image.manifest.digest(), &plan(&wanted, &found, &by_index, &lacking));
+    by_index.notes.iter().for_each(|note| progress.note(note));
+    let blobs = repository.blobs();
+    let missing: Vec<&Wanted> = wanted.iter().filter(|layer| !found.contains_key(&layer.blob.digest)).collect();
+    // The config and the tables of contents share one round trip.
+    let tocs: Vec<_> = missing.iter().map(|layer| through_toc(layer, &*blobs, &allowance, progress).boxed()).collect();
+    let tocs = stream::iter(tocs).buffered(TABLES).try_collect::<Vec<_>>();
+    let config = async {
+        match early {
+            Some(config) => Ok(config),
+            None => access::config(repository, image).await,
+        }
+    };
+    // If no layer needs an index, only this step waits for a boot pack.
+    let boot = async {
+        match choice.filter(|_| plain.is_empty()) {
+            Some((choice, pack)) => find::find(choice, repository, image, &[], pack, &allowance).await,
+            None => Found::default(),
+        }
+    };
+    let (tables, only_boot) = futures::join!(async { futures::try_join!(config, tocs) }, boot);
+    let (config, tocs) = tables?;
+    only_boot.notes.iter().for_each(|note| progress.note(note));
+    let mut to_stream = Vec::new();
+    // Kept for an image whose config names another diffID: one of the two configs is wrong. Streaming decides.
+    for layer in &wanted {
+        if found.get(&layer.blob.digest).is_some_and(|kept| !kept.is_what_config_names(&config, layer.number)) {
+            found.remove(&layer.blob.digest);
+            to_stream.push((layer, None));
+        } else if found.contains_key(&layer.blob.digest) && lacking.contains(&layer.blob.digest) {
+            to_stream.push((layer, None));
+        }
+    }
+    for (layer, outcome) in missing.into_iter().zip(tocs) {
+        match (outcome, by_index.of(&layer.blob)) {
+            (ByToc::Indexed(indexed), _) => {
+                keep(store, &mut found, layer, *indexed);
+                if is_whole {
+                    to_stream.push((layer, None));
+                }
+            }
+            // Not kept for other images: it is trusted for this one only.
+            (ByToc::MustStream { .. }, Some(usable)) => {
+                progress.layer_done(layer.number);
+                let said = Layer::by_index(usable.indexed.clone(), usable.format, usable.verification);
+                kept::save_said(store, image.manifest.digest(), usable.index, &said);
+                found.insert(layer.blob.digest, said);
+            }
+            (ByToc::MustStream { fallback }, None) => to_stream.push((layer, fallback)),
+        }
+    }
+    // Boxed and collected: otherwise the compiler rejects the returned future as not `Send`.
+    let streams: Vec<_> = to_stream
+        .into_iter()
+        .map(|(layer, fallback)| {
+            let into = Into { store: store.clone(), allowance: allowance.clone() };
+            streamed(layer, fallback, &config, blobs.clone(), into, progress).boxed()
+        })
+        .collect();
+    let mut streams = stream::iter(streams).buffer_unordered(STREAMS);
+    while let Some((wanted, streamed)) = streams.try_next().await? {
+        // Every reader reads the layer through its table of contents. Streaming only proved that the layer is correct.
+        let layer = match found.remove(&wanted.blob.digest) {
+            Some(by_toc) => by_toc.proved_by(&streamed),
+            None => streamed,
+        };
+        keep(store, &mut found, wanted, layer);
+    }
+    drop(streams);
+    let mut layers = Vec::with_capacity(image.manifest.layers.len());
+    for (number, layer) in image.manifest.layers.iter().enumerate() {
+        let found = found.get(&layer.digest).cloned();
+        let found = found.ok_or_else(|| Error::new(ErrorKind::Other, "index the layers", "one was lost"))?;
+        // A blob that the image has twice was compared with the first of its diffIDs.
+        if !found.is_what_config_names(&config, number) {
+            let cause = "the config has two diffIDs for one blob";
+            return Err(Error::new(ErrorKind::Refused, step(number, &layer.digest), cause));
+        }
+        layers.push(found);
+    }
+    Ok(Indexes { config, layers, boot: by_index.boot.or(only_boot.boot) })
+}
+
+/// The layers of which some bytes were not seen, or some objects are missing.
+fn lacking(store: &Store, wanted: &[Wanted], found: &HashMap<Digest, Layer>) -> HashSet<Digest> {
+    let is_here = |layer: &Layer| {
+        let mut files = layer.index.entries.iter().filter_map(|entry| match &entry.node {
+            Node::File(content) if content.size > 0 => Some(content.object),
+            _ => None,
+        });
+        layer.was_streamed() && files.all(|object| store.contains(&object))
+    };
+    let digests = wanted.iter().map(|layer| layer.blob.digest);
+    digests.filter(|digest| !found.get(digest).is_some_and(is_here)).collect()
+}
+
+fn plan(
+    wanted: &[Wanted],
+    found: &HashMap<Digest, Layer>,
+    by_index: &Found,
+    lacking: &HashSet<Digest>,
+) -> Vec<LayerPlan> {
+    let way = |layer: &Wanted| match &layer.claim {
+        _ if lacking.contains(&layer.blob.digest) => LayerWay::Whole,
+        _ if found.contains_key(&layer.blob.digest) => LayerWay::Local,
+        Claim::Toc(_) => LayerWay::Toc,
+        Claim::Plain if by_index.of(&layer.blob).is_some() => LayerWay::Index,
+        Claim::Plain => LayerWay::Stream,
+    };
+    wanted
+        .iter()
+        .map(|layer| LayerPlan {
+            number: layer.number,
+            digest: layer.blob.digest,
+            size: layer.blob.size,
+            way: way(layer),
+        })
+        .collect()
+}
+
+fn keep(store: &Store, found: &mut HashMap<Digest, Layer>, wanted: &Wanted, layer: Layer) {
+    kept::save(store, &wanted.claim, &layer);
+    found.insert(layer.blob.digest, layer);
+}
+
+pub(super) enum ByToc {
+    Indexed(Box<Layer>),
+    MustStream { fallback: Option<String> },
+}
+
+pub(super) async fn through_toc(
+    layer: &Wanted,
+    blobs: &dyn BlobSource,
+    allowance: &Allowance,
+    progress: &dyn Progress,
+) -> Result<ByToc> {
+    let Claim::Toc(claim) = &layer.claim else { return Ok(ByToc::MustStream { fallback: None }) };
+    let received = AtomicU64::new(0);
+    let count = |bytes| {
+        received.fetch_add(bytes, Ordering::Relaxed);
+        progress.received(layer.number, bytes);
+    };
+    let fetched = toc::fetch(claim, layer.blob, blobs, allowance, count).await;
+    match fetched {
+        Ok((index, prefetch)) => {
+            progress.layer_done(layer.number);
+            let compression = toc::compression(claim.format());
+            Ok(ByToc::Indexed(Box::new(Layer {
+                blob: layer.blob,
+                compression,
+                format: toc::kind(claim.format()),
+                verification: Verification::Toc,
+                diff_id: None,
+                index,
+                prefetch,
+                received: received.into_inner(),
+                fallback: None,
+            })))
+        }
+        Err(toc::TocFailure::NotLazy(reason)) => {
+            let line = format!("layer {} is streamed, not read lazily: {reason}", layer.number + 1);
+            progress.note(&line);
+            Ok(ByToc::MustStream { fallback: Some(line) })
+        }
+        Err(toc::TocFailure::Refused(error)) => {
+            Err(Error::new(ErrorKind::Refused, step(layer.number, &layer.blob.digest), error))
+        }
+        Err(toc::TocFailure::Source(error)) => Err(access::source(step(layer.number, &layer.blob.digest), &error)),
+    }
+}
+
+/// Where a layer is streamed to, and its allowance.
+struct Into {
+    store: Store,
+    allowance: Allowance,
+}
+
+async fn streamed<'a>(
+    layer: &'a Wanted,
+    fallback: Option<String>,
+    config: &ImageConfig,
+    source: Arc<dyn BlobSource>,
+    Into { store, allowance }: Into,
+    progress: &dyn Progress,
+) -> Result<(&'a Wanted, Layer)> {
+    let step = step(layer.number, &layer.blob.digest);
+    let diff_id = *config
+        .diff_ids
+        .get(layer.number)
+        .ok_or_else(|| Error::new(ErrorKind::Refused, step.clone(), "the config has no diffID for it"))?;
+    let job = StreamJob {
+        blob: layer.blob,
+        diff_id,
+        hides_toc_files: matches!(layer.claim, Claim::Toc(_)),
+        source,
+        store,
+        must_keep: false,
+        pace: Arc::new(Unhindered),
+        allowance,
+    };
+    let indexed = seen(job, |bytes| progress.received(layer.number, bytes)).await;
+    let indexed = indexed.map_err(|error| super::stream::outward(step, error))?;
+    progress.layer_done(layer.number);
+    Ok((layer, Layer { fallback, ..indexed }))
+}
+
+/// The layer, every byte of which was seen.
+pub(super) async fn seen(
+    job: StreamJob,
+    received: impl Fn(u64) + Send + Sync,
+) -> std::result::Result<Layer, StreamError> {
+    let (blob, diff_id) = (job.blob, job.diff_id);
+    let streamed = stream(job, received).await?;
+    Ok(Layer {
+        blob,
+        compression: streamed.compression,
+        format: LayerKind::plain(streamed.compression),
+        verification: Verification::DiffId,
+        diff_id: Some(diff_id),
+        index: streamed.index,
+        prefetch: None,
+        received: blob.size,
+        fallback: None,
+    })
+}

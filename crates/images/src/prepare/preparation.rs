@@ -1,0 +1,273 @@
+//! From an image reference to a complete record in the store.
+//!
+//! ```text
+//! resolve ─► manifest ─┬─► config
+//!                      └─► layers, in parallel: index kept from before │ table of contents │ streamed once
+//!                                   └─► merge ─► EROFS image + chunk table ─► record
+//! ```
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tarpon_oci::{Digest, Source};
+use tarpon_registry::{Repository, ResolvedImage};
+use tarpon_store::{ImageRecord, ImageState};
+
+use super::layer::{Extent, Layer};
+use super::layers::{self, Indexes};
+use super::{assemble, exclusive, local, platform};
+use crate::error::{Error, ErrorKind, Result};
+use crate::image::{ImageRequest, Prepared, Pull};
+use crate::images::Images;
+use crate::index::pack::{PackListener, PackWanted};
+use crate::progress::Progress;
+use crate::{access, commits, tenant};
+
+/// An image that is completely local.
+#[derive(Debug, Clone)]
+pub struct Pulled {
+    /// Its record.
+    pub record: ImageRecord,
+    /// Requests to its source, and bytes received.
+    pub fetched: tarpon_registry::Stats,
+}
+
+impl Images {
+    /// Makes sure that the image's record is in the store. Contacts the registry only when the pull policy or an absent record demands it.
+    /// A layout or archive is cheap to read and may have changed: it is always read, unless it is gone or the policy is "never".
+    pub async fn prepare(&self, request: &ImageRequest, progress: &dyn Progress) -> Result<Prepared> {
+        self.prepare_with(request, None, progress).await
+    }
+
+    /// As [`Images::prepare`]. `listener` receives the place of the image's boot pack as soon as it is known.
+    pub async fn prepare_with(
+        &self,
+        request: &ImageRequest,
+        listener: Option<&dyn PackListener>,
+        progress: &dyn Progress,
+    ) -> Result<Prepared> {
+        let mut prepared = self.find(request, listener, progress).await?;
+        let part = self.for_image(&request.text, &request.access)?;
+        part.check_objects(&prepared.record, progress).await?;
+        if let Some(warning) = platform::check_record(part.store(), request, &prepared.record)? {
+            progress.note(&warning);
+            prepared.fallbacks.push(warning);
+        }
+        Ok(prepared)
+    }
+
+    async fn find(
+        &self,
+        request: &ImageRequest,
+        listener: Option<&dyn PackListener>,
+        progress: &dyn Progress,
+    ) -> Result<Prepared> {
+        commits::check_not_only_here(self.store(), &request.source)?;
+        if self.is_isolated()? {
+            may_ask(request)?;
+            return self.prepare_remote(request, listener, progress).await.map_err(unproven);
+        }
+        match request.pull {
+            Pull::Missing if is_there(&request.source) => self.prepare_remote(request, listener, progress).await,
+            Pull::Missing => match self.local(request)? {
+                ImageState::Sound(record) => Ok(Prepared::of(request, record, Vec::new())),
+                state => {
+                    let made =
+                        self.preparations().join(request, self.prepare_missing(request, listener, progress)).await;
+                    local::with_damage(made, state, request, progress)
+                }
+            },
+            Pull::Never => local::without_asking(self.local(request)?, request, progress),
+            Pull::Always => self.prepare_remote(request, listener, progress).await,
+            Pull::Newer => match (self.prepare_remote(request, listener, progress).await, self.local(request)?) {
+                (Err(error), ImageState::Sound(record)) if error.kind == ErrorKind::Unavailable => {
+                    let line = format!("not refreshed: {error}");
+                    progress.note(&line);
+                    Ok(Prepared::of(request, record, vec![line]))
+                }
+                (made, state) => local::with_damage(made, state, request, progress),
+            },
+        }
+    }
+
+    /// Contacts the registry, unless another process has just done so.
+    async fn prepare_missing(
+        &self,
+        request: &ImageRequest,
+        listener: Option<&dyn PackListener>,
+        progress: &dyn Progress,
+    ) -> Result<Prepared> {
+        let _alone = exclusive::alone(self.store(), &exclusive::key_of_name(request), progress).await?;
+        match self.local(request)? {
+            ImageState::Sound(record) => Ok(Prepared::of(request, record, Vec::new())),
+            _ => self.prepare_remote(request, listener, progress).await,
+        }
+    }
+
+    /// The record that [`Images::prepare`] would use without contacting the image's source.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if the source must not be contacted and no record exists; [`ErrorKind::Store`] if the record is damaged
+    /// then.
+    pub(crate) fn without_source(&self, request: &ImageRequest) -> Result<Option<ImageRecord>> {
+        if self.is_isolated()? {
+            return may_ask(request).map(|()| None);
+        }
+        match request.pull {
+            Pull::Missing if is_there(&request.source) => Ok(None),
+            Pull::Missing => Ok(self.local(request)?.sound()),
+            Pull::Never => local::only_here(self.local(request)?).map(|(record, _)| Some(record)),
+            Pull::Always | Pull::Newer => Ok(None),
+        }
+    }
+
+    /// Fetches the whole image and its record into the store, whatever was there before. Everything is verified, including claims of an
+    /// external index: if these were wrong, the record derived from them is removed.
+    pub async fn pull(&self, request: &ImageRequest, progress: &dyn Progress) -> Result<Pulled> {
+        if self.is_isolated()? {
+            tenant::check(&request.text)?;
+        }
+        let repository = access::open(&request.text, &request.access).await?;
+        let image = access::resolve(&repository, &request.platform).await?;
+        let part = self.for_image(&request.text, &request.access)?;
+        let (record, _) = part.index(request, &repository, image, Extent::Whole, progress).await?;
+        part.note_name(request, &record)?;
+        Ok(Pulled { record, fetched: repository.stats() })
+    }
+
+    pub(super) fn note_name(&self, request: &ImageRequest, record: &ImageRecord) -> Result<()> {
+        let (name, platform) = (request.source.to_string(), request.platform.to_string());
+        let noted = self.store().set_reference(&name, &platform, &record.manifest);
+        noted.map_err(|error| Error::new(ErrorKind::Store, "note the image's name", error))
+    }
+
+    /// Contacts the source. Boxed: most calls find what they want in the store, and the future they wait for should be small.
+    fn prepare_remote<'a>(
+        &'a self,
+        request: &'a ImageRequest,
+        listener: Option<&'a dyn PackListener>,
+        progress: &'a dyn Progress,
+    ) -> BoxFuture<'a, Result<Prepared>> {
+        async move {
+            let repository = access::open(&request.text, &request.access).await?;
+            let resolved = access::resolve(&repository, &request.platform).await?;
+            // From here on the caller has proved access.
+            let part = self.for_image(&request.text, &request.access)?;
+            let manifest = *resolved.manifest.digest();
+            let (record, fallbacks) = match part.already_here(request, &manifest)? {
+                ImageState::Sound(record) => (record, Vec::new()),
+                _ => {
+                    // Under another name, or requested again, it may be on its way to the store.
+                    let _alone = exclusive::alone(part.store(), &manifest, progress).await?;
+                    match part.already_here(request, &manifest)? {
+                        ImageState::Sound(record) => (record, Vec::new()),
+                        state => {
+                            local::note_damage(&state, progress);
+                            let pack = request.profile.as_deref().map(|profile| PackWanted { profile, listener });
+                            let extent = Extent::Index(&request.index, pack);
+                            part.index(request, &repository, resolved, extent, progress).await?
+                        }
+                    }
+                }
+            };
+            part.note_name(request, &record)?;
+            Ok(Prepared::of(request, record, fallbacks))
+        }
+        .boxed()
+    }
+
+    /// The local state of an image that the registry names. An error if it is not for the requested platform.
+    fn already_here(&self, request: &ImageRequest, manifest: &Digest) -> Result<ImageState> {
+        let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
+        let known = self.believed(manifest).map_err(failed)?;
+        if let ImageState::Sound(record) = &known {
+            platform::check_record(self.store(), request, record)?;
+        }
+        Ok(known)
+    }
+
+    /// Indexes all layers and installs the record.
+    pub(super) async fn index(
+        &self,
+        request: &ImageRequest,
+        repository: &Repository,
+        resolved: ResolvedImage,
+        extent: Extent<'_>,
+        progress: &dyn Progress,
+    ) -> Result<(ImageRecord, Vec<String>)> {
+        // Checked before the layers are streamed in vain.
+        if request.platform_named && resolved.index_digest.is_none() {
+            platform::check(request, &access::config(repository, &resolved).await?)?;
+        }
+        // Objects of this import are not evicted before the record that needs them exists.
+        let _pin = self.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the import", error))?;
+        let indexes = layers::index_all(self.store(), repository, &resolved, extent, progress).await?;
+        let by_index = indexes.layers.iter().any(|layer| layer.verification.is_by_index());
+        match self.assemble(request, resolved.clone(), indexes, repository.stats().bytes).await {
+            Err(error) if by_index && error.kind == ErrorKind::Refused => {
+                progress.note(&format!("the index is not used, because the layers do not fit together by it: {error}"));
+            }
+            done => return done,
+        }
+        let indexes = layers::index_all(self.store(), repository, &resolved, Extent::Own, progress).await?;
+        self.assemble(request, resolved, indexes, repository.stats().bytes).await
+    }
+
+    async fn assemble(
+        &self,
+        request: &ImageRequest,
+        resolved: ResolvedImage,
+        indexes: Indexes,
+        fetched: u64,
+    ) -> Result<(ImageRecord, Vec<String>)> {
+        let Indexes { config, layers, boot } = indexes;
+        let fallbacks = layers.iter().filter_map(|layer| layer.fallback.clone()).collect();
+        let (name, platform) = (request.source.to_string(), request.platform.to_string());
+        let image = assemble::Image { name, platform, manifest: resolved.manifest, config, layers, fetched, boot };
+        let store = self.store().clone();
+        let record = tokio::task::spawn_blocking(move || assemble::assemble(&store, image))
+            .await
+            .map_err(|error| Error::new(ErrorKind::Other, "merge the layers", error))??;
+        Ok((record, fallbacks))
+    }
+}
+
+/// Indexes each layer from the layer itself, without a record of the image. Streamed content still goes into the store.
+pub async fn index_layers(
+    images: &Images,
+    repository: &Repository,
+    image: &ResolvedImage,
+    progress: &dyn Progress,
+) -> Result<Vec<Layer>> {
+    let _pin = images.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the import", error))?;
+    Ok(layers::index_all(images.store(), repository, image, Extent::Own, progress).await?.layers)
+}
+
+/// Whether the source is a layout or archive that exists.
+fn is_there(source: &Source) -> bool {
+    match source {
+        Source::Registry(_) => false,
+        Source::OciLayout { directory, .. } => directory.exists(),
+        Source::OciArchive { file, .. } | Source::DockerArchive { file, .. } => file.exists(),
+    }
+}
+
+/// An error if the request forbids the access check that an isolated store requires of the registry.
+fn may_ask(request: &ImageRequest) -> Result<()> {
+    tenant::check(&request.text)?;
+    if request.pull != Pull::Never {
+        return Ok(());
+    }
+    let cause =
+        "the store is of isolation \"tenant\", which asks the registry each time, and the pull policy is \"never\"";
+    Err(Error::new(ErrorKind::Refused, "open the image", cause).hint("leave the pull policy away"))
+}
+
+/// The error when the caller's access could not be determined.
+fn unproven(error: Error) -> Error {
+    match error.kind {
+        ErrorKind::Unavailable => {
+            error.hint("the store is of isolation \"tenant\": an image is used only after its registry granted access")
+        }
+        _ => error,
+    }
+}

@@ -1,0 +1,43 @@
+//! Preparing an image without streaming any layer: from tables of contents and existing indexes, or not at all.
+
+use tarpon_layer::Allowance;
+use tarpon_layer::toc::Claim;
+
+use super::kept;
+use super::layer::{self, Extent};
+use crate::access;
+use crate::error::{Error, ErrorKind, Result};
+use crate::image::{ImageRequest, Prepared};
+use crate::images::Images;
+use crate::progress::Progress;
+
+impl Images {
+    /// Makes sure that the record of the image that the name currently refers to is in the store.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Refused`] if a layer has no table of contents that the manifest pins, and was not seen here before.
+    pub async fn prepare_without_streaming(&self, request: &ImageRequest, progress: &dyn Progress) -> Result<Prepared> {
+        self.refuse_isolated("show its layers one by one")?;
+        let repository = access::open(&request.text, &request.access).await?;
+        let resolved = access::resolve(&repository, &request.platform).await?;
+        let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
+        let known = self.believed(resolved.manifest.digest()).map_err(failed)?.sound();
+        let (record, fallbacks) = match known {
+            Some(record) => (record, Vec::new()),
+            None => {
+                let wanted = layer::wanted(&resolved.manifest.layers)?;
+                let is_known = |layer: &&layer::Wanted| {
+                    matches!(layer.claim, Claim::Toc(_))
+                        || kept::load(self.store(), layer.blob, &layer.claim, &Allowance::default()).is_some()
+                };
+                if let Some(plain) = wanted.iter().find(|layer| !is_known(layer)) {
+                    let cause = format!("layer {} ({}) has no table of contents", plain.number + 1, plain.blob.digest);
+                    return Err(Error::new(ErrorKind::Refused, "show its layers one by one", cause));
+                }
+                self.index(request, &repository, resolved, Extent::Own, progress).await?
+            }
+        };
+        self.note_name(request, &record)?;
+        Ok(Prepared::of(request, record, fallbacks))
+    }
+}
