@@ -74,9 +74,9 @@ impl Client {
     }
 
     /// Starts to fetch the boot pack of an image that is about to be mounted. Starts a server if none runs.
-    pub(crate) fn bring(&self, image: String, access: Access, pack: Blob) -> Result<()> {
-        match self.ask_or_start(&Request::Bring { image, access, pack })? {
-            Response::Coming => Ok(()),
+    pub(crate) fn prefetch_pack(&self, image: String, access: Access, pack: Blob) -> Result<()> {
+        match self.ask_or_start(&Request::PrefetchPack { image, access, pack })? {
+            Response::PrefetchStarted => Ok(()),
             other => Err(unexpected(other)),
         }
     }

@@ -39,8 +39,8 @@ impl PackListener for EarlyServer {
         }
         let (client, image, access) = (self.client.clone(), self.image.clone(), self.access.clone());
         *asked = Some(tokio::task::spawn_blocking(move || {
-            if let Err(error) = client.bring(image, access, pack) {
-                tracing::debug!(%error, "the boot pack is not brought early");
+            if let Err(error) = client.prefetch_pack(image, access, pack) {
+                tracing::debug!(%error, "the boot pack is not prefetched");
             }
         }));
     }

@@ -40,7 +40,8 @@ pub enum Request {
         namespaces: Namespaces,
     },
     /// Start to fetch the boot pack of an image that is about to be mounted.
-    Bring {
+    #[serde(rename = "bring")]
+    PrefetchPack {
         /// The image, as the user wrote it.
         image: String,
         /// How to access its blobs.
@@ -96,9 +97,12 @@ impl Request {
     /// How long a client waits for the response.
     pub(crate) fn patience(&self) -> Duration {
         match self {
-            Self::Status | Self::StatusOf { .. } | Self::Scrub | Self::Why { .. } | Self::Hold | Self::Bring { .. } => {
-                SOON
-            }
+            Self::Status
+            | Self::StatusOf { .. }
+            | Self::Scrub
+            | Self::Why { .. }
+            | Self::Hold
+            | Self::PrefetchPack { .. } => SOON,
             Self::Mount { .. }
             | Self::Unmount { .. }
             | Self::PodmanRemove { .. }
@@ -121,7 +125,8 @@ pub enum Response {
     /// The mount is usable.
     Mounted(Box<MountStatus>),
     /// The fetch has started.
-    Coming,
+    #[serde(rename = "coming")]
+    PrefetchStarted,
     /// The server stays up until the connection closes.
     Held,
     /// It is unmounted.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use oci_spec::runtime::Mount;
 use tarpon_oci::Digest;
 
+use super::container_dir::{ContainerDir, Holding, Lock};
 use super::held::handle;
-use super::place::{Holding, Lock, Place};
 use super::{ContainerName, ContainerRecord};
 use crate::commit::LeftOut;
 use crate::container::{Bundle, Handle, Paused};
@@ -59,7 +59,7 @@ impl Engine {
 
 /// The lock of a container that has ended, or the handle of one that runs. If a container does not run and its lock is taken, another
 /// process starts, settles, reads or removes it. That process is waited for, since its changes may disappear meanwhile.
-fn hold(place: &Place, record: &ContainerRecord) -> Result<(Option<Lock>, Option<Handle>)> {
+fn hold(place: &ContainerDir, record: &ContainerRecord) -> Result<(Option<Lock>, Option<Handle>)> {
     let gone = || Error::new(ErrorKind::NotFound, "find the container", "it was just removed");
     for patience in [Duration::ZERO, BUSY] {
         let held = place.hold(patience);
@@ -82,7 +82,7 @@ fn hold(place: &Place, record: &ContainerRecord) -> Result<(Option<Lock>, Option
 }
 
 /// Mount points, and volumes, which are directories of the container's own.
-fn left_out(mounts: &[Mount], place: &Place) -> LeftOut {
+fn left_out(mounts: &[Mount], place: &ContainerDir) -> LeftOut {
     let root = place.rootfs();
     let mut left_out = LeftOut::default();
     for mount in mounts {
@@ -101,7 +101,7 @@ fn bytes(path: &Path) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::place::Containers;
+    use super::super::container_dir::Containers;
     use super::super::record::tests::record;
     use super::*;
     use crate::EngineOptions;

@@ -1,7 +1,7 @@
 //! Finds a container by a prefix of its name.
 
 use super::ContainerName;
-use super::place::Containers;
+use super::container_dir::Containers;
 use crate::{Engine, Error, ErrorKind, Result};
 
 /// Maximum number of names listed when a prefix is ambiguous.

@@ -8,7 +8,7 @@ use tarpon_images::Prepared;
 use tarpon_mount::Writable;
 use tarpon_oci::RunConfig;
 
-use super::place::{Containers, Lock, Place};
+use super::container_dir::{ContainerDir, Containers, Lock};
 use super::record::{ContainerState, VERSION, now};
 use super::signals::signal_name;
 use super::{ContainerName, ContainerRecord, RunRequest};
@@ -31,7 +31,7 @@ const NAMES: usize = 8;
 /// A container that this process keeps. If it is dropped before it is settled, everything of it is removed.
 pub(super) struct Held {
     engine: Engine,
-    place: Place,
+    place: ContainerDir,
     lock: Lock,
     record: ContainerRecord,
     is_settled: bool,
@@ -109,7 +109,7 @@ impl Held {
         &self.record
     }
 
-    pub(super) fn place(&self) -> &Place {
+    pub(super) fn place(&self) -> &ContainerDir {
         &self.place
     }
 
@@ -171,7 +171,7 @@ impl Drop for Held {
 }
 
 /// Removes a held container, running or not. A process that shared the lock may have removed it already.
-fn clear_away(engine: &Engine, place: &Place, record: &ContainerRecord, lock: &Lock) -> Result<()> {
+fn clear_away(engine: &Engine, place: &ContainerDir, record: &ContainerRecord, lock: &Lock) -> Result<()> {
     let cannot = |error| Error::new(ErrorKind::Store, "remove the container's directory", error);
     if !lock.is_of(place).map_err(cannot)? {
         return Ok(());
@@ -181,7 +181,7 @@ fn clear_away(engine: &Engine, place: &Place, record: &ContainerRecord, lock: &L
     Containers::of(engine.store()).remove(place, lock)
 }
 
-pub(super) fn handle(place: &Place, record: &ContainerRecord) -> Handle {
+pub(super) fn handle(place: &ContainerDir, record: &ContainerRecord) -> Handle {
     Runtime::of(record.runtime.clone()).container(&format!("tarpon-{}", record.id), &place.runtime())
 }
 
@@ -229,7 +229,7 @@ fn directory(
     engine: &Engine,
     mut record: ContainerRecord,
     is_named_by_chance: bool,
-) -> Result<(Place, Lock, ContainerRecord)> {
+) -> Result<(ContainerDir, Lock, ContainerRecord)> {
     let containers = Containers::of(engine.store());
     let tries = if is_named_by_chance { NAMES } else { 0 };
     for _ in 0..tries {

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use tarpon_store::Store;
 
+use super::container_dir::{ContainerDir, Containers, Holding, container_dir_at};
 use super::held::handle;
 use super::log::{self, LogLine, LogWish};
-use super::place::{Containers, Holding, Place, place_at};
 use super::record::{ContainerState, now};
 use super::signals::signal_name;
 use super::{ContainerName, ContainerRecord};
@@ -38,7 +38,7 @@ pub struct ContainerStatus {
 /// Whether a process may run on what is mounted at `mountpoint`, because it is the root of a container that has not ended. A container
 /// whose keeper was killed may still run: its state is unknown.
 pub(crate) fn may_run_on(store: &Store, mountpoint: &Path) -> bool {
-    place_at(store, mountpoint)
+    container_dir_at(store, mountpoint)
         .is_some_and(|(name, place)| place.is_mounted() && !ContainerStatus::of(name, &place).has_ended())
 }
 
@@ -71,7 +71,7 @@ impl Standing {
 }
 
 impl ContainerStatus {
-    pub(super) fn of(name: ContainerName, place: &Place) -> Self {
+    pub(super) fn of(name: ContainerName, place: &ContainerDir) -> Self {
         // In this order: if the record changes in between, a process holds the lock.
         let is_held = place.is_held();
         let record = place.record();
@@ -87,7 +87,7 @@ impl ContainerStatus {
     }
 
     /// Adds whether the source is lost, from the records of mounts, which are read after the container's own.
-    fn with_source(self, place: &Place, served: &HashSet<PathBuf>) -> Self {
+    fn with_source(self, place: &ContainerDir, served: &HashSet<PathBuf>) -> Self {
         let runs = |record: &ContainerRecord| matches!(record.state, ContainerState::Running { .. });
         // A running container is mounted. It is unmounted only after its record states that it has ended.
         let source_lost = self.standing == Standing::Running
@@ -98,7 +98,7 @@ impl ContainerStatus {
     }
 
     /// Whether the directory still belongs to this container.
-    fn is_at(&self, place: &Place) -> bool {
+    fn is_at(&self, place: &ContainerDir) -> bool {
         self.record.as_ref().map_or_else(|_| place.exists(), |record| place.is_of(&record.id))
     }
 
@@ -228,7 +228,7 @@ impl Engine {
     }
 
     /// Records the end of a container whose keeper was killed, without an exit code: how it ended is unknown.
-    fn settle_lost(&self, place: &Place, known: &ContainerRecord) -> Result<()> {
+    fn settle_lost(&self, place: &ContainerDir, known: &ContainerRecord) -> Result<()> {
         if !place.is_of(&known.id) {
             return Ok(());
         }
@@ -247,7 +247,7 @@ impl Engine {
         written.map_err(|error| Error::new(ErrorKind::Store, "write down how the container ended", error))
     }
 
-    fn place(&self, name: &ContainerName) -> Result<Place> {
+    fn place(&self, name: &ContainerName) -> Result<ContainerDir> {
         let place = Containers::of(self.store()).place(name);
         if place.exists() {
             return Ok(place);
@@ -257,7 +257,7 @@ impl Engine {
     }
 
     /// A container with a readable record.
-    pub(super) fn known(&self, name: &ContainerName) -> Result<(Place, ContainerRecord)> {
+    pub(super) fn known(&self, name: &ContainerName) -> Result<(ContainerDir, ContainerRecord)> {
         let place = self.place(name)?;
         let unreadable = |cause| {
             Error::new(ErrorKind::Refused, "find the container", cause).hint(format!("tarpon rm -f {name} removes it"))
@@ -267,7 +267,7 @@ impl Engine {
     }
 }
 
-fn hold(place: &Place) -> Result<Holding> {
+fn hold(place: &ContainerDir) -> Result<Holding> {
     let held = place.hold(KILLED);
     held.map_err(|error| Error::new(ErrorKind::Store, "take the container from its keeper", error))
 }
@@ -287,7 +287,7 @@ fn ask(container: &Handle, signal: &str, patience: Duration, is_there: impl Fn()
 
 /// Waits up to `patience` until the container is released and nothing of it runs. The keeper releases the lock when the container is
 /// settled. A different container under the same name counts as ended.
-fn wait(place: &Place, record: &ContainerRecord, patience: Duration) -> Result<bool> {
+fn wait(place: &ContainerDir, record: &ContainerRecord, patience: Duration) -> Result<bool> {
     let began = Instant::now();
     loop {
         if !place.is_of(&record.id) || !place.is_held() && !handle(place, record).is_running()? {

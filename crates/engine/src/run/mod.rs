@@ -10,6 +10,7 @@
 
 mod attend;
 pub(crate) mod changes;
+mod container_dir;
 mod exec;
 mod failure;
 mod find;
@@ -17,7 +18,6 @@ mod held;
 mod keep;
 mod life;
 mod log;
-mod place;
 mod record;
 mod signals;
 mod wait;

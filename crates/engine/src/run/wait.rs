@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use tarpon_store::FileLock;
 use tarpon_store::flock::{lock_within, open, try_share};
 
+use super::container_dir::ContainerDir;
 use super::life::{ContainerStatus, Standing};
-use super::place::Place;
 use super::{ContainerName, ContainerState};
 use crate::{Engine, Error, ErrorKind, Result};
 
@@ -30,7 +30,7 @@ const SETTLING: Duration = Duration::from_secs(30);
 
 /// Marks the container as waited for. While this lives its directory stays, within [`PATIENCE`]. The process that removes the container
 /// holds the lock for a moment. After that there is nothing to wait for, which the next check shows.
-fn waiter(place: &Place) -> io::Result<Option<FileLock>> {
+fn waiter(place: &ContainerDir) -> io::Result<Option<FileLock>> {
     let began = Instant::now();
     loop {
         match try_share(open(&mark(place))?)? {
@@ -40,12 +40,12 @@ fn waiter(place: &Place) -> io::Result<Option<FileLock>> {
     }
 }
 
-fn mark(place: &Place) -> PathBuf {
+fn mark(place: &ContainerDir) -> PathBuf {
     place.folder().join("waiters")
 }
 
 /// Gives waiters time to see how a container ended, before its directory is removed.
-pub(super) fn let_waiters_look(place: &Place) {
+pub(super) fn let_waiters_look(place: &ContainerDir) {
     // The file does not exist if no process has ever waited.
     if let Ok(file) = File::open(mark(place)) {
         let _they_take_too_long = lock_within(file, PATIENCE);
@@ -96,7 +96,7 @@ fn removed() -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::place::Containers;
+    use super::super::container_dir::Containers;
     use super::super::record::tests::record;
     use super::*;
     use crate::EngineOptions;

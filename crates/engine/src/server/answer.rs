@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::metrics;
-use super::mounts::Mounts;
+use super::mount_table::MountTable;
 use crate::protocol::{Request, Response};
 use crate::{Error, ErrorKind, Result};
 
 /// Executes a request. Mounting blocks for milliseconds in the kernel.
-pub(super) fn carry_out(mounts: &Arc<Mounts>, request: Request) -> Result<Response> {
+pub(super) fn carry_out(mounts: &Arc<MountTable>, request: Request) -> Result<Response> {
     match request {
         Request::Mount { request, namespaces } => {
             namespaces.check()?;
@@ -19,7 +19,9 @@ pub(super) fn carry_out(mounts: &Arc<Mounts>, request: Request) -> Result<Respon
             }
             mounted.map(|status| Response::Mounted(Box::new(status)))
         }
-        Request::Bring { image, access, pack } => mounts.bring(image, access, pack).map(|()| Response::Coming),
+        Request::PrefetchPack { image, access, pack } => {
+            mounts.prefetch_pack(image, access, pack).map(|()| Response::PrefetchStarted)
+        }
         Request::Unmount { mountpoint, only_unused } => {
             mounts.unmount(&mountpoint, only_unused).map(|how| Response::Unmounted { how })
         }
@@ -40,7 +42,7 @@ pub(super) fn carry_out(mounts: &Arc<Mounts>, request: Request) -> Result<Respon
 }
 
 /// As [`carry_out`], on a thread of its own so that reads go on.
-pub(super) async fn answer(mounts: &Arc<Mounts>, request: Request) -> Response {
+pub(super) async fn answer(mounts: &Arc<MountTable>, request: Request) -> Response {
     let mounts = mounts.clone();
     let done = tokio::task::spawn_blocking(move || carry_out(&mounts, request))
         .await

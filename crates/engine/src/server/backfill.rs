@@ -4,7 +4,7 @@
 //! It streams what `pull` streams ([`Completion`]). If a layer does not match the index that the image was mounted by, an alarm is logged,
 //! counted and shown, and the mounts read no more data from that layer.
 
-mod turns;
+mod throttle;
 
 use std::collections::HashMap;
 use std::num::NonZeroU64;
@@ -25,7 +25,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use self::turns::{Turn, Turns};
+use self::throttle::{Throttle, Turn};
 use super::images::{Image, Images};
 use crate::ErrorKind;
 use crate::protocol::{Backfill, BackfillState, BackfillStatus, MountRequest};
@@ -78,7 +78,7 @@ impl Backfills {
             counted: Some(image.clone()),
         });
         let readers = Readers { fetcher: self.fetcher.clone(), how, image: image.clone() };
-        let source = Arc::new(Turns::new(image.source(), readers));
+        let source = Arc::new(Throttle::new(image.source(), readers));
         let (images, manifest) = (self.images.clone(), request.manifest);
         let distrust = Box::new(move |layer: &Digest, reason: &str| images.distrust(&manifest, layer, reason));
         let run =

@@ -52,7 +52,7 @@ impl EarlyPack {
 
     /// Fetches the beginning, as the replay that follows would, until [`EarlyPack::stop`]. Before each request, `give_way` waits for more
     /// urgent work.
-    pub(super) async fn bring<Quiet: Future<Output = ()>>(
+    pub(super) async fn prefetch<Quiet: Future<Output = ()>>(
         &self,
         source: Arc<dyn BlobSource>,
         give_way: impl Fn() -> Quiet,
@@ -66,7 +66,7 @@ impl EarlyPack {
                 () = self.stopped() => break,
             }
             let end = (next + width).min(until);
-            under_way.spawn(self.begin(next..end).bring(self.blob, source.clone()));
+            under_way.spawn(self.begin(next..end).fetch(self.blob, source.clone()));
             (next, width) = (end, (width * 2).min(REPLAY_MOST_BYTES));
             while under_way.len() >= REPLAY_REQUESTS {
                 let _ended = under_way.join_next().await;
@@ -114,7 +114,7 @@ impl EarlyPack {
 
 impl Segment {
     /// Fetches the range. On an error the reader requests it again.
-    async fn bring(self: Arc<Self>, blob: Blob, source: Arc<dyn BlobSource>) {
+    async fn fetch(self: Arc<Self>, blob: Blob, source: Arc<dyn BlobSource>) {
         let failed: Result<(), SourceError> = async {
             let mut pieces = source.read(blob, self.range.clone()).await?;
             while let Some(piece) = pieces.next().await {

@@ -265,7 +265,7 @@ impl Images {
 
     /// Returns a future that fetches the boot pack of an image that is about to be mounted, and holds `user` until it is mounted. `None` if
     /// the pack is already being fetched, or the maximum number of packs is.
-    pub(crate) fn bring<T>(
+    pub(crate) fn prefetch_pack<T>(
         &self,
         image: String,
         access: Access,
@@ -286,7 +286,7 @@ impl Images {
                 let fetcher = fetcher.clone();
                 async move { fetcher.turn(Background::EarlyPack).await }
             };
-            futures::join!(pack.bring(source, give_way), pack.forget_later(user));
+            futures::join!(pack.prefetch(source, give_way), pack.forget_later(user));
         }))
     }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use super::answer::carry_out;
-use super::mounts::Mounts;
+use super::mount_table::MountTable;
 use crate::client::{Hold, settled, unexpected};
 use crate::protocol::{MountRequest, MountStatus, Request, Response};
 use crate::rootfs::MountHost;
@@ -12,10 +12,10 @@ use crate::{Error, ErrorKind, Result};
 
 /// The mounts of the server in this process, as long as it lives.
 #[derive(Debug)]
-pub(super) struct InProcess(Weak<Mounts>);
+pub(super) struct InProcess(Weak<MountTable>);
 
 impl InProcess {
-    pub(super) fn of(mounts: &Arc<Mounts>) -> Self {
+    pub(super) fn of(mounts: &Arc<MountTable>) -> Self {
         Self(Arc::downgrade(mounts))
     }
 }

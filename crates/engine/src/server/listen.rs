@@ -11,7 +11,7 @@ use tarpon_blob::LogLimit;
 use tokio::sync::Semaphore;
 
 use super::answer::answer;
-use super::mounts::Mounts;
+use super::mount_table::MountTable;
 use crate::protocol::{LINE_BYTES, Request};
 use crate::wire;
 
@@ -45,7 +45,7 @@ impl Spare {
 }
 
 /// Accepts clients until aborted.
-pub(super) fn listen(listener: UnixListener, mounts: Arc<Mounts>) -> io::Result<tokio::task::JoinHandle<()>> {
+pub(super) fn listen(listener: UnixListener, mounts: Arc<MountTable>) -> io::Result<tokio::task::JoinHandle<()>> {
     listener.set_nonblocking(true)?;
     let listener = tokio::net::UnixListener::from_std(listener)?;
     let places = Arc::new(Semaphore::new(CLIENTS));
@@ -92,7 +92,7 @@ fn blocking(stream: tokio::net::UnixStream) -> io::Result<UnixStream> {
 }
 
 /// Serves one request of one client. Returns the connection if the server must keep running for the client.
-async fn serve(stream: UnixStream, mounts: Arc<Mounts>) -> Option<UnixStream> {
+async fn serve(stream: UnixStream, mounts: Arc<MountTable>) -> Option<UnixStream> {
     let received = tokio::task::spawn_blocking(move || {
         let request = wire::receive::<Request>(&stream, LINE_BYTES);
         (stream, request)

@@ -32,7 +32,7 @@ use tokio::task::{Id, JoinSet};
 
 use super::domain::Domain;
 use super::images::Image;
-use super::mounts::Mounts;
+use super::mount_table::MountTable;
 use crate::protocol::{Mended, UnmendedMount};
 use crate::{Error, ErrorKind, Result};
 
@@ -117,7 +117,7 @@ struct Used {
     all: Arc<Vec<Arc<Image>>>,
 }
 
-impl Mounts {
+impl MountTable {
     /// Repairs what was found damaged since the last round. Blocks while it fetches.
     pub(super) fn mend(&self) -> Result<Mended> {
         let mut round = self.damage.round.lock();

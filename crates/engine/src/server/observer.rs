@@ -7,12 +7,12 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::watch;
 
 use super::changes::MountChange;
-use super::mounts::Mounts;
+use super::mount_table::MountTable;
 use super::process::Server;
 
 /// Observes the server in this process, current or future, without keeping it alive.
 #[derive(Clone, Default)]
-pub struct Observer(Arc<watch::Sender<Weak<Mounts>>>);
+pub struct Observer(Arc<watch::Sender<Weak<MountTable>>>);
 
 impl Observer {
     /// Observes this server from now on.

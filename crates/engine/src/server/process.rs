@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use super::answer::{answer, failure};
 use super::in_process::InProcess;
-use super::mounts::Mounts;
+use super::mount_table::MountTable;
 use super::setup::ServerSetup;
 use super::signals::{Ended, Signals};
 use super::{listen, metrics, recover, scrub};
@@ -34,7 +34,7 @@ const DRAIN: Duration = Duration::from_secs(10);
 /// The server, running in this process. Dropping it unmounts everything.
 pub struct Server {
     rootfs_folders: Arc<Folders>,
-    pub(super) mounts: Arc<Mounts>,
+    pub(super) mounts: Arc<MountTable>,
     listener: tokio::task::JoinHandle<()>,
     maintenance: tokio::task::JoinHandle<()>,
     lock: ServerLock,
@@ -54,14 +54,14 @@ impl Server {
         let socket = wire::listen(&store.run_folder()).map_err(|error| failed(error.to_string()))?;
         // Before the first mount, which a signal would leave behind.
         let signals = Signals::listen().map_err(|error| failed(error.to_string()))?;
-        let mounts = Arc::new(Mounts::new(&setup, Handle::current())?);
+        let mounts = Arc::new(MountTable::new(&setup, Handle::current())?);
         recover::recover(&mounts).await;
         let listener = listen::listen(socket, mounts.clone()).map_err(|error| failed(error.to_string()))?;
         let maintenance = tokio::spawn(maintain(mounts.clone()));
         Ok(Self { rootfs_folders: setup.rootfs_folders, mounts, listener, maintenance, lock, signals })
     }
 
-    /// Mounts, in this process.
+    /// MountTable, in this process.
     pub async fn mount(&self, request: MountRequest) -> Result<MountStatus> {
         match answer(&self.mounts, Request::mount(request)).await {
             Response::Mounted(status) => Ok(*status),
@@ -203,7 +203,7 @@ impl Server {
     }
 }
 
-async fn maintain(mounts: Arc<Mounts>) {
+async fn maintain(mounts: Arc<MountTable>) {
     loop {
         tokio::time::sleep(MAINTENANCE).await;
         let kept = mounts.clone();

@@ -13,7 +13,7 @@ use tarpon_oci::Digest;
 use tarpon_store::Store;
 use tarpon_trace::{Header, Origin, Recorder};
 
-use super::mounts::Mounts;
+use super::mount_table::MountTable;
 use crate::protocol::MountRequest;
 use crate::{Error, ErrorKind, Result};
 
@@ -53,7 +53,7 @@ impl Recording {
     }
 }
 
-impl Mounts {
+impl MountTable {
     /// Writes the trace of `mountpoint` so far to a file for the client.
     pub(super) fn trace(&self, mountpoint: &Path) -> Result<PathBuf> {
         let mounts = self.places.mounted();

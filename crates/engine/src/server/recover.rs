@@ -7,12 +7,12 @@ use std::sync::Arc;
 use tarpon_store::MountRecord;
 
 use super::answer::answer;
-use super::mounts::{Mounts, STOPPED};
+use super::mount_table::{MountTable, STOPPED};
 use crate::mount_record::{SavedMount, dead};
 use crate::protocol::{Request, Response};
 
 /// Cleans up after a dead server, and mounts again what it had mounted and was not unmounted since.
-pub(super) async fn recover(mounts: &Arc<Mounts>) {
+pub(super) async fn recover(mounts: &Arc<MountTable>) {
     let swept = match mounts.store().sweep() {
         Ok(swept) => swept,
         Err(error) => return tracing::warn!(%error, "what an earlier server left was not swept"),
@@ -27,8 +27,8 @@ pub(super) async fn recover(mounts: &Arc<Mounts>) {
     mounts.host().sweep();
 }
 
-/// Mounts it again, or removes its record if it was unmounted.
-async fn again(mounts: &Arc<Mounts>, record: &MountRecord) -> Result<(), String> {
+/// MountTable it again, or removes its record if it was unmounted.
+async fn again(mounts: &Arc<MountTable>, record: &MountRecord) -> Result<(), String> {
     let saved = SavedMount::read(record);
     if let Some(saved) = &saved
         && let Some(exhibit) = mounts.exhibit_for(&saved.request)
@@ -79,7 +79,7 @@ fn is_not_wanted(saved: &SavedMount, record: &MountRecord) -> bool {
 
 /// Exposes an image again in the exhibit that is mounted on `folder`, mounted or not: after a reboot it is not mounted, and users remove
 /// images explicitly.
-async fn show_again(mounts: &Arc<Mounts>, saved: &SavedMount, folder: &Path) -> Result<(), String> {
+async fn show_again(mounts: &Arc<MountTable>, saved: &SavedMount, folder: &Path) -> Result<(), String> {
     // Clears the mount of the dead server, which exists when the first image is shown.
     tarpon_mount::clear_dead(folder).map_err(|error| error.to_string())?;
     match answer(mounts, Request::mount(saved.request.clone())).await {
@@ -89,7 +89,7 @@ async fn show_again(mounts: &Arc<Mounts>, saved: &SavedMount, folder: &Path) -> 
 }
 
 /// Removes the directory that was created for a recording, when nothing of it is mounted any more.
-fn remove_place(mounts: &Mounts, record: &MountRecord) {
+fn remove_place(mounts: &MountTable, record: &MountRecord) {
     let place = record.mountpoint.parent().filter(|place| place.parent() == Some(&mounts.store().run_folder()));
     if let Some(Err(error)) = place.map(std::fs::remove_dir_all) {
         tracing::warn!(%error, "the directory of a recording stays behind");
@@ -97,7 +97,7 @@ fn remove_place(mounts: &Mounts, record: &MountRecord) {
 }
 
 /// Keeps the mount on record, so that it can be retried once the problem is solved.
-fn remember(mounts: &Mounts, record: &MountRecord, problem: String) {
+fn remember(mounts: &MountTable, record: &MountRecord, problem: String) {
     if let Some(saved) = SavedMount::read(record) {
         let saved = SavedMount { problem: Some(problem.clone()), ..saved };
         if let Err(error) = saved.write(&mounts.store().of_mount(record)) {

@@ -12,7 +12,7 @@ use tarpon_store::{ScrubRun, Scrubber, Store};
 use tokio::sync::watch;
 
 use super::idle::lower_priority;
-use super::mounts::Mounts;
+use super::mount_table::MountTable;
 use crate::protocol::ScrubStatus;
 use crate::{Error, ErrorKind, Result};
 
@@ -73,7 +73,7 @@ impl Drop for Scrub {
 }
 
 /// Starts to scrub the store of this server, at most so many bytes per second. Once per server.
-pub(super) fn begin(mounts: &Arc<Mounts>, rate: NonZeroU64) -> Result<()> {
+pub(super) fn begin(mounts: &Arc<MountTable>, rate: NonZeroU64) -> Result<()> {
     let failed = |error: io::Error| Error::new(ErrorKind::Other, "begin to scrub the store", error);
     let thread =
         Thread { shared: mounts.scrub.0.clone(), mounts: Arc::downgrade(mounts), store: mounts.store().clone(), rate };
@@ -108,7 +108,7 @@ impl Shared {
 
 struct Thread {
     shared: Arc<Shared>,
-    mounts: Weak<Mounts>,
+    mounts: Weak<MountTable>,
     store: Store,
     rate: NonZeroU64,
 }

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use super::mounts::Mounts;
+use super::mount_table::MountTable;
 use crate::protocol::MountAccount;
 use crate::{Error, ErrorKind, Result};
 
-impl Mounts {
+impl MountTable {
     /// The account of what the mount at `mountpoint` waited for.
     pub(super) fn why(&self, mountpoint: &Path) -> Result<MountAccount> {
         if let Some(image) = self.exhibited(mountpoint) {

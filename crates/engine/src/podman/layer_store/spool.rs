@@ -20,7 +20,7 @@ use tokio::task::AbortHandle;
 
 /// Maximum number of layers fetched concurrently: Podman pushes six.
 const AT_A_TIME: usize = 6;
-/// How long a read waits for its bytes, queueing included: less than the warden of mounts waits for a response.
+/// How long a read waits for its bytes, queueing included: less than the watchdog of mounts waits for a response.
 const PATIENCE: Duration = Duration::from_secs(100);
 /// How long an unread layer is kept.
 const IDLE: Duration = Duration::from_secs(60);

@@ -76,7 +76,7 @@ async fn what_has_come_early_is_not_asked_for_again() {
     let (pack, source) = (Arc::new(EarlyPack::new(blob())), Arc::new(Scripted::default()));
     source.answers(0..REPLAY_FIRST_BYTES);
     source.answers(REPLAY_FIRST_BYTES..SIZE);
-    pack.bring(source.clone(), at_once).await;
+    pack.prefetch(source.clone(), at_once).await;
     assert_eq!(source.asked(), [0..REPLAY_FIRST_BYTES, REPLAY_FIRST_BYTES..SIZE]);
     let through = pack.before(source.clone());
     assert_eq!(read(&*through, 0..SIZE).await.unwrap(), content(0..SIZE));
@@ -100,18 +100,18 @@ async fn other_blobs_and_what_was_never_begun_are_asked_for() {
 async fn a_reader_takes_what_is_on_its_way_as_it_comes() {
     let (pack, source) = (Arc::new(EarlyPack::new(blob())), Arc::new(Scripted::default()));
     let coming = source.answer();
-    let bringing = pack.begin(0..REPLAY_FIRST_BYTES).bring(blob(), source.clone());
-    tokio::pin!(bringing);
-    assert!(bringing.as_mut().now_or_never().is_none());
+    let prefetch = pack.begin(0..REPLAY_FIRST_BYTES).fetch(blob(), source.clone());
+    tokio::pin!(prefetch);
+    assert!(prefetch.as_mut().now_or_never().is_none());
     let through = pack.clone().before(source.clone());
     let mut pieces = through.read(blob(), 0..200).await.unwrap();
     assert!(pieces.next().now_or_never().is_none(), "it waits");
     coming.send(Ok(content(0..150).into())).unwrap();
-    assert!(bringing.as_mut().now_or_never().is_none());
+    assert!(prefetch.as_mut().now_or_never().is_none());
     assert_eq!(pieces.next().now_or_never().unwrap().unwrap().unwrap(), content(0..150));
     coming.send(Ok(content(150..REPLAY_FIRST_BYTES).into())).unwrap();
     drop(coming);
-    bringing.await;
+    prefetch.await;
     assert_eq!(pieces.next().await.unwrap().unwrap(), content(150..200));
     assert!(pieces.next().await.is_none());
 }
@@ -124,7 +124,7 @@ async fn what_broke_off_is_asked_for_from_there() {
     broken.send(Err(SourceError::new(Fault::Unavailable, "reset"))).unwrap();
     drop(broken);
     pack.stop();
-    pack.begin(0..REPLAY_FIRST_BYTES).bring(blob(), source.clone()).await;
+    pack.begin(0..REPLAY_FIRST_BYTES).fetch(blob(), source.clone()).await;
     source.answers(40..100);
     let through = pack.before(source.clone());
     assert_eq!(read(&*through, 0..100).await.unwrap(), content(0..100));
@@ -135,11 +135,11 @@ async fn what_broke_off_is_asked_for_from_there() {
 #[tokio::test]
 async fn nothing_is_begun_while_there_is_something_better_to_do_or_after_the_end() {
     let (pack, source) = (EarlyPack::new(blob()), Arc::new(Scripted::default()));
-    let bringing = pack.bring(source.clone(), std::future::pending::<()>);
-    tokio::pin!(bringing);
-    assert!(bringing.as_mut().now_or_never().is_none());
+    let prefetch = pack.prefetch(source.clone(), std::future::pending::<()>);
+    tokio::pin!(prefetch);
+    assert!(prefetch.as_mut().now_or_never().is_none());
     pack.stop();
-    assert!(bringing.as_mut().now_or_never().is_some() && source.asked().is_empty());
+    assert!(prefetch.as_mut().now_or_never().is_some() && source.asked().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -147,7 +147,7 @@ async fn bytes_that_nobody_came_for_are_given_back() {
     let (pack, source) = (Arc::new(EarlyPack::new(blob())), Arc::new(Scripted::default()));
     source.answers(0..REPLAY_FIRST_BYTES);
     source.answers(REPLAY_FIRST_BYTES..SIZE);
-    pack.bring(source.clone(), at_once).await;
+    pack.prefetch(source.clone(), at_once).await;
     let user = Arc::new(());
     pack.forget_later(user.clone()).await;
     assert_eq!(Arc::strong_count(&user), 1);

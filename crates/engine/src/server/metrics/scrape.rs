@@ -10,19 +10,19 @@ use futures::future::BoxFuture;
 use futures::{StreamExt, stream};
 use tarpon_registry::serve::{Body, Handler};
 
-use super::super::mounts::Mounts;
+use super::super::mount_table::MountTable;
 use super::text::{self, Exposition, Label};
 use crate::protocol::MountRequest;
 use crate::{Error, ErrorKind, Result};
 
 /// Opens the endpoint if the mount requests it. Must be called in a runtime. Returns `true` if it was not open before, so that a failed
 /// mount can close it again.
-pub(in super::super) fn tell(mounts: &Arc<Mounts>, request: &MountRequest) -> Result<bool> {
+pub(in super::super) fn tell(mounts: &Arc<MountTable>, request: &MountRequest) -> Result<bool> {
     request.metrics.map_or(Ok(false), |address| open(mounts, address))
 }
 
 /// As [`tell`], at an address that no mount requested.
-pub(in super::super) fn open(mounts: &Arc<Mounts>, address: SocketAddr) -> Result<bool> {
+pub(in super::super) fn open(mounts: &Arc<MountTable>, address: SocketAddr) -> Result<bool> {
     let handler = || -> Arc<dyn Handler> { Arc::new(Told(Arc::downgrade(mounts))) };
     mounts.endpoint.open(address, handler).map_err(|cause| {
         Error::new(ErrorKind::Conflict, "tell metrics", cause)
@@ -31,7 +31,7 @@ pub(in super::super) fn open(mounts: &Arc<Mounts>, address: SocketAddr) -> Resul
 }
 
 /// As [`tell`], for a mount that a dead server left. A failure does not prevent the mount.
-pub(in super::super) fn tell_again(mounts: &Arc<Mounts>, request: &mut MountRequest) {
+pub(in super::super) fn tell_again(mounts: &Arc<MountTable>, request: &mut MountRequest) {
     if let Err(error) = tell(mounts, request) {
         tracing::warn!(%error, "the metrics of an earlier server are not told any more");
         request.fallbacks.push(format!("no metrics: {}", error.cause));
@@ -40,7 +40,7 @@ pub(in super::super) fn tell_again(mounts: &Arc<Mounts>, request: &mut MountRequ
 }
 
 /// Handles scrapes.
-struct Told(Weak<Mounts>);
+struct Told(Weak<MountTable>);
 
 impl Handler for Told {
     fn handle(&self, request: http::Request<Bytes>) -> BoxFuture<'_, io::Result<http::Response<Body>>> {
@@ -70,7 +70,7 @@ fn plain(status: u16) -> http::response::Builder {
 }
 
 /// All metrics of the server.
-fn told(mounts: &Mounts) -> String {
+fn told(mounts: &MountTable) -> String {
     let mut modes: BTreeMap<&str, u64> = BTreeMap::new();
     for served in mounts.places.mounted() {
         *modes.entry(served.mounted.mode().name()).or_default() += 1;

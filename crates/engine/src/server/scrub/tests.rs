@@ -29,8 +29,8 @@ impl Lab {
         Engine::open(EngineOptions { store, server_command: Vec::new() }).unwrap()
     }
 
-    fn mounts(&self) -> Arc<Mounts> {
-        Arc::new(Mounts::new(&(&self.engine()).into(), Handle::current()).unwrap())
+    fn mounts(&self) -> Arc<MountTable> {
+        Arc::new(MountTable::new(&(&self.engine()).into(), Handle::current()).unwrap())
     }
 
     fn put(&self, bytes: &[u8]) -> Digest {
@@ -51,13 +51,13 @@ impl Lab {
     }
 }
 
-async fn until(mounts: &Arc<Mounts>, is_so: impl FnMut(&ScrubStatus) -> bool) -> ScrubStatus {
+async fn until(mounts: &Arc<MountTable>, is_so: impl FnMut(&ScrubStatus) -> bool) -> ScrubStatus {
     let mut status = mounts.scrub.watch();
     let found = tokio::time::timeout(PATIENCE, status.wait_for(is_so)).await;
     *found.expect("in time").expect("as long as the server is there")
 }
 
-async fn stop(mounts: &Arc<Mounts>) -> bool {
+async fn stop(mounts: &Arc<MountTable>) -> bool {
     let mounts = mounts.clone();
     tokio::task::spawn_blocking(move || {
         mounts.scrub.stop();

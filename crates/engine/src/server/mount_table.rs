@@ -23,7 +23,7 @@ use super::host::{ExhibitHost, cannot_mount};
 use super::images::Image;
 use super::mend::Damage;
 use super::metrics::Endpoint;
-use super::places::{Client, Leaving, Places, Reservation};
+use super::mount_points::{Client, Leaving, MountPoints, Reservation};
 use super::recording::Recording;
 use super::scrub::Scrub;
 use super::setup::ServerSetup;
@@ -37,18 +37,18 @@ use crate::{Error, ErrorKind, Result};
 pub(super) const STOPPED: &str = "its server was stopped: the next one mounts it again";
 
 /// All mounts of the server.
-pub(crate) struct Mounts {
+pub(crate) struct MountTable {
     store: Store,
     pub(super) domains: Domains,
     pub(super) endpoint: Endpoint,
     exhibits: Vec<Arc<dyn Exhibit>>,
     may_run_on: fn(&Store, &Path) -> bool,
     runtime: Handle,
-    pub(super) places: Arc<Places<Served>>,
+    pub(super) places: Arc<MountPoints<Served>>,
     pub(super) changes: Changes,
     /// Whether mounts unmounted from now on are remembered for the next server.
     remembers: AtomicBool,
-    /// Mounts of a dead server that this one could not mount again.
+    /// MountTable of a dead server that this one could not mount again.
     lost: Mutex<BTreeMap<PathBuf, MountStatus>>,
     pub(super) damage: Damage,
     pub(super) scrub: Scrub,
@@ -71,7 +71,7 @@ struct Baseline {
     failed_reads: u64,
 }
 
-impl Mounts {
+impl MountTable {
     pub(super) fn new(setup: &ServerSetup, runtime: Handle) -> Result<Self> {
         let host = ExhibitHost::new(&setup.client, runtime.clone())?;
         let domains = Domains::new(host.domain.clone(), runtime.clone());
@@ -119,16 +119,16 @@ impl Mounts {
     }
 
     /// Starts to fetch a boot pack. The server does not end before its image had time to be mounted.
-    pub(super) fn bring(&self, image: String, access: Access, pack: Blob) -> Result<()> {
+    pub(super) fn prefetch_pack(&self, image: String, access: Access, pack: Blob) -> Result<()> {
         let Some(client) = self.places.enter() else { return Ok(()) };
         let domain = self.domains.of(&image, &access)?;
-        if let Some(bringing) = domain.images.bring(image, access, pack, client)? {
-            self.runtime.spawn(bringing);
+        if let Some(prefetch) = domain.images.prefetch_pack(image, access, pack, client)? {
+            self.runtime.spawn(prefetch);
         }
         Ok(())
     }
 
-    /// Mounts. The record is written before the mount system calls, so that a kill leaves no unrecorded mount.
+    /// MountTable. The record is written before the mount system calls, so that a kill leaves no unrecorded mount.
     pub(super) fn mount(self: &Arc<Self>, mut request: MountRequest) -> Result<MountStatus> {
         if let Some(exhibit) = self.exhibit_for(&request) {
             tenant::refuse_isolated(&self.store, "show it to Podman")?;
@@ -469,7 +469,7 @@ impl Mounts {
 }
 
 /// Waits until the mount is unmounted, by this or another process. Its image stays registered as long as it is in use.
-async fn watch(mounts: Arc<Mounts>, served: Arc<Served>) {
+async fn watch(mounts: Arc<MountTable>, served: Arc<Served>) {
     served.mounted.wait().await;
     mounts.remove(&served);
     drop(mounts);

@@ -1,4 +1,4 @@
-//! [`Turns`]: a source that is read in small requests, with a check for more urgent work between them.
+//! [`Throttle`]: a source that is read in small requests, with a check for more urgent work between them.
 //!
 //! A pause in the middle of a response does not stop it: the other side continues to send until the kernel's buffers are full, which is
 //! half a second of a link of 100 Mbit/s. Only data that was not requested does not arrive.
@@ -33,12 +33,12 @@ pub(super) trait Turn: Send + Sync + 'static {
 }
 
 /// The source, read in turns.
-pub(super) struct Turns<T> {
+pub(super) struct Throttle<T> {
     source: Arc<dyn BlobSource>,
     turn: Arc<T>,
 }
 
-impl<T: Turn> Turns<T> {
+impl<T: Turn> Throttle<T> {
     pub(super) fn new(source: Arc<dyn BlobSource>, turn: T) -> Self {
         Self { source, turn: Arc::new(turn) }
     }
@@ -83,7 +83,7 @@ impl Current {
     }
 }
 
-impl<T: Turn> BlobSource for Turns<T> {
+impl<T: Turn> BlobSource for Throttle<T> {
     fn read(&self, blob: Blob, range: Range<u64>) -> BoxFuture<'_, Result<BlobStream, SourceError>> {
         let (source, turn) = (self.source.clone(), self.turn.clone());
         let reading = Reading { source, turn, blob, left: range, current: None, width: LEAST_BYTES };
@@ -187,21 +187,21 @@ mod tests {
         }
     }
 
-    fn turns(source: &Arc<Zeros>, permits: usize, is_whole: bool) -> Turns<Permits> {
-        Turns::new(source.clone(), Permits(Semaphore::new(permits), is_whole))
+    fn throttle(source: &Arc<Zeros>, permits: usize, is_whole: bool) -> Throttle<Permits> {
+        Throttle::new(source.clone(), Permits(Semaphore::new(permits), is_whole))
     }
 
     #[tokio::test(start_paused = true)]
     async fn each_turn_is_asked_for_when_it_may_begin_and_all_together_are_the_layer() {
         let source = Arc::new(Zeros::default());
-        let turns = turns(&source, 0, false);
-        let mut pieces = turns.read(blob(), 2..SIZE).await.unwrap();
+        let throttled = throttle(&source, 0, false);
+        let mut pieces = throttled.read(blob(), 2..SIZE).await.unwrap();
         assert!(pieces.next().now_or_never().is_none() && source.asked.lock().is_empty());
-        turns.turn.0.add_permits(1);
+        throttled.turn.0.add_permits(1);
         assert_eq!(pieces.next().await.unwrap().unwrap().len() as u64, LEAST_BYTES);
         assert!(pieces.next().now_or_never().is_none());
         assert!(source.asked.lock().iter().eq([&(2..LEAST_BYTES + 2)]));
-        turns.turn.0.add_permits(10);
+        throttled.turn.0.add_permits(10);
         let rest = pieces.map(|piece| piece.unwrap().len() as u64).collect::<Vec<_>>().await;
         assert_eq!(rest.iter().sum::<u64>(), SIZE - 2 - LEAST_BYTES);
         assert!(source.asked.lock().windows(2).all(|pair| pair[0].end == pair[1].start));
@@ -210,16 +210,16 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_cannot_be_had_in_parts_is_asked_for_once() {
         let source = Arc::new(Zeros::default());
-        let turns = turns(&source, 1, true);
-        let pieces = turns.read(blob(), 0..SIZE).await.unwrap();
+        let throttled = throttle(&source, 1, true);
+        let pieces = throttled.read(blob(), 0..SIZE).await.unwrap();
         assert_eq!(pieces.map(|piece| piece.unwrap().len() as u64).collect::<Vec<_>>().await, [SIZE]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_error_ends_the_answer() {
         let source = Arc::new(Zeros { breaks: true, ..Zeros::default() });
-        let turns = turns(&source, 9, false);
-        let mut pieces = turns.read(blob(), 0..SIZE).await.unwrap();
+        let throttled = throttle(&source, 9, false);
+        let mut pieces = throttled.read(blob(), 0..SIZE).await.unwrap();
         assert!(pieces.next().await.unwrap().is_ok());
         assert!(pieces.next().await.unwrap().unwrap_err().to_string().contains("reset"));
         assert!(pieces.next().await.is_none());
@@ -229,9 +229,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_far_source_is_asked_for_more_at_a_time() {
         let source = Arc::new(Far::default());
-        let turns = Turns::new(source.clone(), Permits(Semaphore::new(100), false));
+        let throttled = Throttle::new(source.clone(), Permits(Semaphore::new(100), false));
         let blob = Blob { size: 64 << 20, ..blob() };
-        let pieces = turns.read(blob, 0..blob.size).await.unwrap();
+        let pieces = throttled.read(blob, 0..blob.size).await.unwrap();
         assert_eq!(
             pieces.map(|piece| piece.unwrap().len() as u64).collect::<Vec<_>>().await.iter().sum::<u64>(),
             blob.size

@@ -25,7 +25,7 @@ use crate::{Error, ErrorKind, Result};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// All mount points of the server.
-pub(super) struct Places<T> {
+pub(super) struct MountPoints<T> {
     state: Mutex<State<T>>,
     /// For threads that wait for a path, …
     moved: Condvar,
@@ -53,33 +53,33 @@ enum Stage<T> {
 
 /// The right to mount at a path. The path is free again on drop.
 pub(super) struct Reservation<'p, T> {
-    places: &'p Places<T>,
+    places: &'p MountPoints<T>,
     /// `None` once it is mounted.
     path: Option<PathBuf>,
 }
 
 /// The right to unmount. The mount stays on drop.
 pub(super) struct Leaving<'p, T> {
-    places: &'p Places<T>,
+    places: &'p MountPoints<T>,
     mount: Arc<T>,
     path: PathBuf,
     gone: bool,
 }
 
 /// A client being served, as long as this lives.
-pub(super) struct Client<T>(Arc<Places<T>>);
+pub(super) struct Client<T>(Arc<MountPoints<T>>);
 
 /// Keeps the server from ending by itself as long as this lives.
-pub(super) struct Holder<T>(Arc<Places<T>>);
+pub(super) struct Holder<T>(Arc<MountPoints<T>>);
 
-impl<T> Default for Places<T> {
+impl<T> Default for MountPoints<T> {
     fn default() -> Self {
         let state = State { stages: BTreeMap::new(), clients: 0, holders: 0, used: false, closed: false };
         Self { state: Mutex::new(state), moved: Condvar::new(), changes: watch::Sender::new(()) }
     }
 }
 
-impl<T> Places<T> {
+impl<T> MountPoints<T> {
     /// Reserves a free path, after a running unmount of it.
     ///
     /// # Errors
@@ -138,7 +138,7 @@ impl<T> Places<T> {
         mounts.collect()
     }
 
-    /// The mount at `path`, as in [`Places::mounted`].
+    /// The mount at `path`, as in [`MountPoints::mounted`].
     pub(super) fn mounted_at(&self, path: &Path) -> Option<Arc<T>> {
         match self.state.lock().stages.get(path)? {
             Stage::Reserved => None,
@@ -307,11 +307,11 @@ mod tests {
 
     const PATH: &str = "/mnt";
 
-    fn places() -> Arc<Places<u32>> {
+    fn places() -> Arc<MountPoints<u32>> {
         Arc::default()
     }
 
-    fn mounted(places: &Places<u32>, mount: u32) -> Arc<u32> {
+    fn mounted(places: &MountPoints<u32>, mount: u32) -> Arc<u32> {
         let mount = Arc::new(mount);
         places.reserve(Path::new(PATH)).unwrap().settle(mount.clone());
         mount

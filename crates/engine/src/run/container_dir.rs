@@ -1,4 +1,4 @@
-//! [`Place`]: the directory of a container and its lock.
+//! [`ContainerDir`]: the directory of a container and its lock.
 //!
 //! ```text
 //! containers/.lock             held while a container is created or its directory is removed
@@ -49,7 +49,7 @@ pub(super) struct Containers {
 
 /// The directory of one container.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(super) struct ContainerDir {
     folder: PathBuf,
 }
 
@@ -74,8 +74,8 @@ impl Containers {
     }
 
     /// The directory of the container of this name, existing or not.
-    pub(super) fn place(&self, name: &ContainerName) -> Place {
-        Place { folder: self.folder.join(name.as_str()) }
+    pub(super) fn place(&self, name: &ContainerName) -> ContainerDir {
+        ContainerDir { folder: self.folder.join(name.as_str()) }
     }
 
     /// # Errors
@@ -85,13 +85,13 @@ impl Containers {
     }
 
     /// Creates the directory of a new container and holds its lock.
-    pub(super) fn create(&self, record: &ContainerRecord) -> Result<(Place, Lock)> {
-        let made = || -> io::Result<Option<(Place, Lock)>> {
+    pub(super) fn create(&self, record: &ContainerRecord) -> Result<(ContainerDir, Lock)> {
+        let made = || -> io::Result<Option<(ContainerDir, Lock)>> {
             match private::create_dir(&self.folder) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
                 _ => {}
             }
-            let staging = Place { folder: self.folder.join(format!("{HIDDEN}new-{}", record.id)) };
+            let staging = ContainerDir { folder: self.folder.join(format!("{HIDDEN}new-{}", record.id)) };
             // Creating the contents takes as long as the disk takes. The sweep skips directories that are held.
             let lock = {
                 let _whole = self.lock()?;
@@ -113,17 +113,17 @@ impl Containers {
     }
 
     /// All containers, by name. Entries whose name is not a valid container name are ignored.
-    pub(super) fn list(&self) -> Result<Vec<(ContainerName, Place)>> {
+    pub(super) fn list(&self) -> Result<Vec<(ContainerName, ContainerDir)>> {
         let failed = |error| Error::new(ErrorKind::Store, "list the containers", error);
         let entries = match std::fs::read_dir(&self.folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             other => other.map_err(failed)?,
         };
-        let mut all: Vec<(ContainerName, Place)> = Vec::new();
+        let mut all: Vec<(ContainerName, ContainerDir)> = Vec::new();
         for entry in entries {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name().to_str().and_then(|name| name.parse().ok());
-            all.extend(name.map(|name| (name, Place { folder: entry.path() })));
+            all.extend(name.map(|name| (name, ContainerDir { folder: entry.path() })));
         }
         all.sort_by(|(a, _), (b, _)| a.cmp(b));
         Ok(all)
@@ -134,7 +134,7 @@ impl Containers {
     ///
     /// # Errors
     /// Something is mounted in the directory. Then nothing is removed.
-    pub(super) fn remove(&self, place: &Place, held: &Lock) -> Result<()> {
+    pub(super) fn remove(&self, place: &ContainerDir, held: &Lock) -> Result<()> {
         let failed = |error: io::Error| Error::new(ErrorKind::Store, "remove the container's directory", error);
         if held.is_of(place).map_err(failed)? && place.is_mounted() {
             let cause = format!("the image is still mounted on {}", place.rootfs().display());
@@ -167,7 +167,7 @@ impl Containers {
         for entry in std::fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let is_left = [".new-", ".gone-"].iter().any(|begin| name.to_string_lossy().starts_with(begin));
-            let place = Place { folder: entry.path() };
+            let place = ContainerDir { folder: entry.path() };
             if is_left && !place.is_held() && !place.is_mounted() {
                 let _next_time = std::fs::remove_dir_all(&place.folder);
             }
@@ -176,7 +176,7 @@ impl Containers {
 }
 
 /// The container whose root is mounted at `mountpoint`, and its directory.
-pub(super) fn place_at(store: &Store, mountpoint: &Path) -> Option<(ContainerName, Place)> {
+pub(super) fn container_dir_at(store: &Store, mountpoint: &Path) -> Option<(ContainerName, ContainerDir)> {
     let name = ContainerName::of_mount(store, mountpoint)?;
     let place = Containers::of(store).place(&name);
     Some((name, place))
@@ -187,7 +187,7 @@ fn taken(name: &ContainerName) -> Error {
         .hint(format!("remove it with `tarpon rm {name}`, or use another --name"))
 }
 
-impl Place {
+impl ContainerDir {
     /// Creates the directory of a new container under a temporary name, and holds its lock.
     fn begin(&self) -> io::Result<Lock> {
         private::create_dir(&self.folder)?;
@@ -305,7 +305,7 @@ impl Lock {
     }
 
     /// Whether this is the lock of the directory now at this place. While it is held, no other process replaces that directory.
-    pub(super) fn is_of(&self, place: &Place) -> io::Result<bool> {
+    pub(super) fn is_of(&self, place: &ContainerDir) -> io::Result<bool> {
         let ours = rustix::fs::fstat(&self.0)?;
         match rustix::fs::stat(place.folder.join(LOCK)) {
             Ok(theirs) => Ok((ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino)),
@@ -420,7 +420,7 @@ mod tests {
         for left in [".new-1", ".gone-2", ".new-3"] {
             std::fs::create_dir(all.folder.join(left)).unwrap();
         }
-        let held = Place { folder: all.folder.join(".new-3") };
+        let held = ContainerDir { folder: all.folder.join(".new-3") };
         let _maker = Lock::within(flock::open(&held.folder.join(LOCK)).unwrap(), Duration::ZERO).unwrap().unwrap();
         all.sweep();
         let is_there = |name: &str| all.folder.join(name).exists();
