@@ -88,7 +88,7 @@ fn a_writer_without_room_waits_once_for_another_eviction_and_then_bypasses_the_s
     let config = StoreConfig { budget: Some(1), clock: clock.clone(), ..config() };
     let store = Store::open(folder.path(), config).unwrap();
     let _held = hold(&folder.path().join("run/eviction.lock"));
-    let mut looks = || {
+    let looks = || {
         let before = clock.0.load(Ordering::Relaxed);
         assert!(matches!(put(&store, b"object"), Err(StoreError::Full)));
         clock.0.load(Ordering::Relaxed) - before
