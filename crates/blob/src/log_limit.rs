@@ -35,7 +35,7 @@ struct Allowance {
     left_out: u64,
 }
 
-/// The number of lines of the cause that were omitted before this one. Displays as nothing, or as ` (N more like it were left out)`.
+/// The number of lines of the cause that were omitted before this one. Displays as nothing, or as ` (N similar lines omitted)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeftOut(u64);
 
@@ -82,8 +82,8 @@ impl fmt::Display for LeftOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             0 => Ok(()),
-            1 => f.write_str(" (1 more like it was left out)"),
-            number => write!(f, " ({number} more like it were left out)"),
+            1 => f.write_str(" (1 similar line omitted)"),
+            number => write!(f, " ({number} similar lines omitted)"),
         }
     }
 }
@@ -102,9 +102,9 @@ mod tests {
         let limit = LogLimit::new();
         assert_eq!(lines(&limit, 1_000), ["line"; 5]);
         tokio::time::advance(PERIOD).await;
-        assert_eq!(lines(&limit, 2), ["line (995 more like it were left out)"]);
+        assert_eq!(lines(&limit, 2), ["line (995 similar lines omitted)"]);
         tokio::time::advance(PERIOD).await;
-        assert_eq!(lines(&limit, 1), ["line (1 more like it was left out)"]);
+        assert_eq!(lines(&limit, 1), ["line (1 similar line omitted)"]);
     }
 
     #[tokio::test(start_paused = true)]
@@ -113,7 +113,7 @@ mod tests {
         lines(&limit, 6);
         tokio::time::advance(PERIOD * 1_000).await;
         let written = lines(&limit, 100);
-        assert_eq!((written.len(), written[0].as_str()), (5, "line (1 more like it was left out)"));
+        assert_eq!((written.len(), written[0].as_str()), (5, "line (1 similar line omitted)"));
         assert_eq!(lines(&limit, 100), [""; 0]);
     }
 

@@ -109,7 +109,7 @@ impl Body {
     }
 
     /// Marks the rest as not waited for: it may be silent for this long, and its outcome is no evidence about the source.
-    pub(crate) fn nobody_waits(&mut self, stall_limit: Duration) {
+    pub(crate) fn set_stall_limit(&mut self, stall_limit: Duration) {
         (self.stall_limit, self.attempt) = (stall_limit, None);
     }
 
@@ -134,7 +134,7 @@ impl Body {
         let began = Instant::now();
         let next = tokio::time::timeout(self.stall_limit, self.stream.next()).await;
         let part = next.map_err(|_elapsed| PieceError::Stalled(self.stall_limit))?;
-        let part = part.unwrap_or_else(|| Err(SourceError::new(Fault::BadData, "the answer ended early")))?;
+        let part = part.unwrap_or_else(|| Err(SourceError::new(Fault::BadData, "the response ended early")))?;
         if self.measures {
             let link = &self.image.governor.link;
             match self.head.take() {

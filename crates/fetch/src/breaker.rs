@@ -88,12 +88,12 @@ struct Probe {
 }
 
 /// The state of the gate for a request.
-pub(crate) enum Look {
+pub(crate) enum GateState {
     /// The request may be sent.
     Open,
     /// The caller must send a probe, which begins now.
     Probe(Attempt),
-    /// Look again after a change, or at this time.
+    /// GateState again after a change, or at this time.
     Wait(Instant),
     /// A request sent after this one was made failed.
     Failed(PieceError),
@@ -245,19 +245,19 @@ impl Attempt {
     }
 
     /// The state of the gate for `request`.
-    pub(crate) fn look(breaker: &Arc<Breaker>, request: Order) -> Look {
+    pub(crate) fn at_gate(breaker: &Arc<Breaker>, request: Order) -> GateState {
         let now = Instant::now();
         let mut state = breaker.state.lock();
-        let Some(outage) = &mut state.outage else { return Look::Open };
+        let Some(outage) = &mut state.outage else { return GateState::Open };
         outage.note_silence(now);
         if outage.refuted > request && now >= outage.since + breaker.grace {
-            return Look::Failed(PieceError::Resting(outage.error.clone()));
+            return GateState::Failed(PieceError::Resting(outage.error.clone()));
         }
         if let Some(until) = outage.wait(now) {
-            return Look::Wait(until);
+            return GateState::Wait(until);
         }
         let order = outage.begin_probe(now);
-        Look::Probe(Self { breaker: breaker.clone(), order, last_progress: now, is_probe: true })
+        GateState::Probe(Self { breaker: breaker.clone(), order, last_progress: now, is_probe: true })
     }
 
     /// Records that bytes arrived.

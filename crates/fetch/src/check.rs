@@ -9,12 +9,12 @@ use tarpon_blob::Opened;
 use tarpon_layer::ObjectId;
 use tokio::sync::watch;
 
-use crate::host::Host;
+use crate::host::FetchHost;
 use crate::local::LocalObject;
 
 /// Ends the check however its task ends.
 struct Ending {
-    host: Arc<Host>,
+    host: Arc<FetchHost>,
     kept_as: ObjectId,
     _running: watch::Sender<()>,
 }
@@ -25,7 +25,7 @@ impl Drop for Ending {
     }
 }
 
-impl Host {
+impl FetchHost {
     /// The object as a local file. A store that fails counts as empty.
     pub(crate) fn opened(&self, id: &ObjectId) -> Opened<LocalObject> {
         let opened = self.open.open(&*self.store, &self.contents.kept_as(id));

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_assembly_takes_of_each_chunk_what_the_read_covers() {
+    fn an_assembly_takes_the_requested_part_of_each_chunk() {
         let mut assembly = Assembly::new(3, 6);
         assembly.fill(0, &Verified::seal(Bytes::from_static(b"abcde")));
         assembly.fill(7, &Verified::seal(Bytes::from_static(b"xyz")));

@@ -28,7 +28,7 @@ use tokio::time::Instant;
 use crate::clock::Clock;
 use crate::disputes::Outcome;
 use crate::error::{PieceError, ReadError};
-use crate::host::Host;
+use crate::host::FetchHost;
 use crate::ids::ListId;
 use crate::image::{Claimant, Claims};
 use crate::local::LocalObject;
@@ -43,7 +43,7 @@ const WINDOW: u64 = 4 << 20;
 /// Lists of one object that are verified at the same time, so that one that hangs does not delay the others.
 const LISTS_AT_ONCE: usize = 4;
 
-impl Host {
+impl FetchHost {
     /// Whether chunks of the object may be served before the whole was hashed.
     pub(crate) fn may_be_lazy(&self, object: &Object) -> bool {
         let Some(parts) = &object.parts else { return true };
@@ -80,7 +80,9 @@ impl Host {
         let disputed = |reason: String| ReadError::Disputed { object: *id, reason: reason.into() };
         let settled = tokio::time::timeout_at(deadline, outcome.wait_for(Option::is_some)).await;
         let settled = settled.map_err(|_elapsed| disputed(PieceError::Late(self.config.read_deadline).to_string()))?;
-        settled.map_or(None, |outcome| outcome.clone()).unwrap_or_else(|| Err(disputed("nobody found out".into())))
+        settled
+            .map_or(None, |outcome| outcome.clone())
+            .unwrap_or_else(|| Err(disputed("the check was cancelled".into())))
     }
 
     /// Starts to determine in the background which list is true. The task continues without waiters.
@@ -106,7 +108,7 @@ impl Host {
     /// Verifies the lists until the images no longer contradict each other.
     async fn try_lists(self: &Arc<Self>, id: &ObjectId, claimants: Vec<Claimant>) -> Result<(), ReadError> {
         if let Some(left_out) = self.disputes.log.admit() {
-            tracing::warn!(object = %id, "images contradict each other about an object; it is fetched whole{left_out}");
+            tracing::warn!(object = %id, "images contradict each other about an object, which is fetched whole{left_out}");
         }
         let mut lists: HashMap<ListId, Vec<Claimant>> = HashMap::new();
         for (image, entry) in claimants {
@@ -152,7 +154,7 @@ impl Host {
     async fn hash_whole(self: &Arc<Self>, id: &ObjectId, claimants: &[Claimant]) -> Result<bool, PieceError> {
         let size = claimants.first().map_or(0, |(_, entry)| entry.size);
         if size > WHOLE_BYTES {
-            return Err(PieceError::BadTable(format!("{size} bytes are too many to be fetched whole").into()));
+            return Err(PieceError::BadTable(format!("{size} bytes are too many to fetch whole").into()));
         }
         let mut hasher = Hasher::new();
         let mut at = 0;
@@ -222,7 +224,7 @@ fn fits(object: &Object, local: &LocalObject) -> bool {
 
 /// Ends the dispute however its task ends.
 struct Ending {
-    host: Arc<Host>,
+    host: Arc<FetchHost>,
     id: ObjectId,
     sender: watch::Sender<Outcome>,
 }

@@ -12,7 +12,7 @@ use crate::ids::PieceKey;
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ReadError {
     /// No image that is registered has the object.
-    #[error("object {0} belongs to no image that is mounted")]
+    #[error("object {0} belongs to no mounted image")]
     UnknownObject(ObjectId),
     /// No source could deliver the bytes.
     #[error("fetching object {object} of {image}: {cause}")]
@@ -25,10 +25,10 @@ pub enum ReadError {
         cause: PieceError,
     },
     /// All chunks match their digests, but the whole object does not: its index is wrong.
-    #[error("object {0} is not what its index promises: every chunk matches, the whole does not")]
+    #[error("object {0} is not what its index states: every chunk matches, the whole does not")]
     Poisoned(ObjectId),
     /// The layer of the object differs from the image's index, or from its digest.
-    #[error("object {object} of {image} is not read out of layer {layer}: {reason}")]
+    #[error("object {object} of {image} is not read from layer {layer}: {reason}")]
     Distrusted {
         /// The object that was read.
         object: ObjectId,
@@ -88,13 +88,13 @@ pub enum PieceError {
     #[error("the source does not answer: {0}")]
     Resting(Arc<PieceError>),
     /// The bytes did not arrive within the deadline of a read. The request may go on in the background.
-    #[error("not here after {} s", .0.as_secs())]
+    #[error("not received within {} s", .0.as_secs())]
     Late(Duration),
     /// The piece is too large to be checked in memory and the store has no room for it.
-    #[error("a piece of {0} bytes can only be checked on disk, and the store takes nothing")]
+    #[error("a piece of {0} bytes can only be checked on disk, and the store accepts nothing")]
     NoRoom(u64),
     /// The table describes an encoding that no decoder of this version may process.
-    #[error("the chunk table asks for the impossible: {0}")]
+    #[error("the chunk table is wrong: {0}")]
     BadTable(Arc<str>),
     /// Every caller that wanted the piece is gone, or read-ahead found no room. A reader retries.
     #[error("cancelled")]

@@ -15,31 +15,31 @@ use crate::config::Config;
 use crate::content::ObjectBytes;
 use crate::distrust::Distrusted;
 use crate::error::ReadError;
-use crate::governor::state::Governor;
-use crate::hints::Hint;
-use crate::host::Host;
-use crate::image::Image;
-use crate::image_log::ImageLog;
+use crate::host::FetchHost;
+use crate::image::{Image, ImageLog};
 use crate::journal::{Event, Journal};
 use crate::lanes::Budget;
 use crate::ledger::Ledger;
 use crate::local::LocalObject;
 use crate::pack::BootIndex;
 use crate::pack::places::Pack;
-use crate::prefetch::{Background, Facts, Prefetch};
+use crate::prefetch::governor::state::Governor;
+use crate::prefetch::hints::Hint;
+use crate::prefetch::policy::{Facts, Prefetch};
+use crate::prefetch::rules::Background;
 use crate::stats::{Stats, Tally};
 
 /// Reads objects for all images of a host: from the store while they are local, through the images' sources otherwise. Cheap to
 /// clone. All clones are the same fetcher.
 #[derive(Clone)]
 pub struct Fetcher {
-    host: Arc<Host>,
+    host: Arc<FetchHost>,
 }
 
 impl Fetcher {
     /// A fetcher without images, whose requests run on `runtime`.
     pub fn new(store: Arc<dyn ObjectStore>, runtime: Handle, config: Config) -> Self {
-        Self { host: Arc::new(Host::new(store, runtime, config)) }
+        Self { host: Arc::new(FetchHost::new(store, runtime, config)) }
     }
 
     /// A fetcher whose images share neither objects nor requests with those of this one. Its requests use the same room, and count
@@ -168,7 +168,7 @@ impl Fetcher {
 
 /// An image that is registered with a [`Fetcher`], until dropped. Dropping it does not affect reads under way.
 pub struct ImageHandle {
-    host: Arc<Host>,
+    host: Arc<FetchHost>,
     image: Arc<Image>,
 }
 
@@ -227,7 +227,7 @@ impl ImageHandle {
 
     /// Whether the rest of the image, or a first part of it to measure the link, is being fetched because readers have waited too
     /// long for parts of it.
-    pub fn is_brought_whole(&self) -> bool {
+    pub fn is_downloading(&self) -> bool {
         self.image.prefetch.downloads()
     }
 
@@ -245,7 +245,7 @@ impl ImageHandle {
         if !self.image.distrusted.add(layer, reason) {
             return;
         }
-        let text = format!("layer {layer} of {} is not served any more: {reason}", self.image.name);
+        let text = format!("layer {layer} of {} is no longer served: {reason}", self.image.name);
         tracing::error!("{text}");
         self.image.tally.failed(&text);
         self.image.tally.add(|counters| &counters.distrusted_layers, 1);

@@ -7,16 +7,16 @@ use futures::future::select_all;
 use tokio::time::Instant;
 
 use crate::body::Body;
-use crate::breaker::{Attempt, Look};
+use crate::breaker::{Attempt, GateState};
 use crate::config::PROBE_PATIENCE;
 use crate::error::PieceError;
 use crate::flight::{Flight, Request};
-use crate::host::Host;
+use crate::host::FetchHost;
 use crate::image::Image;
 use crate::lanes::Lane;
 use crate::plan::Piece;
 
-impl Host {
+impl FetchHost {
     /// Waits until one of the images' sources may be asked for these flights of the request, and returns it: the first that is in
     /// no outage. While all are, each of them is probed. A request that no reader waits for is cancelled unless a probe is due:
     /// it waits only for probes that it sends itself.
@@ -40,21 +40,21 @@ impl Host {
             }
             let (mut until, mut failure) = (None::<Instant>, PieceError::Cancelled);
             for image in sources {
-                let wait = match Attempt::look(&image.breaker, request.order) {
-                    Look::Open => {
+                let wait = match Attempt::at_gate(&image.breaker, request.order) {
+                    GateState::Open => {
                         request.is_stuck(false);
                         return Ok(image.clone());
                     }
-                    Look::Failed(error) => {
+                    GateState::Failed(error) => {
                         failure = error;
                         continue;
                     }
-                    Look::Probe(attempt) => {
+                    GateState::Probe(attempt) => {
                         self.probe(image, &first.piece, attempt);
                         sent = true;
                         Instant::now() + PROBE_PATIENCE
                     }
-                    Look::Wait(at) => at,
+                    GateState::Wait(at) => at,
                 };
                 until = Some(until.map_or(wait, |until| until.min(wait)));
             }

@@ -7,13 +7,13 @@ use bytes::Bytes;
 use tarpon_oci::Verified;
 
 use crate::content::{Assembly, ObjectBytes};
-use crate::host::Host;
+use crate::host::FetchHost;
 use crate::object::{Numbered, Object, Trust};
 
 /// Chunks that arrived for one read: by number, because the store may not have taken them.
 pub(crate) type Arrived = HashMap<u32, Verified<Bytes>>;
 
-impl Host {
+impl FetchHost {
     /// The bytes of the read, if all of its chunks are available.
     pub(crate) fn gather(&self, object: &Object, range: &Range<u64>, arrived: &Arrived) -> Option<ObjectBytes> {
         if missing(object, range, arrived).next().is_some() {

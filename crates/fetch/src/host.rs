@@ -27,7 +27,7 @@ use crate::stats::Counters;
 use crate::stream::pass::Passes;
 
 /// The state behind a [`crate::Fetcher`].
-pub(crate) struct Host {
+pub(crate) struct FetchHost {
     pub(crate) config: Config,
     pub(crate) runtime: Handle,
     pub(crate) store: Arc<dyn ObjectStore>,
@@ -48,7 +48,7 @@ pub(crate) struct Host {
     objects: Mutex<Lru<(ObjectId, ImageId), Arc<Object>>>,
 }
 
-impl Host {
+impl FetchHost {
     pub(crate) fn new(store: Arc<dyn ObjectStore>, runtime: Handle, config: Config) -> Self {
         Self {
             runtime,
@@ -100,7 +100,7 @@ impl Host {
         Some(object)
     }
 
-    /// As [`Host::object_in`], if the object has state already.
+    /// As [`FetchHost::object_in`], if the object has state already.
     pub(crate) fn live_object(&self, image: &Arc<Image>, id: &ObjectId) -> Option<Arc<Object>> {
         self.objects.lock().get(&(*id, image.id)).cloned()
     }
@@ -125,7 +125,7 @@ impl Host {
     /// Pauses read-ahead after the store refused a write. Chunks that readers requested are still offered to it, because the store
     /// itself decides when to retry the disk.
     pub(crate) fn store_refused(&self, error: &StoreError) {
-        tracing::debug!(%error, "the store took nothing; reads go on without it");
+        tracing::debug!(%error, "the store refused bytes; reads continue without it");
         self.bypass.activate(Instant::now() + self.config.bypass_pause);
     }
 

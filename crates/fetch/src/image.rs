@@ -10,21 +10,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
-use tarpon_blob::BlobSource;
+use tarpon_blob::{BlobSource, LogLimit};
 use tarpon_layer::chunks::{ChunkTable, ObjectEntry};
 use tarpon_layer::{Chunk, ObjectId, Place};
 use tarpon_oci::{Digest, Hasher};
 
 use crate::breaker::Breaker;
 use crate::distrust::Distrusted;
-use crate::error::ReadError;
-use crate::governor::state::Governor;
+use crate::error::{PieceError, ReadError};
 use crate::ids::{ImageId, ListId};
-use crate::image_log::ImageLog;
 use crate::journal::{Event, Journal};
 use crate::lanes::Budget;
 use crate::ledger::Ledger;
-use crate::prefetch::Prefetch;
+use crate::prefetch::governor::state::Governor;
+use crate::prefetch::policy::Prefetch;
 use crate::stats::Tally;
 
 /// A registered image.
@@ -42,6 +41,30 @@ pub(crate) struct Image {
     pub(crate) log: ImageLog,
     pub(crate) early: Ledger,
     pub(crate) prefetch: Arc<Prefetch>,
+}
+
+/// The limits of the lines that readers of one image can trigger, by cause.
+#[derive(Debug, Default)]
+pub(crate) struct ImageLog {
+    /// The source did not answer.
+    pub(crate) silent: LogLimit,
+    /// The source answered, but without bytes.
+    pub(crate) refused: LogLimit,
+    /// Bytes did not match their digest.
+    pub(crate) corrupt: LogLimit,
+    /// An object differs from what the index states.
+    pub(crate) refuted: LogLimit,
+}
+
+impl ImageLog {
+    /// The limit of lines about this failure.
+    pub(crate) fn of(&self, error: &PieceError) -> &LogLimit {
+        match error {
+            PieceError::Corrupt { .. } => &self.corrupt,
+            error if error.is_outage() => &self.silent,
+            _ => &self.refused,
+        }
+    }
 }
 
 /// Maximum number of sources that one request tries.
@@ -246,7 +269,7 @@ impl Image {
 
     /// Reports that this image's list of the object is false.
     pub(crate) fn report_refuted(&self, object: &ObjectId) {
-        let text = format!("object {object} of {} is not what its index promises", self.name);
+        let text = format!("object {object} of {} is not what its index states", self.name);
         if let Some(left_out) = self.log.refuted.admit() {
             tracing::error!("{text}{left_out}");
         }

@@ -14,11 +14,11 @@ use std::sync::Arc;
 
 use tarpon_layer::ObjectId;
 
-use crate::host::Host;
+use crate::host::FetchHost;
 use crate::ids::ListId;
 use crate::image::{Claims, Image};
 
-impl Host {
+impl FetchHost {
     /// Records that the kernel is about to hold an inode of the object. Returns the size, if all images agree on it.
     pub(crate) fn hold_inode(self: &Arc<Self>, id: &ObjectId) -> Option<u64> {
         loop {

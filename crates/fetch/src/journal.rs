@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waits_of_a_start_are_told_from_later_ones() {
+    async fn waits_of_a_start_are_counted_apart_from_later_ones() {
         let journal = Journal::default();
         tokio::time::advance(START).await;
         stalled(&journal, 0, 5);

@@ -11,12 +11,12 @@ use tarpon_blob::StoreError;
 use tarpon_oci::Verified;
 
 use crate::chunk::PieceChunk;
-use crate::host::Host;
+use crate::host::FetchHost;
 use crate::image::Image;
 use crate::journal::Event;
 use crate::object::Object;
 
-impl Host {
+impl FetchHost {
     /// Keeps a chunk for the next reader, and publishes the object with its last chunk.
     pub(crate) fn keep(self: &Arc<Self>, image: &Arc<Image>, chunk: &PieceChunk, bytes: &Verified<Bytes>) {
         let kept = match chunk {

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn few_requests_of_read_ahead_go_at_a_time_and_one_that_a_reader_waits_for_goes_at_once() {
+    async fn few_requests_of_read_ahead_run_at_a_time_and_one_with_a_reader_runs_at_once() {
         let (lanes, image) = (Arc::new(Lanes::new(&Config::default())), Budget::new(1 << 20));
         let early: Vec<_> = (0..=AHEAD_REQUESTS).map(|_| Priority::new(&lanes, Lane::Ahead)).collect();
         let mut going = Vec::new();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_piece_larger_than_the_budget_goes_alone() {
+    async fn a_piece_larger_than_the_budget_runs_alone() {
         let (lanes, image) = (lanes(), Budget::new(1 << 20));
         let huge = lanes.admit_demand(&image, 1 << 40).await;
         assert!(huge.is_some() && lanes.admit_demand(&image, 1).now_or_never().is_none());
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_that_pauses_goes_on_when_a_reader_joins_it() {
+    async fn a_paused_request_continues_when_a_reader_joins_it() {
         let lanes = lanes();
         let (_demand, ahead) = (Priority::new(&lanes, Lane::Demand), Priority::new(&lanes, Lane::Ahead));
         let pausing = lanes.give_way(Lane::Ahead, &ahead);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_whole_downloads_one_goes_on_beside_demand() {
+    async fn one_whole_download_continues_beside_demand() {
         let lanes = lanes();
         let (demand, whole) = (Priority::new(&lanes, Lane::Demand), Priority::new(&lanes, Lane::Whole));
         let turn = lanes.give_way(Lane::Whole, &whole).now_or_never().flatten();
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_is_quiet_when_nothing_is_on_the_wire() {
+    async fn the_wire_is_quiet_without_requests() {
         let lanes = lanes();
         let replay = Priority::new(&lanes, Lane::Trace);
         assert!(lanes.quiet().now_or_never().is_none());
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn read_ahead_gives_way_until_demand_is_over_or_joins_it() {
+    async fn read_ahead_pauses_until_demand_ends_or_joins_it() {
         let lanes = lanes();
         let ahead = Priority::new(&lanes, Lane::Ahead);
         let demand = Priority::new(&lanes, Lane::Demand);

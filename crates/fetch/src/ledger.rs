@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ledger_takes_memory_only_for_what_was_brought_and_takes_back_what_it_counted() {
+    fn a_ledger_takes_memory_only_for_entries_and_subtracts_them_when_dropped() {
         let all = Arc::new(AtomicU64::new(0));
         let ledger = Ledger::new(3 * PAGE_CHUNKS + 1, all.clone());
         assert_eq!(ledger.remove(5), OFF);

@@ -4,7 +4,6 @@
 //! [`Fetcher`] is the entry point; it returns [`ObjectBytes`], which hold verified bytes only. Start reading at `read.rs`,
 //! the path of a read step by step. Everything that is fetched before a reader requests it asks one policy, `prefetch`.
 
-mod allowance;
 mod body;
 mod breaker;
 mod bypass;
@@ -26,13 +25,10 @@ mod fetcher;
 mod flight;
 mod gate;
 mod gather;
-mod governor;
 mod held_inodes;
-mod hints;
 mod host;
 mod ids;
 mod image;
-mod image_log;
 mod inodes;
 mod journal;
 mod keep;
@@ -40,7 +36,6 @@ mod lanes;
 mod ledger;
 mod local;
 mod lru;
-mod neighbours;
 mod object;
 mod pack;
 mod pieces;
@@ -48,26 +43,24 @@ mod plan;
 mod prefetch;
 mod presence;
 mod read;
-mod readahead;
 mod request;
 mod rounds;
 mod settle;
 mod stats;
 mod stream;
-mod under_way;
 
 pub use config::{Config, READ_BYTES};
 pub use content::ObjectBytes;
 pub use error::{PieceError, ReadError};
 pub use fetcher::{Fetcher, ImageHandle};
-pub use hints::{HINT_BYTES, Hint};
 pub use journal::{
     Account, EVENTS, Event, Journal, Noted, REASON_BYTES, SLOWEST_STALLS, START, Stall, WaitSum, WaitedFor,
 };
 pub use local::LocalObject;
 pub use pack::{
-    BOOT_FRAMES, BOOT_PIECES, BootFrame, BootIndex, BootPiece, BootWriter, FRAME_BYTES, InvalidBootIndex,
-    PROFILE_BYTES, REPLAY_FIRST_BYTES, REPLAY_MOST_BYTES, REPLAY_REQUESTS,
+    BOOT_FRAMES, BOOT_PIECES, BootFrame, BootIndex, BootPiece, BootWriter, FRAME_BYTES, InvalidBootIndex, PROFILE_BYTES,
 };
-pub use prefetch::Background;
+pub use prefetch::hints::{HINT_BYTES, Hint};
+pub use prefetch::replay::{REPLAY_FIRST_BYTES, REPLAY_MOST_BYTES, REPLAY_REQUESTS};
+pub use prefetch::rules::Background;
 pub use stats::{Bucket, Early, Histogram, STALL_MILLIS, Stats};

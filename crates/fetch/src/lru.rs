@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_heavier_than_everything_is_not_kept_and_pushes_nothing_out() {
+    fn an_entry_above_the_limit_is_not_kept_and_evicts_nothing() {
         let mut lru = Lru::new(10);
         lru.insert("small", (), 4);
         lru.insert("huge", (), 11);

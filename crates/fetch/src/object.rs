@@ -21,7 +21,7 @@ use crate::chunk::PieceChunk;
 use crate::content::Assembly;
 use crate::ids::{ChunkName, ListId};
 use crate::image::Image;
-use crate::readahead::{Ahead, Sequence, Window};
+use crate::prefetch::read_ahead::{Ahead, Sequence, Window};
 use tarpon_blob::{ObjectStore, PartialObject, StoreError};
 
 /// An object, split into chunks by the table of one image.
@@ -47,12 +47,12 @@ pub(crate) struct Parts {
     publishing: watch::Sender<bool>,
 }
 
-type Key = (ObjectId, ListId);
+type PartsKey = (ObjectId, ListId);
 
 /// The parts that are in use.
 #[derive(Default)]
 pub(crate) struct AllParts {
-    known: Mutex<HashMap<Key, Weak<Parts>>>,
+    known: Mutex<HashMap<PartsKey, Weak<Parts>>>,
 }
 
 /// Number of entries after which unused ones are removed.
@@ -244,7 +244,7 @@ impl Object {
         if let Err(reason) = &loaded {
             static UNUSABLE: LogLimit = LogLimit::new();
             if let Some(left_out) = UNUSABLE.admit() {
-                tracing::warn!(object = %self.id, %reason, "a chunk that was kept cannot be used; it is fetched again{left_out}");
+                tracing::warn!(object = %self.id, %reason, "a stored chunk is unusable and is fetched again{left_out}");
             }
             parts.state.lock().present.remove(*number);
         }
@@ -372,6 +372,6 @@ fn load_checked(partial: &dyn PartialObject, chunk: &Chunk) -> Result<Verified<B
     let size = usize::try_from(chunk.size).ok().filter(|_| chunk.size <= limits::CHUNK_BYTES);
     let mut bytes = vec![0; size.ok_or("too large to be checked in memory")?];
     partial.read_at(&mut bytes, chunk.object_offset).map_err(|error| error.to_string())?;
-    let digest = chunk.content_digest().ok_or("its digest is not known")?;
+    let digest = chunk.content_digest().ok_or("its digest is unknown")?;
     Verified::check(digest, Bytes::from(bytes)).map_err(|error| error.to_string())
 }

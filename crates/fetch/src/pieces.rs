@@ -9,14 +9,14 @@ use tarpon_oci::limits;
 
 use crate::chunk::PieceChunk;
 use crate::config::PIECE_CHUNKS;
-use crate::host::Host;
+use crate::host::FetchHost;
 use crate::ids::PieceKey;
 use crate::image::Image;
 use crate::object::{Numbered, Object};
 use crate::pack::places::Pack;
 use crate::plan::{NO_LAYER, Piece};
 
-impl Host {
+impl FetchHost {
     /// The pieces that hold these chunks. A small object is fetched whole: its other chunks cost less than another round trip later.
     pub(crate) fn pieces(&self, object: &Arc<Object>, wanted: &[Numbered]) -> Vec<Piece> {
         if wanted.is_empty() {

@@ -7,11 +7,11 @@ use tarpon_blob::Opened;
 use tarpon_oci::Verified;
 
 use crate::chunk::PieceChunk;
-use crate::host::Host;
+use crate::host::FetchHost;
 use crate::image::Image;
 use crate::object::{Numbered, Object};
 
-impl Host {
+impl FetchHost {
     /// Whether a chunk that no reader requested is local, judged by the name of its object and the presence bits.
     pub(crate) fn is_here(&self, image: &Arc<Image>, chunk: &PieceChunk) -> bool {
         if self.store.contains(&self.contents.kept_as(&chunk.object)) {
@@ -45,11 +45,11 @@ impl Host {
         let Some(object) = self.object_in(image, &chunk.object) else { return false };
         let place = chunk.object_offset..chunk.object_offset.saturating_add(1);
         let candidates = object.candidates(&*self.store, object.chunks_of(place).collect());
-        !candidates.is_empty() && !self.take_what_was_left(&object, candidates).is_empty()
+        !candidates.is_empty() && !self.take_leftover_chunks(&object, candidates).is_empty()
     }
 
     /// Hashes the bytes that an earlier process left of these chunks, and uses those that match. Blocks on disk and processor.
-    pub(crate) fn take_what_was_left(
+    pub(crate) fn take_leftover_chunks(
         self: &Arc<Self>,
         object: &Arc<Object>,
         candidates: Vec<Numbered>,

@@ -8,7 +8,7 @@
 //!   round      once per round, until all chunks are local               rounds.rs
 //!     search     what an earlier process left: hash it, use it          presence.rs, object.rs
 //!     pieces     missing chunks → pieces to decode                      pieces.rs
-//!     neighbours the small files behind it                              neighbours.rs
+//!     neighbours the small files behind it                              prefetch/neighbours.rs
 //!     request    under way already? join. Otherwise pieces → requests   flight.rs, plan.rs, request.rs
 //!       fly      gate → room → query the source → cut                   gate.rs, breaker.rs, body.rs
 //!       settle   decode → verify → deliver → keep                       settle.rs, decode.rs, keep.rs
@@ -28,14 +28,14 @@ use crate::config::{READ_BYTES, READ_ROUNDS};
 use crate::content::ObjectBytes;
 use crate::error::{PieceError, ReadError};
 use crate::gather::Arrived;
-use crate::governor::state::StallGuard;
-use crate::host::Host;
+use crate::host::FetchHost;
 use crate::image::{Claimant, Claims};
 use crate::journal::Waiting;
 use crate::local::LocalObject;
 use crate::object::Object;
+use crate::prefetch::governor::state::StallGuard;
 
-impl Host {
+impl FetchHost {
     /// The bytes, if they are local and need no hashing first. Blocks on the local disk alone, for as long as reading them takes.
     pub(crate) fn read_local(
         self: &Arc<Self>,

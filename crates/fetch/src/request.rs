@@ -17,12 +17,12 @@ use crate::breaker::Attempt;
 use crate::config::{DECODING, PACK_STALL_SHARE};
 use crate::error::PieceError;
 use crate::flight::{Flight, Request, RequestFlights};
-use crate::host::Host;
+use crate::host::FetchHost;
 use crate::ids::PieceKey;
 use crate::image::Image;
 use crate::lanes::{Lane, Priority};
 use crate::plan::{self, Piece};
-use crate::prefetch::Prefetcher;
+use crate::prefetch::rules::Prefetcher;
 
 /// The pieces that one pass over a source's answer did not settle.
 #[derive(Default)]
@@ -34,14 +34,14 @@ struct Leftover {
     error: Option<PieceError>,
 }
 
-impl Host {
+impl FetchHost {
     /// Groups pieces into requests, whose tasks do not run yet.
     pub(crate) fn plan_requests(self: &Arc<Self>, pieces: Vec<Piece>, lane: Lane) -> Vec<RequestFlights> {
         let runs = plan::runs(pieces, &self.config);
         runs.into_iter().map(|run| self.make_request(run, Vec::new(), lane)).collect()
     }
 
-    /// As [`Host::plan_requests`] for pieces that a reader waits for. The neighbours follow the last of them.
+    /// As [`FetchHost::plan_requests`] for pieces that a reader waits for. The neighbours follow the last of them.
     pub(crate) fn plan_demand(self: &Arc<Self>, pieces: Vec<Piece>, mut neighbours: Vec<Piece>) -> Vec<RequestFlights> {
         let mut runs = plan::runs(pieces, &self.config);
         let last = runs.pop().map(|run| {
@@ -216,7 +216,7 @@ impl Host {
         }
         if left.corrupt.is_empty() && left.error.is_none() && !neighbours.is_empty() {
             request.priority.lower();
-            self.bring_along(body, neighbours).await;
+            self.take_neighbours(body, neighbours).await;
         }
         left
     }

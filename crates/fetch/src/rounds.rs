@@ -14,15 +14,15 @@ use crate::content::ObjectBytes;
 use crate::error::PieceError;
 use crate::flight::{ChunkArrival, RequestFlights, Ticket};
 use crate::gather::{Arrived, missing};
-use crate::host::Host;
+use crate::host::FetchHost;
 use crate::journal::Waiting;
 use crate::object::{Numbered, Object};
 use crate::plan::Piece;
-use crate::prefetch::{Prefetcher, Step};
-use crate::readahead::Window;
+use crate::prefetch::read_ahead::Window;
+use crate::prefetch::rules::{Prefetcher, Step};
 
-impl Host {
-    /// As [`Host::read_through`], but returns only bytes that were checked against the chunk list of this image.
+impl FetchHost {
+    /// As [`FetchHost::read_through`], but returns only bytes that were checked against the chunk list of this image.
     pub(crate) async fn read_chunks(
         self: &Arc<Self>,
         object: &Arc<Object>,
@@ -90,7 +90,7 @@ impl Host {
         }
         // Hashing blocks, so it runs on another thread.
         let (host, object) = (self.clone(), object.clone());
-        let check = move || host.take_what_was_left(&object, candidates);
+        let check = move || host.take_leftover_chunks(&object, candidates);
         arrived.extend(self.runtime.spawn_blocking(check).await.unwrap_or_default());
     }
 

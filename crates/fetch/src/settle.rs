@@ -7,12 +7,12 @@ use bytes::Bytes;
 use crate::decode::{self, Decoded};
 use crate::error::PieceError;
 use crate::flight::{Flight, Outcome};
-use crate::host::Host;
+use crate::host::FetchHost;
 use crate::image::Image;
 use crate::journal::Event;
 use crate::plan::Piece;
 
-impl Host {
+impl FetchHost {
     /// Decodes and checks a piece, delivers and keeps its chunks. Returns the flight if its bytes were wrong.
     pub(crate) async fn settle(
         self: Arc<Self>,
@@ -100,7 +100,7 @@ impl Host {
         if !matches!(error, PieceError::Cancelled) {
             let image = &flight.piece.image;
             if let Some(left_out) = image.log.of(&error).admit() {
-                tracing::warn!(image = %image.name, %error, "a piece cannot be had{left_out}");
+                tracing::warn!(image = %image.name, %error, "a piece cannot be fetched{left_out}");
             }
             image.tally.failed(&error);
             image.journal.note(Event::SourceFailed { reason: error.to_string() });
@@ -115,7 +115,7 @@ impl Host {
         };
         if pack.give_up() {
             let text =
-                format!("the boot pack of {} is given up, and the layers are read instead: {error}", piece.image.name);
+                format!("the boot pack of {} is abandoned, and the layers are read instead: {error}", piece.image.name);
             tracing::warn!("{text}");
             piece.image.tally.failed(&text);
             piece.image.journal.note(Event::PackGivenUp { reason: error.to_string() });

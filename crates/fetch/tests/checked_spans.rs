@@ -135,7 +135,7 @@ async fn a_content_that_the_store_has_no_more_is_fetched_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_asked_for_is_exactly_the_spans() {
+async fn exactly_the_spans_are_requested() {
     let soci = sound();
     let world = World::new(&[&soci.layer]);
     let object = soci.object(&files()["large"]);
@@ -173,7 +173,7 @@ async fn parts_of_one_byte_are_not_taken_for_each_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wrong_bytes_are_asked_for_again_and_never_handed_out() {
+async fn wrong_bytes_are_requested_again_and_never_served() {
     let soci = sound();
     let world = World::new(&[&soci.layer]);
     let (object, content) = &soci.files[0];
@@ -200,7 +200,7 @@ async fn a_span_whose_digest_is_another_is_not_decoded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_earlier_process_left_is_fetched_again() {
+async fn leftovers_of_an_earlier_process_are_fetched_again() {
     let (soci, store) = (sound(), MemoryStore::default());
     let first = World::with(&[&soci.layer], store.clone(), Config::default());
     let (object, content) = &soci.files[0];

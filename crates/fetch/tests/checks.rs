@@ -58,7 +58,7 @@ async fn a_thread_that_serves_the_kernel_never_hashes_an_object() {
 }
 
 #[tokio::test]
-async fn all_who_want_an_object_wait_for_the_one_that_is_hashing_it() {
+async fn all_readers_of_an_object_wait_for_one_check() {
     let (world, object, content) = after_a_boot().await;
     let asked = world.asked();
     let held = world.store.hold_hashing();
@@ -92,9 +92,12 @@ async fn a_read_that_is_late_for_a_hash_fails_in_time_and_the_next_one_joins_the
         until_hashing(&world, 1).await;
         advance(Duration::from_secs(28)).await;
     });
-    assert!(answer.unwrap_err().contains("not here after 28 s"));
+    assert!(answer.unwrap_err().contains("not received within 28 s"));
     let again = world.read(&object, 0, 10).await;
-    assert!(again.unwrap_err().contains("not here after 28 s"), "the second request of the kernel is answered at once");
+    assert!(
+        again.unwrap_err().contains("not received within 28 s"),
+        "the second request of the kernel is answered at once"
+    );
     advance(Duration::from_secs(3)).await;
     let (answer, ()) = tokio::join!(world.read(&object, 0, 10), async {
         yield_now().await;

@@ -28,7 +28,7 @@ fn layer(seeds: &[u64]) -> (PackedLayer, Vec<tarpon_oci::Digest>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_complete_fails_at_once_and_what_is_complete_or_elsewhere_is_read() {
+async fn incomplete_objects_of_a_distrusted_layer_fail_at_once_and_others_are_read() {
     let ((bad, objects), (good, others)) = (layer(&[1, 2, 3]), layer(&[4]));
     let world = World::new(&[&bad, &good]);
     let [complete, partial, unread] = objects[..] else { unreachable!() };
@@ -70,7 +70,7 @@ async fn another_image_with_the_same_layer_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_nobody_waits_for_gives_way_to_readers() {
+async fn background_work_waits_for_readers() {
     let (layer, objects) = layer(&[1]);
     let world = World::new(&[&layer]);
     assert!(world.fetcher.turn(Background::IdleBackfill).now_or_never().is_some(), "nobody reads");

@@ -63,7 +63,7 @@ async fn read(world: &World, (object, content): &(Digest, Vec<u8>)) {
 /// Waits until no whole download runs, for a minute at most.
 async fn until_lazy(world: &World) {
     let mut rounds = 0;
-    while world.image.is_brought_whole() {
+    while world.image.is_downloading() {
         tokio::time::sleep(Duration::from_millis(100)).await;
         rounds += 1;
         assert!(rounds < 600, "it never ends");
@@ -109,7 +109,7 @@ async fn a_start_that_touches_a_part_in_many_reads_stays_lazy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_more_is_brought_when_readers_have_been_quiet_and_it_goes_on_when_one_waits_again() {
+async fn the_download_ends_when_readers_are_quiet_and_continues_when_one_waits_again() {
     // 16 MiB that a slow source sends at 256 KiB/s: a minute.
     let tree = Tree::new(Form::Raw, 4_000, 4 * KIB);
     let world = tree.world();
@@ -171,7 +171,7 @@ async fn a_source_that_fails_ends_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_image_that_is_gone_is_not_brought() {
+async fn a_removed_image_is_not_downloaded() {
     let tree = Tree::new(Form::Raw, FILES, 4 * KIB);
     let World { fetcher, source, image, .. } = tree.world();
     let mut files = tree.shuffled().into_iter();
@@ -202,7 +202,7 @@ async fn layers_without_random_access_are_left_to_the_passes_through_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_here_is_not_asked_for_again_and_the_download_brings_all_the_rest() {
+async fn local_bytes_are_not_requested_again_and_the_download_fetches_the_rest() {
     let tree = Tree::new(Form::Zstd, FILES, 4 * KIB);
     let world = tree.world();
     let (early, late) = tree.files.split_at(500);
@@ -225,7 +225,7 @@ async fn what_is_here_is_not_asked_for_again_and_the_download_brings_all_the_res
 
 /// The bytes of a boot pack may have arrived before they are read, so they do not measure the link.
 #[tokio::test(start_paused = true)]
-async fn a_pack_that_is_here_at_once_does_not_make_a_slow_link_look_fast() {
+async fn a_pack_that_arrives_at_once_does_not_make_a_slow_link_look_fast() {
     let tree = Tree::new(Form::Gzip, FILES, 4 * KIB);
     let (packed, others) = tree.files.split_at(400);
     let mut writer = BootWriter::new(Vec::new()).unwrap();

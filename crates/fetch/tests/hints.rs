@@ -50,7 +50,7 @@ async fn followed(world: &World) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_trace_lists_is_brought_in_its_order_and_nothing_else() {
+async fn a_trace_is_fetched_in_its_order_and_nothing_else_is() {
     let files = files(Form::Gzip);
     let world = World::new(&[&files.layer]);
     let order = [30, 3, 17, 30, 8];
@@ -72,7 +72,7 @@ async fn what_a_trace_lists_is_brought_in_its_order_and_nothing_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn neighbours_are_brought_together_and_several_requests_go_at_a_time() {
+async fn adjacent_hints_share_a_request_and_several_requests_run_at_a_time() {
     let mut packer = Packer::new(Form::Raw);
     let objects: Vec<Digest> = (0..50).map(|seed| packer.gap(512).object(&noise(seed, 4 * KIB), 4 * KIB)).collect();
     let world = World::new(&[&packer.finish()]);
@@ -92,7 +92,7 @@ async fn neighbours_are_brought_together_and_several_requests_go_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_lies_before_a_landmark_is_brought_and_nothing_behind_it() {
+async fn everything_before_a_landmark_is_fetched_and_nothing_after_it() {
     let (first, second) = (files(Form::Zstd), files(Form::GzipStream));
     let world = World::new(&[&first.layer, &second.layer]);
     let until = 10 * 81 * 1024;
@@ -109,7 +109,7 @@ async fn what_lies_before_a_landmark_is_brought_and_nothing_behind_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hints_give_way_to_readers_and_end_with_their_source() {
+async fn hints_pause_for_readers_and_end_with_their_source() {
     let files = files(Form::Raw);
     let world = World::new(&[&files.layer]);
     world.source.always(Then::Refuse(Fault::Unavailable).into());
@@ -124,7 +124,7 @@ async fn hints_give_way_to_readers_and_end_with_their_source() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hints_are_not_followed_any_further_once_nobody_wants_the_image() {
+async fn hints_end_when_they_are_stopped() {
     let files = files(Form::Raw);
     let world = World::new(&[&files.layer]);
     world.source.always(Reply { latency: Duration::from_secs(1), ..Then::Bytes.into() });

@@ -78,7 +78,7 @@ async fn bytes_that_a_lying_image_fetched_before_are_not_another_images() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn zeros_that_a_table_makes_up_are_believed_by_nobody_else() {
+async fn zeros_that_a_table_invents_are_served_to_no_other_image() {
     let good = noise(1, MIB);
     let object = Digest::of(&good);
     let world = World::new(&[&lie(&object, &vec![0; MIB], MIB)]);
@@ -87,7 +87,7 @@ async fn zeros_that_a_table_makes_up_are_believed_by_nobody_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_lying_image_writes_does_not_reach_the_partial_object_of_another() {
+async fn a_false_list_writes_nothing_into_the_partial_object_of_another_image() {
     let good = noise(1, 2 * MIB);
     let object = Digest::of(&good);
     let world = World::new(&[&honest(&good, 64 * KIB)]);
@@ -165,7 +165,7 @@ async fn a_dispute_is_settled_once_and_for_a_store_without_room_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lying_image_whose_source_hangs_does_not_hold_up_another() {
+async fn a_false_list_whose_source_hangs_does_not_block_another_image() {
     let (good, object, world, layer) = contested();
     world.source.always(Then::Never.into());
     let (_good, _) = add(&world.fetcher, &layer, "good:latest");
@@ -175,7 +175,7 @@ async fn a_lying_image_whose_source_hangs_does_not_hold_up_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dispute_that_nobody_can_settle_is_an_error_within_the_deadline_and_then_at_once() {
+async fn a_dispute_that_cannot_be_settled_fails_within_the_deadline_and_then_at_once() {
     let (good, object, world, layer) = contested();
     let (_good, source) = add(&world.fetcher, &layer, "good:latest");
     for source in [&world.source, &source] {
@@ -217,7 +217,7 @@ async fn a_read_that_is_late_for_a_dispute_is_not_late_twice() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_image_is_told_of_inodes_that_show_what_it_does_not_vouch_for() {
+async fn an_image_detects_inodes_with_content_that_it_does_not_confirm() {
     let (_, object, world, layer) = contested();
     assert_eq!(world.fetcher.hold_inode(&object), Some(2 << 20));
     let (good, _) = add(&world.fetcher, &layer, "good:latest");
@@ -230,7 +230,7 @@ async fn an_image_is_told_of_inodes_that_show_what_it_does_not_vouch_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_inode_that_was_fed_the_truth_is_everybodys() {
+async fn an_inode_with_the_true_content_is_shared_by_all_images() {
     let content = noise(3, 2 * MIB);
     let object = Digest::of(&content);
     let world = World::new(&[&honest(&content, 64 * KIB)]);
@@ -254,7 +254,7 @@ async fn an_inode_that_was_fed_the_truth_is_everybodys() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_size_of_an_inode_is_not_what_one_image_makes_up() {
+async fn an_inode_never_has_a_size_that_one_image_invents() {
     let good = noise(1, 100 * KIB);
     let object = Digest::of(&good);
     let (small, whole) = (lie(&object, b"short", 5), honest(&good, 100 * KIB));
@@ -276,7 +276,7 @@ async fn the_size_of_an_inode_is_not_what_one_image_makes_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_image_that_says_the_truth_and_delivers_nothing_holds_up_another_once() {
+async fn a_true_list_without_bytes_blocks_another_image_once() {
     let content = noise(3, 600 * KIB);
     let object = Digest::of(&content);
     let layer = honest(&content, 100 * KIB);

@@ -156,7 +156,7 @@ async fn run(seed: u64) -> u64 {
 }
 
 #[test]
-fn no_honest_image_is_shown_what_another_one_made_up() {
+fn no_correct_image_shows_content_that_another_invented() {
     let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
     let mut shown = 0;
     for seed in seed.map_or(0..400, |seed| seed..seed + 1) {

@@ -78,7 +78,7 @@ async fn small_files_that_lie_together_cost_one_round_trip_for_many() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_what_readers_asked_for_at_most_half_as_much_again_comes_along() {
+async fn neighbours_are_at_most_half_as_many_bytes_as_readers_requested() {
     let tree = Tree::new(Form::Raw);
     let world = tree.world().await;
     let mut random = Random(3);
@@ -102,7 +102,7 @@ async fn before_the_link_is_known_nothing_comes_along() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_is_answered_when_his_own_piece_is_here_and_the_rest_still_comes() {
+async fn a_reader_gets_its_piece_at_once_and_the_neighbours_still_arrive() {
     let tree = Tree::new(Form::Raw);
     let world = tree.world().await;
     let began = Instant::now();
@@ -116,7 +116,7 @@ async fn a_reader_is_answered_when_his_own_piece_is_here_and_the_rest_still_come
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_who_goes_away_before_his_piece_came_takes_the_neighbours_along() {
+async fn a_reader_that_is_cancelled_before_its_piece_arrived_cancels_the_neighbours() {
     let tree = Tree::new(Form::Raw);
     let world = tree.world().await;
     let gone = tokio::time::timeout(Duration::from_millis(5), read(&world, &tree.files[200])).await;
@@ -128,7 +128,7 @@ async fn a_reader_who_goes_away_before_his_piece_came_takes_the_neighbours_along
 }
 
 #[tokio::test(start_paused = true)]
-async fn neighbours_that_do_not_come_are_asked_for_by_whoever_wants_them() {
+async fn neighbours_that_did_not_arrive_are_requested_by_the_next_reader() {
     let tree = Tree::new(Form::Raw);
     let world = tree.world().await;
     // The first file arrives, the bytes behind it do not.
@@ -142,7 +142,7 @@ async fn neighbours_that_do_not_come_are_asked_for_by_whoever_wants_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_comes_along_where_a_boot_pack_knows_what_will_be_read() {
+async fn no_neighbours_are_fetched_while_a_boot_pack_is_in_use() {
     let tree = Tree::new(Form::Raw);
     let (object, content) = &tree.files[399];
     let mut writer = BootWriter::new(Vec::new()).unwrap();
@@ -190,7 +190,7 @@ async fn a_wrong_piece_is_asked_for_again_before_its_neighbours_come() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_comes_along_takes_little_memory_however_well_it_compresses() {
+async fn neighbours_take_little_memory_even_if_they_compress_well() {
     let mut packer = Packer::new(Form::Gzip);
     let large = packer.object(&noise(FILES, LARGE), CHUNK);
     let files = (0..20_u8).map(|seed| vec![seed; LARGE]);

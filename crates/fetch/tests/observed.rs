@@ -115,7 +115,7 @@ fn events(image: &ImageHandle) -> Vec<Event> {
 const PACKED: u64 = 4 * SMALL + 2 * CHUNK;
 
 #[tokio::test(start_paused = true)]
-async fn what_a_pack_brought_is_unused_until_a_reader_comes_for_it() {
+async fn bytes_of_a_pack_are_unused_until_a_reader_reads_them() {
     let files = Files::new();
     let world = files.replayed().await;
     assert_eq!(stats(&world).early_trace, early(PACKED, 0, PACKED, 0));
@@ -148,7 +148,7 @@ async fn every_byte_from_a_source_belongs_to_one_lane() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_who_joins_what_is_on_its_way_has_used_it() {
+async fn a_reader_that_joins_a_request_has_used_its_bytes() {
     let files = Files::new();
     let (index, pack) = files.pack();
     let world = files.world(&pack);
@@ -221,7 +221,7 @@ async fn an_object_that_is_opened_as_a_plain_file_counts_as_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn that_the_kernel_reads_one_image_by_itself_says_nothing_of_another() {
+async fn the_kernel_reading_one_image_directly_changes_no_other() {
     let files = Files::new();
     let world = files.replayed().await;
     let other = world.fetcher.add_image(table_of(&[&files.layer]), world.source.clone(), "test:native");
@@ -233,7 +233,7 @@ async fn that_the_kernel_reads_one_image_by_itself_says_nothing_of_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_lost_before_anybody_read_it_was_of_no_use() {
+async fn bytes_that_are_lost_before_a_read_count_as_unused() {
     let files = Files::new();
     let world = files.replayed().await;
     world.store.evict(&files.small[0].0);
@@ -246,7 +246,7 @@ async fn what_is_lost_before_anybody_read_it_was_of_no_use() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_one_image_brought_is_used_by_readers_of_another() {
+async fn bytes_that_one_image_fetched_are_used_by_readers_of_another() {
     let files = Files::new();
     let (index, pack) = files.pack();
     let world = files.world(&pack);
@@ -275,7 +275,7 @@ async fn a_chunk_that_the_store_did_not_take_is_used_from_memory_like_any_other(
 }
 
 #[tokio::test(start_paused = true)]
-async fn waits_are_told_by_length_and_by_what_was_waited_for() {
+async fn waits_are_listed_by_length_and_by_cause() {
     let files = Files::new();
     let world = files.world(b"");
     world.source.always(Reply { latency: Duration::from_millis(30), ..Then::Bytes.into() });
@@ -309,7 +309,7 @@ async fn waits_are_told_by_length_and_by_what_was_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_layer_that_is_decoded_from_its_beginning_is_told_apart() {
+async fn a_wait_for_a_streamed_layer_has_its_own_kind() {
     let content = noise(5, size(SMALL));
     let mut packer = Packer::new(Form::ZstdStream);
     let object = packer.object(&content, size(SMALL));
@@ -322,7 +322,7 @@ async fn a_layer_that_is_decoded_from_its_beginning_is_told_apart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_failed_and_what_was_decided_is_in_the_journal() {
+async fn failures_and_decisions_are_in_the_journal() {
     let files = Files::new();
     let (index, _) = files.pack();
     let world = files.world(b"another blob");

@@ -185,7 +185,7 @@ async fn a_silence_of_long_ago_is_no_reason_to_fail_a_reader_early() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn probes_that_are_silent_are_few_whatever_the_number_of_readers() {
+async fn silent_probes_are_few_for_any_number_of_readers() {
     let files = Files::new(600);
     let world = files.world();
     world.source.script([Then::Refuse(Fault::Unavailable).into()]);
@@ -237,7 +237,7 @@ async fn a_read_that_fails_has_had_the_source_asked_since_it_began() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_a_long_outage_readers_share_one_probe_and_are_told_soon() {
+async fn in_a_long_outage_readers_share_one_probe_and_fail_soon() {
     let files = Files::new(200);
     for away in [refused(Duration::from_millis(700)), Then::Never.into()] {
         let world = files.world();
@@ -252,7 +252,7 @@ async fn in_a_long_outage_readers_share_one_probe_and_are_told_soon() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_thousand_readers_are_answered_within_the_promise_whatever_the_source_does() {
+async fn two_thousand_readers_get_an_answer_within_the_deadline_whatever_the_source_does() {
     const READERS: usize = 2_000;
     let files = Files::new(READERS);
     let seconds = Duration::from_secs;
@@ -293,7 +293,7 @@ async fn two_thousand_readers_are_answered_within_the_promise_whatever_the_sourc
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_joined_a_request_that_fails_asks_for_itself() {
+async fn a_reader_that_joined_a_failed_request_makes_its_own() {
     let files = Files::new(1);
     let world = files.world();
     world.source.script([Reply { latency: Duration::from_secs(15), ..Then::Refuse(Fault::Timeout).into() }]);
@@ -322,7 +322,7 @@ async fn the_second_request_of_the_kernel_is_answered_at_once_and_a_later_one_as
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_a_source_holds_no_room_that_others_could_use() {
+async fn a_request_that_waits_for_a_source_holds_no_room() {
     let (dead, alive) = (Files::new(1), Files::with(1_000, 2));
     // Room for one piece.
     let config = Config { host_bytes: 1024, image_bytes: 1024, ..Config::default() };
@@ -341,7 +341,7 @@ async fn who_waits_for_a_source_holds_no_room_that_others_could_use() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_for_a_source_while_another_image_has_the_object() {
+async fn no_reader_waits_for_a_source_while_another_image_has_the_object() {
     let files = Files::new(2);
     let world = files.world();
     world.source.always(refused(Duration::ZERO));

@@ -78,7 +78,7 @@ fn asked_of(world: &World, blob: &[u8]) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_replay_brings_what_the_pack_holds_and_asks_for_nothing_else() {
+async fn a_replay_fetches_the_pack_and_nothing_else() {
     let files = files();
     let (index, pack) = files.pack();
     let world = files.world(&pack);
@@ -108,7 +108,7 @@ async fn a_reader_that_is_ahead_of_the_replay_overtakes_it_and_nothing_comes_twi
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_recorded_start_read_is_not_read_ahead_of_but_whoever_reads_on_is() {
+async fn read_ahead_begins_where_the_recorded_start_ended() {
     let files = files();
     let mut writer = BootWriter::new(Vec::new()).unwrap();
     add(&mut writer, &files.large.0, &files.large.1, 0..512 * KIB);
@@ -131,7 +131,7 @@ async fn what_a_recorded_start_read_is_not_read_ahead_of_but_whoever_reads_on_is
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_here_already_is_not_brought_again() {
+async fn local_frames_are_not_fetched_again() {
     let files = files();
     let (index, pack) = files.pack();
     let world = files.world(&pack);
@@ -146,7 +146,7 @@ async fn what_is_here_already_is_not_brought_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_earlier_process_left_is_not_brought_again() {
+async fn leftovers_of_an_earlier_process_are_not_replayed_again() {
     let files = files();
     let (index, pack) = files.pack();
     let first = files.world(&pack);
@@ -166,7 +166,7 @@ async fn what_an_earlier_process_left_is_not_brought_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pack_that_is_gone_costs_nobody_an_error() {
+async fn a_missing_pack_causes_no_read_error() {
     let files = files();
     let (index, pack) = files.pack();
     let world = files.world(b"another blob");

@@ -27,7 +27,7 @@ fn big(form: Form) -> (Vec<u8>, Digest, tarpon_testkit::source::PackedLayer) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_read_returns_exactly_what_was_asked_for_and_is_clipped_at_the_end() {
+async fn a_read_returns_exactly_the_requested_bytes_and_is_clipped_at_the_end() {
     for form in [Form::Raw, Form::Gzip, Form::Zstd] {
         let (content, object, layer) = big(form);
         let world = World::new(&[&layer]);
@@ -149,7 +149,7 @@ async fn another_source_of_the_same_layer_goes_on_where_the_first_broke_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_gets_its_chunk_before_the_rest_of_the_range_is_here() {
+async fn a_waiter_gets_its_chunk_before_the_rest_of_the_range_arrives() {
     let (content, object, layer) = big(Form::Raw);
     let world = World::new(&[&layer]);
     let pace = Duration::from_millis(100);
@@ -176,7 +176,7 @@ async fn wrong_bytes_are_fetched_once_more_and_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wrong_bytes_twice_are_an_error_and_never_bytes() {
+async fn bytes_that_are_wrong_twice_are_an_error() {
     let (content, object, layer) = big(Form::Gzip);
     let world = World::new(&[&layer]);
     world.source.always(Then::Garbage.into());
@@ -298,7 +298,7 @@ async fn an_object_whose_chunks_match_and_whose_name_does_not_is_poisoned() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_earlier_process_left_is_believed_only_after_its_digest_matched() {
+async fn leftovers_of_an_earlier_process_are_used_only_after_their_digest_matched() {
     let (content, object, layer) = big(Form::Raw);
     let store = MemoryStore::default();
     let first = World::with(&[&layer], store.clone(), Config::default());
@@ -316,7 +316,7 @@ async fn what_an_earlier_process_left_is_believed_only_after_its_digest_matched(
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_earlier_process_left_is_not_read_ahead_again() {
+async fn leftovers_of_an_earlier_process_are_not_read_ahead_again() {
     let content = noise(8, 16 * MIB);
     let mut packer = Packer::new(Form::Raw);
     let object = packer.object(&content, 64 * KIB);
@@ -425,7 +425,7 @@ async fn reads_from_many_threads_end_and_are_right() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_comes_along_and_is_here_already_is_neither_checked_nor_kept_again() {
+async fn local_bytes_of_a_response_are_neither_checked_nor_kept_again() {
     let contents: Vec<Vec<u8>> = (0..3).map(|seed| noise(seed, 40 * KIB)).collect();
     let mut packer = Packer::new(Form::Zstd);
     let objects = packer.shared(&contents.iter().map(Vec::as_slice).collect::<Vec<_>>());
@@ -501,7 +501,7 @@ async fn a_probe_that_is_silent_does_not_hold_up_the_next_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_concerns_one_blob_says_nothing_about_the_source() {
+async fn an_error_of_one_blob_is_no_outage_of_the_source() {
     let (content, object, layer) = big(Form::Raw);
     for fault in [Fault::NotFound, Fault::Denied, Fault::BadData] {
         let world = World::new(&[&layer]);

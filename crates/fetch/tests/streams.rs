@@ -23,7 +23,7 @@ fn layer(form: Form, count: u64) -> (Vec<(Digest, Vec<u8>)>, PackedLayer) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_pass_brings_what_was_asked_for_and_keeps_what_comes_by() {
+async fn one_pass_serves_the_request_and_keeps_everything_before_it() {
     for form in [Form::GzipStream, Form::ZstdStream] {
         let (objects, layer) = layer(form, 50);
         let world = World::new(&[&layer]);
@@ -65,7 +65,7 @@ async fn a_pass_stands_still_for_the_next_reader_and_then_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_that_was_evicted_behind_the_pass_starts_a_new_one() {
+async fn an_object_evicted_after_the_pass_starts_a_new_one() {
     let (objects, layer) = layer(Form::GzipStream, 10);
     let world = World::new(&[&layer]);
     world.read(&objects[9].0, 0, 1).await.unwrap();
@@ -106,14 +106,14 @@ async fn wrong_bytes_are_streamed_once_more() {
 }
 
 #[tokio::test]
-async fn a_slow_stream_goes_on_behind_the_reader_that_gave_up() {
+async fn a_slow_stream_continues_after_its_reader_gave_up() {
     let (objects, layer) = layer(Form::GzipStream, 50);
     let ten = Duration::from_millis(10);
     let config = Config { read_deadline: ten, failure_memo: ten, ..Config::default() };
     let world = World::with(&[&layer], MemoryStore::default(), config);
     world.source.always(Reply { part: 100_000, pace: ten, ..Then::Bytes.into() });
     let (object, content) = &objects[49];
-    assert!(world.read(object, 0, 10).await.unwrap_err().contains("not here after"));
+    assert!(world.read(object, 0, 10).await.unwrap_err().contains("not received within"));
     while world.store.object(object).is_none() {
         tokio::time::sleep(ten).await;
     }
@@ -171,7 +171,7 @@ async fn a_read_that_is_late_for_the_publishing_of_an_object_is_not_late_twice()
     };
     let second = world.read(&object, 0, 10).now_or_never();
     world.store.hold_publishing(false);
-    assert!(late.as_ref().is_err_and(|error| error.contains("not here after")), "{late:?}");
+    assert!(late.as_ref().is_err_and(|error| error.contains("not received within")), "{late:?}");
     assert_eq!(second, Some(late));
     world.until_complete(&object).await;
     assert_eq!(world.read(&object, 0, 10).await.unwrap(), content[..10]);

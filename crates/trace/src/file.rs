@@ -39,16 +39,16 @@ pub enum Problem {
     #[error("there are more than {TOUCHES} touches")]
     TooManyTouches,
     /// The first line is not the header of a trace.
-    #[error("this is no trace: it does not start with the line {{\"tarpon-trace\":{VERSION},…}}")]
+    #[error("not a trace: it does not start with the line {{\"tarpon-trace\":{VERSION},…}}")]
     NoTrace,
     /// The version of the format is not supported.
-    #[error("version {0} is not known, only {VERSION} is")]
+    #[error("unknown version {0}; only {VERSION} is supported")]
     Version(u64),
     /// The line is not valid JSON, or not of the expected form.
     #[error("{0}")]
     Json(String),
     /// The range is empty or outside of the object.
-    #[error("{start}..{end} is no range of an object of {size} bytes")]
+    #[error("{start}..{end} is not a range of an object of {size} bytes")]
     Range {
         /// Its start.
         start: u64,

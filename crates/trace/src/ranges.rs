@@ -45,7 +45,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_new_is_what_a_row_of_bits_says(adds in prop::collection::vec((0_u64..64, 0_u64..64), 0..24)) {
+        fn added_ranges_agree_with_a_bit_set(adds in prop::collection::vec((0_u64..64, 0_u64..64), 0..24)) {
             let mut bits = [false; 64];
             let mut ranges = Ranges::default();
             for (start, end) in adds {

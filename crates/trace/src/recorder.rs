@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_not_touched_before_is_noted() {
+    fn only_untouched_ranges_are_recorded() {
         let (recorder, object) = (Recorder::new(), Digest::of(b"a"));
         for (at, range) in [(0, 10..20), (100, 10..20), (200, 0..30), (300, 5..25), (400, 90..200), (500, 50..50)] {
             recorder.touch_at(millis(at), object, 100, range, DEMAND, millis(1));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_that_is_full_says_so_and_can_still_be_read() {
+    fn a_full_trace_is_marked_and_can_still_be_read() {
         let (recorder, object, size) = (Recorder::new(), Digest::of(b"a"), 4 * TOUCHES as u64);
         let touch = |at| recorder.touch_at(millis(0), object, size, 2 * at..2 * at + 1, DEMAND, Duration::ZERO);
         (0..TOUCHES as u64).for_each(touch);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_a_day_is_no_start_any_more() {
+    fn touches_after_a_day_do_not_belong_to_the_start() {
         let recorder = Recorder::new();
         recorder.touch_at(LONGEST + millis(1), Digest::of(b"a"), 10, 0..10, DEMAND, Duration::ZERO);
         let trace = recorder.finish(header());

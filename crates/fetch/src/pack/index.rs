@@ -97,28 +97,28 @@ impl BootIndex {
     /// their blob, pieces that decode to more than a chunk may.
     pub fn read(bytes: &[u8]) -> Result<Self, InvalidBootIndex> {
         let invalid = InvalidBootIndex;
-        let rest = bytes.strip_prefix(MAGIC).ok_or(invalid("its first bytes are others"))?;
-        let (header, rest) = rest.split_first_chunk::<52>().ok_or(invalid("it is cut short"))?;
+        let rest = bytes.strip_prefix(MAGIC).ok_or(invalid("wrong magic"))?;
+        let (header, rest) = rest.split_first_chunk::<52>().ok_or(invalid("it is truncated"))?;
         let mut header = Fields(header);
         let blob = Blob { digest: Digest::from_bytes(header.take()), size: u64::from_le_bytes(header.take()) };
         let [frames, pieces, named] = [(); 3].map(|()| u32::from_le_bytes(header.take()) as usize);
         if frames > BOOT_FRAMES || pieces > BOOT_PIECES || named > PROFILE_BYTES || blob.size > limits::BLOB_BYTES {
-            return Err(invalid("it counts more than there may be"));
+            return Err(invalid("a count or the size of the blob is over its limit"));
         }
         let (frames, rest) = rest.split_at_checked(frames * FRAME).ok_or(invalid("frames are missing"))?;
         let (pieces, profile) = rest.split_at_checked(pieces * PIECE).ok_or(invalid("pieces are missing"))?;
         if profile.len() != named {
-            return Err(invalid("it is cut short or too long"));
+            return Err(invalid("its length does not match its counts"));
         }
-        let profile = str::from_utf8(profile).map_err(|_| invalid("its profile has no name"))?.to_owned();
+        let profile = str::from_utf8(profile).map_err(|_| invalid("the name of its profile is not UTF-8"))?.to_owned();
         let mut pieces = pieces.as_chunks::<PIECE>().0.iter().map(piece);
         let frames = frames.as_chunks::<FRAME>().0.iter().map(|described| frame(described, &mut pieces));
         let frames: Vec<BootFrame> = frames.collect::<Result<_, _>>()?;
         if pieces.next().is_some() {
-            return Err(invalid("pieces are in no frame"));
+            return Err(invalid("more pieces than its frames have"));
         }
         if frames.iter().map(|frame| u64::from(frame.length)).sum::<u64>() != blob.size {
-            return Err(invalid("its frames are not its blob"));
+            return Err(invalid("its frames do not add up to its blob"));
         }
         Ok(Self { profile, blob, frames })
     }
@@ -140,14 +140,14 @@ fn frame(described: &[u8; FRAME], pieces: &mut impl Iterator<Item = BootPiece>) 
     let [length, count] = [(); 2].map(|()| u32::from_le_bytes(fields.take()));
     let pieces: Vec<BootPiece> = pieces.take(count as usize).collect();
     if pieces.len() != count as usize || pieces.is_empty() {
-        return Err(InvalidBootIndex("a frame holds other pieces than it says"));
+        return Err(InvalidBootIndex("a frame has no pieces, or fewer than it states"));
     }
     let decoded: u64 = pieces.iter().map(|piece| u64::from(piece.length)).sum();
     if length == 0 || u64::from(length) > limits::CHUNK_ENCODED_BYTES || decoded > limits::CHUNK_BYTES {
-        return Err(InvalidBootIndex("a frame is too large"));
+        return Err(InvalidBootIndex("the size of a frame is out of bounds"));
     }
     if pieces.iter().any(|piece| piece.length == 0 || piece.offset > limits::FILE_BYTES) {
-        return Err(InvalidBootIndex("a piece lies in no object"));
+        return Err(InvalidBootIndex("a piece is empty or outside of any object"));
     }
     Ok(BootFrame { length, pieces })
 }

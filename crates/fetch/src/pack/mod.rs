@@ -5,9 +5,7 @@
 
 mod index;
 pub(crate) mod places;
-pub(crate) mod replay;
 mod write;
 
 pub use index::{BOOT_FRAMES, BOOT_PIECES, BootFrame, BootIndex, BootPiece, InvalidBootIndex, PROFILE_BYTES};
-pub use replay::{REPLAY_FIRST_BYTES, REPLAY_MOST_BYTES, REPLAY_REQUESTS};
 pub use write::{BootWriter, FRAME_BYTES};

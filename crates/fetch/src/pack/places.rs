@@ -43,13 +43,13 @@ impl Pack {
         let mut offset = 0;
         // An honest pack has each chunk once and costs one look-up of the next chunk. A pack that repeats objects costs no more
         // than that.
-        let mut looks = table.chunk_count().saturating_mul(2);
+        let mut lookups = table.chunk_count().saturating_mul(2);
         for (number, described) in (0_u32..).zip(&index.frames) {
             let length = u64::from(described.length);
             if length == 0 || offset + length > index.blob.size {
                 break; // no blob has such a frame, nor those behind it
             }
-            let mut chunks = members(described, table, &mut looks);
+            let mut chunks = members(described, table, &mut lookups);
             chunks.retain(|chunk| *places.entry(chunk.number).or_insert(number) == number);
             frames.push(Frame { offset, length, chunks });
             offset += length;
@@ -114,7 +114,7 @@ impl Pack {
 }
 
 /// The chunks that are completely inside a frame.
-fn members(frame: &BootFrame, table: &ChunkTable<Bytes>, looks: &mut u32) -> Vec<Member> {
+fn members(frame: &BootFrame, table: &ChunkTable<Bytes>, lookups: &mut u32) -> Vec<Member> {
     let mut start = 0;
     let mut members = Vec::new();
     for piece in &frame.pieces {
@@ -123,8 +123,8 @@ fn members(frame: &BootFrame, table: &ChunkTable<Bytes>, looks: &mut u32) -> Vec
         let first = object.as_ref().and_then(|object| table.chunk_at(object, piece.offset));
         let numbers = first.zip(object).map_or(0..0, |(first, object)| first..object.chunks.end);
         for number in numbers {
-            let (Some(entry), Some(left)) = (table.chunk(number), looks.checked_sub(1)) else { break };
-            *looks = left;
+            let (Some(entry), Some(left)) = (table.chunk(number), lookups.checked_sub(1)) else { break };
+            *lookups = left;
             let chunk = entry.chunk;
             if chunk.object_offset.saturating_add(chunk.size) > end {
                 break;

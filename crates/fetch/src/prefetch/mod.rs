@@ -1,6 +1,6 @@
 //! Prefetching: fetches bytes before a reader requests them. One policy decides for all prefetchers.
 //!
-//! Six prefetchers share the link with readers. None of them knows the others: each checks with [`Prefetch`] before each [`Step`].
+//! Six prefetchers share the link with readers. None of them knows the others: each checks with [`policy::Prefetch`] before each [`rules::Step`].
 //! The rules are the table below, which `rules.rs` holds as data. A new prefetcher is one variant and one row there.
 //!
 //! | prefetcher | does not begin | sends no first request | sends no later request | lane | bytes, requests at a time |
@@ -19,9 +19,12 @@
 //! Readers come first in every row: the lanes (`lanes.rs`) pause the requests of prefetchers while a reader's request is on the
 //! wire, and give demand room of its own. The policy never holds up a reader's request: that is the part of `gate.rs` and `lanes.rs`.
 
-mod policy;
-mod rules;
-
-pub(crate) use policy::{Downloading, Facts, Predicting, Prefetch};
-pub use rules::Background;
-pub(crate) use rules::{Prefetcher, Step};
+pub(crate) mod allowance;
+pub(crate) mod governor;
+pub(crate) mod hints;
+mod neighbours;
+mod open_requests;
+pub(crate) mod policy;
+pub(crate) mod read_ahead;
+pub(crate) mod replay;
+pub(crate) mod rules;

@@ -7,12 +7,12 @@ use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 
 use super::rules::{Obstacle, Prefetcher, Step};
-use crate::allowance::Allowance;
 use crate::breaker::Breaker;
 use crate::bypass::Bypass;
-use crate::governor::state::Governor;
 use crate::lanes::Lanes;
 use crate::pack::places::Pack;
+use crate::prefetch::allowance::Allowance;
+use crate::prefetch::governor::state::Governor;
 
 /// The state that the rules look at.
 pub(crate) struct Facts {

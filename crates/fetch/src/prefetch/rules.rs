@@ -77,7 +77,7 @@ impl fmt::Display for Obstacle {
             Self::PredictionRuns => "a boot pack or hints are being fetched",
             Self::DownloadRuns => "the rest of the image is being fetched",
             Self::DemandOnWire => "a reader's request is on the wire",
-            Self::ReadersQuiet => "no reader has waited for it for a while",
+            Self::ReadersQuiet => "no reader has waited for a while",
         })
     }
 }

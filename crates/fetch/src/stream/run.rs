@@ -6,10 +6,10 @@ use super::pass::{Joined, Pass, PassKey};
 use super::walker::{self, Step, Walker};
 use crate::error::PieceError;
 use crate::flight::{Flight, RequestFlights};
-use crate::host::Host;
+use crate::host::FetchHost;
 use crate::image::Image;
 
-impl Host {
+impl FetchHost {
     /// Completes the one flight of a request by passes through its layer.
     pub(crate) async fn fly_by_stream(self: &Arc<Self>, flights: &RequestFlights, flight: &Arc<Flight>) {
         // Starting over is expensive: the request continues for later readers even if this one gives up.
@@ -96,7 +96,7 @@ impl Host {
 
 /// Ends the pass however its task ends.
 struct Ending {
-    host: Arc<Host>,
+    host: Arc<FetchHost>,
     pass: Arc<Pass>,
     key: PassKey,
     error: PieceError,

@@ -15,7 +15,7 @@ use crate::chunk::PieceChunk;
 use crate::decode::Decoded;
 use crate::error::PieceError;
 use crate::flight::Flight;
-use crate::host::Host;
+use crate::host::FetchHost;
 use crate::ids::PieceKey;
 use crate::image::Image;
 use crate::object::Object;
@@ -27,7 +27,7 @@ const STEP_BYTES: usize = 1 << 20;
 
 /// The position of a pass.
 pub(crate) struct Walker {
-    host: Arc<Host>,
+    host: Arc<FetchHost>,
     pass: Arc<Pass>,
     image: Arc<Image>,
     layer: u16,
@@ -49,7 +49,7 @@ pub(crate) enum Step {
 
 impl Walker {
     pub(crate) async fn open(
-        host: &Arc<Host>,
+        host: &Arc<FetchHost>,
         pass: &Arc<Pass>,
         first: &Flight,
         source: &Arc<Image>,
@@ -223,7 +223,7 @@ enum Sink {
 }
 
 impl Sink {
-    fn open(host: &Host, image: &Arc<Image>, chunk: &PieceChunk) -> Result<Self, StoreError> {
+    fn open(host: &FetchHost, image: &Arc<Image>, chunk: &PieceChunk) -> Result<Self, StoreError> {
         if chunk.is_whole_object() {
             return Ok(Self::Whole(host.store.writer(chunk.size)?));
         }
@@ -242,7 +242,7 @@ impl Sink {
     }
 
     /// Completes the write after the chunk's digest matched.
-    fn finish(self, host: &Arc<Host>, proof: Verified<()>) -> Result<(), StoreError> {
+    fn finish(self, host: &Arc<FetchHost>, proof: Verified<()>) -> Result<(), StoreError> {
         match self {
             Self::Whole(writer) => writer.publish(proof),
             Self::Part(spool) => {

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_and_sizes_are_rounded_to_what_a_person_reads() {
+    fn times_and_sizes_are_rounded_for_display() {
         let sizes = [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (128 << 10, "128 KiB"), (5 << 30, "5 GiB")];
         for (bytes, text) in sizes {
             assert_eq!(size(bytes), text);

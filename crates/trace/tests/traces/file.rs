@@ -36,7 +36,7 @@ fn a_file_is_lines_of_json_and_reads_back_as_it_was() {
 }
 
 #[test]
-fn what_is_optional_may_be_missing_and_what_is_unknown_is_passed_over() {
+fn optional_fields_may_be_missing_and_unknown_ones_are_ignored() {
     let text =
         format!(r#"{{"profile":"p","later":[1,{{}}],"manifest":"{}","image":"i","tarpon-trace":1}}"#, id("manifest"));
     let expected =

@@ -79,7 +79,7 @@ proptest! {
 }
 
 #[test]
-fn what_belongs_to_one_start_is_left_out_and_hints_are_kept() {
+fn a_merge_omits_data_of_a_single_start_and_keeps_hints() {
     let first = trace([read("/b", "layer", 10, 0..10, 5, Origin::Demand, 70)]);
     let mut second = trace([read("/b", "other", 10, 0..10, 4, Origin::Local, 0)]);
     second.touches[0].path = Some("/a".to_owned());
@@ -100,7 +100,7 @@ fn traces_that_contradict_each_other_have_no_union() {
 }
 
 #[test]
-fn a_part_that_is_not_complete_makes_a_whole_that_is_not() {
+fn an_incomplete_part_makes_an_incomplete_merge() {
     let (whole, mut part) = (trace([]), trace([]));
     part.header.truncated = true;
     assert!(merge(&[whole.clone(), part]).expect("merged").header.truncated);

@@ -89,7 +89,7 @@ fn a_large_start_is_one_page() {
 }
 
 #[test]
-fn what_a_name_says_stays_text() {
+fn a_name_stays_text() {
     let mut hostile = small();
     hostile.header.image = "</text><script>alert(1)</script>".to_owned();
     hostile.header.command = vec!["a\0b\x1b[2J".to_owned()];

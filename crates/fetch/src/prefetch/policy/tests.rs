@@ -14,11 +14,11 @@ use crate::breaker::{Attempt, Breaker};
 use crate::bypass::Bypass;
 use crate::config::Config;
 use crate::error::PieceError;
-use crate::governor::state::StallGuard;
 use crate::journal::Journal;
 use crate::lanes::{Lane, Lanes, Priority};
 use crate::pack::places::Pack;
 use crate::pack::{BootFrame, BootIndex, BootPiece};
+use crate::prefetch::governor::state::StallGuard;
 
 /// The chunk that the boot pack of these tests has.
 const IN_PACK: u32 = 0;

@@ -11,13 +11,14 @@ use tarpon_layer::{Codec, ObjectId, Place};
 use tarpon_oci::Digest;
 
 use crate::chunk::PieceChunk;
-use crate::host::Host;
+use crate::host::FetchHost;
 use crate::image::Image;
-use crate::pack::replay::{REPLAY_FIRST_BYTES, REPLAY_MOST_BYTES};
 use crate::pieces::piece_in_layer;
 use crate::plan::{self, Piece};
-use crate::prefetch::{Predicting, Prefetcher, Step};
-use crate::under_way::UnderWay;
+use crate::prefetch::open_requests::OpenRequests;
+use crate::prefetch::policy::Predicting;
+use crate::prefetch::replay::{REPLAY_FIRST_BYTES, REPLAY_MOST_BYTES};
+use crate::prefetch::rules::{Prefetcher, Step};
 
 /// Encoded bytes that hints fetch of one image. A start waits for the bytes it touches first, which are fewer, and a landmark at
 /// the end of a large layer must not turn a lazy mount into a download.
@@ -93,13 +94,13 @@ impl Image {
     }
 }
 
-impl Host {
+impl FetchHost {
     /// Fetches what the hints lead to, in their order, behind what readers wait for.
     pub(crate) async fn follow(self: Arc<Self>, image: Arc<Image>, hints: Vec<Hint>) {
         let _guard = Predicting::begin(&image.prefetch);
         let of = image.clone();
         let Ok(numbers) = self.runtime.spawn_blocking(move || Arc::new(of.hinted(&hints))).await else { return };
-        let (mut next, mut most, mut under_way) = (0, REPLAY_FIRST_BYTES, UnderWay::default());
+        let (mut next, mut most, mut open_requests) = (0, REPLAY_FIRST_BYTES, OpenRequests::default());
         let step = |next| if next == 0 { Step::First } else { Step::Next };
         while next < numbers.len() && image.prefetch.may(Prefetcher::Hints, step(next)) {
             // Accesses the disk, and may hash local bytes.
@@ -108,11 +109,11 @@ impl Host {
             let Ok((runs, after)) = segment else { return };
             (next, most) = (after, (most * 2).min(REPLAY_MOST_BYTES));
             for run in runs {
-                under_way.fewer_than(REQUESTS).await;
-                self.bring(run, Prefetcher::Hints, &mut under_way);
+                open_requests.fewer_than(REQUESTS).await;
+                self.request_pieces(run, Prefetcher::Hints, &mut open_requests);
             }
         }
-        under_way.end().await;
+        open_requests.end().await;
     }
 
     /// The missing chunks from `next` on, about `most` bytes of them, as requests in the order of the first of their pieces, and

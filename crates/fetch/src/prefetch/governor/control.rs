@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use super::decide::{Decision, Measurements};
-use crate::host::Host;
+use crate::host::FetchHost;
 use crate::image::Image;
 use crate::journal::Event;
-use crate::prefetch::{Downloading, Prefetcher, Step};
+use crate::prefetch::policy::Downloading;
+use crate::prefetch::rules::{Prefetcher, Step};
 
-impl Host {
+impl FetchHost {
     /// Decides what to do about the rest of an image after one of its readers had to wait. Does not wait.
     pub(crate) fn govern(self: &Arc<Self>, image: &Arc<Image>) {
         if image.governor.decide().0 == Decision::Lazy {
@@ -28,10 +29,10 @@ impl Host {
         }
         match decision {
             Decision::Lazy | Decision::Count => {}
-            Decision::Measure => self.bring_one(image).await,
+            Decision::Measure => self.measure_link(image).await,
             Decision::Whole => {
                 announce(image, &measured);
-                self.bring_rest(image).await;
+                self.download_rest(image).await;
             }
         }
     }
@@ -47,9 +48,8 @@ fn decide(image: &Image) -> (Decision, Measurements) {
 /// Reports a whole download: in the counters, in the journal and in the log.
 fn announce(image: &Image, measured: &Measurements) {
     image.tally.add(|counters| &counters.whole_downloads, 1);
-    tracing::info!(image = %image.name, "the rest of the image is brought whole: {measured}");
-    image.journal.note(Event::Switched {
-        to: "the rest of the image is brought whole".to_owned(),
-        reason: measured.to_string(),
-    });
+    tracing::info!(image = %image.name, "the rest of the image is downloaded: {measured}");
+    image
+        .journal
+        .note(Event::Switched { to: "the rest of the image is downloaded".to_owned(), reason: measured.to_string() });
 }

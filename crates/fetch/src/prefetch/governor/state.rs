@@ -61,7 +61,7 @@ impl Governor {
     }
 
     /// Bytes arrived that no reader waited for.
-    pub(crate) fn came_along(&self, bytes: usize) {
+    pub(crate) fn neighbour_arrived(&self, bytes: usize) {
         self.state.lock().is_here(bytes as u64);
     }
 

@@ -4,15 +4,15 @@ use parking_lot::Mutex;
 
 /// The neighbours (`neighbours.rs`) that one image may fetch: at most half as many bytes as readers' own pieces.
 #[derive(Default)]
-pub(crate) struct Allowance(Mutex<Account>);
+pub(crate) struct Allowance(Mutex<Balance>);
 
 #[derive(Default)]
-struct Account {
+struct Balance {
     demanded: u64,
     given: u64,
 }
 
-impl Account {
+impl Balance {
     fn left(&self) -> u64 {
         (self.demanded / 2).saturating_sub(self.given)
     }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use tarpon_layer::{Codec, Place};
 
-use crate::host::Host;
+use crate::host::FetchHost;
 use crate::image::Image;
 
 /// Chunks that one count looks up: each is a disk access, and this number takes a quarter of a second. A larger image is sampled.
-const LOOKS: u64 = 32_768;
+const LOOKUPS: u64 = 32_768;
 
-impl Host {
+impl FetchHost {
     /// Counts the missing bytes on another thread.
     pub(super) async fn count_missing(self: &Arc<Self>, image: &Arc<Image>) {
         let (host, of) = (self.clone(), image.clone());
@@ -21,9 +21,9 @@ impl Host {
     }
 
     /// Encoded bytes whose objects are not in the store by name: a partial object counts as missing. Of an image with more than
-    /// [`LOOKS`] chunks, every n-th is looked up and represents the others.
+    /// [`LOOKUPS`] chunks, every n-th is looked up and represents the others.
     fn missing(&self, image: &Image) -> u64 {
-        let every = u64::from(image.table.chunk_count()).div_ceil(LOOKS).max(1);
+        let every = u64::from(image.table.chunk_count()).div_ceil(LOOKUPS).max(1);
         let (mut seen, mut missing) = (0_u64, 0_u64);
         for layer in (0..image.table.layer_count()).filter(|layer| !image.is_distrusted(*layer)) {
             let mut before = None;

@@ -6,15 +6,15 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::task::JoinHandle;
 
-use crate::host::Host;
+use crate::host::FetchHost;
 use crate::plan::Piece;
-use crate::prefetch::Prefetcher;
+use crate::prefetch::rules::Prefetcher;
 
 /// Requests under way. They continue when this is dropped.
 #[derive(Default)]
-pub(crate) struct UnderWay(FuturesUnordered<JoinHandle<()>>);
+pub(crate) struct OpenRequests(FuturesUnordered<JoinHandle<()>>);
 
-impl UnderWay {
+impl OpenRequests {
     /// Waits until there are fewer than `most`.
     pub(crate) async fn fewer_than(&mut self, most: usize) {
         while self.0.len() >= most {
@@ -28,10 +28,15 @@ impl UnderWay {
     }
 }
 
-impl Host {
+impl FetchHost {
     /// Requests those of the pieces that are not being fetched yet.
-    pub(crate) fn bring(self: &Arc<Self>, pieces: Vec<Piece>, prefetcher: Prefetcher, under_way: &mut UnderWay) {
+    pub(crate) fn request_pieces(
+        self: &Arc<Self>,
+        pieces: Vec<Piece>,
+        prefetcher: Prefetcher,
+        open_requests: &mut OpenRequests,
+    ) {
         let planned = self.flights.plan_missing(pieces, |new| self.plan_requests(new, prefetcher.lane()));
-        under_way.0.extend(self.start(planned));
+        open_requests.0.extend(self.start(planned));
     }
 }

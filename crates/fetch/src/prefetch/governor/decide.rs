@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_of_every_small_file_gets_the_rest_before_he_is_a_third_through() {
+    fn a_reader_of_every_small_file_gets_the_rest_after_a_third_at_most() {
         // 3,000 files of 30 KB.
         let after = |files: u32| {
             let (brought, total) = (30_000 * u64::from(files), 90_000_000);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_reads_large_files_at_the_speed_of_the_link_rents_nothing() {
+    fn a_reader_of_large_files_at_the_speed_of_the_link_pays_no_rent() {
         let seconds = 60;
         let reader = at_100_mbit(Duration::from_secs(seconds), 500, 12_500_000 * seconds, MIB);
         assert_eq!(decide(&reader), Decision::Lazy);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_found_out_first() {
+    fn unknown_figures_are_measured_first() {
         let known = at_100_mbit(Duration::from_secs(20), 900, MIB, 100 * MIB);
         assert_eq!(decide(&known), Decision::Whole);
         assert_eq!(decide(&Measurements { missing: None, ..known }), Decision::Count);

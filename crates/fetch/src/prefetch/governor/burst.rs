@@ -75,7 +75,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn two_who_wait_at_once_count_once() {
+    fn two_readers_that_wait_at_once_count_once() {
         let (mut burst, start) = (Burst::default(), Instant::now());
         burst.begin(start);
         burst.begin(start + SECOND);
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_waits_for_a_twentieth_of_its_time_never_comes_to_anything() {
+    fn a_program_that_waits_for_a_twentieth_of_its_time_never_triggers_a_download() {
         let (mut burst, mut now) = (Burst::default(), Instant::now());
         for _ in 0..1_000 {
             burst.begin(now);

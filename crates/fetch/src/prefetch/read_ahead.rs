@@ -85,12 +85,12 @@ mod tests {
     }
 
     #[test]
-    fn reads_far_apart_ask_for_nothing_ahead() {
+    fn distant_reads_cause_no_read_ahead() {
         assert!(reads((0..50).map(|i| (i * 7919 % 50) * 4 * 1024 * KIB), 128 * KIB).is_empty());
     }
 
     #[test]
-    fn one_read_asks_for_nothing_ahead() {
+    fn one_read_causes_no_read_ahead() {
         assert!(reads([0], 128 * KIB).is_empty());
     }
 
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_fetched_ahead_is_at_most_half_of_what_was_read() {
+    fn read_ahead_is_at_most_half_of_the_sequence() {
         let mut sequence = Sequence::default();
         for i in 0..4096 {
             let end = (i + 1) * 32 * KIB;
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_asked_for_past_the_end() {
+    fn nothing_is_requested_past_the_end() {
         let mut sequence = Sequence::default();
         let size = 1024 * KIB;
         for i in 0..8 {

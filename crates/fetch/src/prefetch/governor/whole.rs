@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use super::state::LayerPosition;
 use crate::chunk;
-use crate::host::Host;
+use crate::host::FetchHost;
 use crate::image::Image;
 use crate::pieces::{piece_in_layer, placed};
 use crate::plan::Piece;
-use crate::prefetch::{Prefetcher, Step};
-use crate::under_way::UnderWay;
+use crate::prefetch::open_requests::OpenRequests;
+use crate::prefetch::rules::{Prefetcher, Step};
 
 /// Requests at a time: while one ends, the round trips of the others are under way.
 const REQUESTS: usize = 4;
@@ -18,16 +18,16 @@ const LEAST_BYTES: u64 = 1 << 20;
 /// A request covers the bytes that the link transfers in this many round trips. Together with [`REQUESTS`] this hides the round trips.
 const ROUND_TRIPS: u64 = 8;
 /// Chunks that one request looks up: each may be a disk access, and the check whether to go on runs between requests.
-const LOOKS: usize = 16_384;
+const LOOKUPS: usize = 16_384;
 
-impl Host {
+impl FetchHost {
     /// Fetches one request's worth, to measure the rate.
-    pub(super) async fn bring_one(self: &Arc<Self>, image: &Arc<Image>) {
+    pub(super) async fn measure_link(self: &Arc<Self>, image: &Arc<Image>) {
         if let Some((pieces, next)) = self.next_segment(image).await {
             image.governor.continue_at(next);
-            let mut under_way = UnderWay::default();
-            self.bring(pieces, Prefetcher::WholeImage, &mut under_way);
-            under_way.end().await;
+            let mut open_requests = OpenRequests::default();
+            self.request_pieces(pieces, Prefetcher::WholeImage, &mut open_requests);
+            open_requests.end().await;
         } else {
             image.governor.is_all_here();
         }
@@ -35,8 +35,8 @@ impl Host {
 
     /// Fetches missing bytes until none are left, readers have been quiet, or the store or the source pauses. A reader that waits
     /// again finds the account unchanged, and the download continues from where it stopped.
-    pub(super) async fn bring_rest(self: &Arc<Self>, image: &Arc<Image>) {
-        let mut under_way = UnderWay::default();
+    pub(super) async fn download_rest(self: &Arc<Self>, image: &Arc<Image>) {
+        let mut open_requests = OpenRequests::default();
         let why = loop {
             if let Some(obstacle) = image.prefetch.obstacle(Prefetcher::WholeImage, Step::Next) {
                 break obstacle.to_string();
@@ -46,10 +46,10 @@ impl Host {
                 break "everything is local".to_owned();
             };
             image.governor.continue_at(next);
-            self.bring(pieces, Prefetcher::WholeImage, &mut under_way);
-            under_way.fewer_than(REQUESTS).await;
+            self.request_pieces(pieces, Prefetcher::WholeImage, &mut open_requests);
+            open_requests.fewer_than(REQUESTS).await;
         };
-        under_way.end().await;
+        open_requests.end().await;
         tracing::info!(image = %image.name, "the whole download ended: {why}");
     }
 
@@ -72,7 +72,7 @@ impl Host {
         from: LayerPosition,
         most: u64,
     ) -> Option<(Vec<Piece>, LayerPosition)> {
-        let (mut pieces, mut room, mut looks) = (Vec::<Piece>::new(), 0_u64, 0);
+        let (mut pieces, mut room, mut lookups) = (Vec::<Piece>::new(), 0_u64, 0);
         let mut start = from.offset;
         for layer in from.layer..image.table.layer_count() {
             let mut taken = None;
@@ -82,10 +82,10 @@ impl Host {
                 if taken == Some(offset) {
                     continue; // it comes with the piece
                 }
-                looks += 1;
+                lookups += 1;
                 let here = LayerPosition { layer, offset };
                 // However many chunks share one place, the next request must begin behind it.
-                if looks > LOOKS && here > from {
+                if lookups > LOOKUPS && here > from {
                     return Some((pieces, here));
                 }
                 if !self.lacks(image, &chunk) {

@@ -14,11 +14,11 @@ use crate::body::Body;
 use crate::chunk;
 use crate::config::ALONG_STALL_SHARE;
 use crate::flight::Flight;
-use crate::governor::link::Link;
-use crate::host::Host;
+use crate::host::FetchHost;
 use crate::pieces::{piece_in_layer, placed};
 use crate::plan::Piece;
-use crate::prefetch::{Prefetcher, Step};
+use crate::prefetch::governor::link::Link;
+use crate::prefetch::rules::{Prefetcher, Step};
 
 /// Most bytes that come along with one piece: a link of 100 Mbit/s transfers them in 80 ms.
 const MOST_BYTES: u64 = 1 << 20;
@@ -28,7 +28,7 @@ const MOST_MEMORY: u64 = 4 << 20;
 /// of indexing a layer of 12,700 files (35 MB/s). Behind a round trip of 1 ms the processor is the bottleneck.
 const WORK_RATE: u64 = 16 << 20;
 /// Chunks that are looked up behind one piece: each is a disk access of some microseconds, before the request is sent.
-const LOOKS: usize = 64;
+const LOOKUPS: usize = 64;
 
 /// Bytes that the link and the processor can handle during a round trip. None before the link is known.
 fn in_a_round_trip(link: &Link) -> u64 {
@@ -37,7 +37,7 @@ fn in_a_round_trip(link: &Link) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX).min(MOST_BYTES)
 }
 
-impl Host {
+impl FetchHost {
     /// The neighbours to fetch behind these pieces, if a reader has to wait for them.
     pub(crate) fn neighbours(&self, pieces: &[Piece]) -> Vec<Piece> {
         let [piece] = pieces else { return Vec::new() };
@@ -61,7 +61,7 @@ impl Host {
         let (image, mut end, mut memory) = (&piece.image, piece.range().end, 0);
         let (last, mut taken) = (end.saturating_add(most), piece.key.offset);
         let mut found: Vec<Piece> = Vec::new();
-        for number in image.table.by_place(piece.layer, taken + 1..last).take(LOOKS) {
+        for number in image.table.by_place(piece.layer, taken + 1..last).take(LOOKUPS) {
             let Some((file, offset)) = placed(image, number).filter(|(chunk, _)| chunk.is_whole_object()) else {
                 break;
             };
@@ -87,11 +87,11 @@ impl Host {
 
     /// Settles neighbours as their bytes arrive, after the pieces that the request was made for. Wrong or missing ones are
     /// requested again by the next reader.
-    pub(crate) async fn bring_along(self: &Arc<Self>, mut body: Body, neighbours: &[Arc<Flight>]) {
-        body.nobody_waits(self.config.stall_limit / ALONG_STALL_SHARE);
+    pub(crate) async fn take_neighbours(self: &Arc<Self>, mut body: Body, neighbours: &[Arc<Flight>]) {
+        body.set_stall_limit(self.config.stall_limit / ALONG_STALL_SHARE);
         for flight in neighbours {
             let Ok(bytes) = body.take(flight.piece.range(), flight.lane).await else { return };
-            flight.piece.image.governor.came_along(bytes.len());
+            flight.piece.image.governor.neighbour_arrived(bytes.len());
             let _is_wrong = self.clone().settle(flight.clone(), bytes, false).await;
         }
     }

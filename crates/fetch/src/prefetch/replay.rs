@@ -5,14 +5,15 @@
 
 use std::sync::Arc;
 
-use super::places::Pack;
-use crate::host::Host;
+use crate::host::FetchHost;
 use crate::image::Image;
 use crate::journal::Event;
+use crate::pack::places::Pack;
 use crate::pieces::piece_in_frame;
 use crate::plan::Piece;
-use crate::prefetch::{Predicting, Prefetcher, Step};
-use crate::under_way::UnderWay;
+use crate::prefetch::open_requests::OpenRequests;
+use crate::prefetch::policy::Predicting;
+use crate::prefetch::rules::{Prefetcher, Step};
 
 /// The first request: small, so that what a start touches first does not wait for what it touches later.
 pub const REPLAY_FIRST_BYTES: u64 = 256 << 10;
@@ -21,12 +22,12 @@ pub const REPLAY_MOST_BYTES: u64 = 2 << 20;
 /// Requests at a time: while one ends, the next one's round trip is under way.
 pub const REPLAY_REQUESTS: usize = 2;
 
-impl Host {
+impl FetchHost {
     /// Fetches all frames of the pack that contain anything missing.
     pub(crate) async fn replay(self: Arc<Self>, image: Arc<Image>, pack: Arc<Pack>) {
         let _guard = Predicting::begin(&image.prefetch);
         image.journal.note(Event::PackBegan { bytes: pack.bytes() });
-        let mut under_way = UnderWay::default();
+        let mut open_requests = OpenRequests::default();
         let (mut next, mut most) = (0, REPLAY_FIRST_BYTES);
         let step = |next| if next == 0 { Step::First } else { Step::Next };
         while next < pack.frames() && image.prefetch.may(Prefetcher::BootPack, step(next)) {
@@ -35,10 +36,10 @@ impl Host {
             let segment = self.runtime.spawn_blocking(move || host.segment(&of.0, &of.1, from, most)).await;
             let Ok((pieces, after)) = segment else { return };
             (next, most) = (after, (most * 2).min(REPLAY_MOST_BYTES));
-            self.bring(pieces, Prefetcher::BootPack, &mut under_way);
-            under_way.fewer_than(REPLAY_REQUESTS).await;
+            self.request_pieces(pieces, Prefetcher::BootPack, &mut open_requests);
+            open_requests.fewer_than(REPLAY_REQUESTS).await;
         }
-        under_way.end().await;
+        open_requests.end().await;
         if !pack.is_given_up() {
             image.journal.note(Event::PackEnded);
         }
