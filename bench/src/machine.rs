@@ -161,7 +161,7 @@ pub(super) fn server(tarpon: &Path, store: &Path) -> Option<u32> {
 }
 
 /// Resources that a process holds.
-pub(super) struct Held {
+pub(super) struct Resources {
     /// Peak memory so far, in bytes.
     pub(super) peak: u64,
     /// Current memory: all resident pages, those without a file, and all with shared pages counted proportionally.
@@ -171,7 +171,7 @@ pub(super) struct Held {
     pub(super) descriptors: u64,
 }
 
-impl Held {
+impl Resources {
     pub(super) fn by(pid: u32) -> Option<Self> {
         let process = PathBuf::from(format!("/proc/{pid}"));
         let status = fs::read_to_string(process.join("status")).ok()?;
@@ -212,10 +212,11 @@ pub(super) fn description(programs: &[&Path]) -> serde_json::Value {
 
 /// The version that a program prints; if it prints none, the digest of its file. `None` if it does not exist.
 fn version(program: &Path) -> Option<String> {
-    let said = Command::new(program).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output();
-    let said = said.ok().filter(|output| output.status.success()).map(|output| output.stdout).unwrap_or_default();
-    let said = String::from_utf8_lossy(&said).lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned);
-    said.or_else(|| {
+    let printed = Command::new(program).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let printed = printed.ok().filter(|output| output.status.success()).map(|output| output.stdout).unwrap_or_default();
+    let printed =
+        String::from_utf8_lossy(&printed).lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned);
+    printed.or_else(|| {
         let digest = Sha256::digest(fs::read(program).ok()?);
         let short: String = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
         Some(format!("{} with sha256 {short}…", program.file_name()?.to_string_lossy()))
@@ -283,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_process_has_memory_and_descriptors() {
-        let held = Held::by(std::process::id()).unwrap();
+        let held = Resources::by(std::process::id()).unwrap();
         assert!(held.peak >= held.resident && held.resident >= held.anonymous && held.descriptors >= 3);
         assert_eq!(kibibytes("A:  1 kB\nPss:   12 kB\n", "Pss:"), Some(12 << 10));
     }

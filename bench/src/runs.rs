@@ -58,8 +58,8 @@ fn command() -> String {
 }
 
 fn today() -> String {
-    let said = std::process::Command::new("date").arg("--utc").arg("+%Y-%m-%d").output();
-    said.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
+    let printed = std::process::Command::new("date").arg("--utc").arg("+%Y-%m-%d").output();
+    printed.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
 }
 
 /// The field, added when a line is read, with the number of its command: the number of headers before it.

@@ -45,10 +45,10 @@ pub(super) fn plain(image: &str) -> Result<Tree> {
 }
 
 /// The lower directories of an image, from Podman's output about its layers. A single one needs a second for overlayfs.
-fn lowers(said: &str) -> Result<String> {
-    let layers: Vec<&str> = said.trim().split(':').filter(|layer| layer.starts_with('/')).collect();
+fn lowers(layers_text: &str) -> Result<String> {
+    let layers: Vec<&str> = layers_text.trim().split(':').filter(|layer| layer.starts_with('/')).collect();
     match layers[..] {
-        [] => bail!("Podman names no layers: {said}"),
+        [] => bail!("Podman names no layers: {layers_text}"),
         [one] => {
             let empty = paths::benchmarks().join("plain-empty");
             fs::create_dir_all(&empty)?;

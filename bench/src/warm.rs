@@ -20,7 +20,7 @@ const MANIFESTS: &str = "Accept: application/vnd.oci.image.manifest.v1+json, app
                          application/vnd.docker.distribution.manifest.v2+json\r\n";
 
 /// How long a registry may take to read an image from disk.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The server in front of the link. It works as long as this program runs.
 pub(super) struct Warmer(u16);
@@ -55,9 +55,10 @@ fn serve(client: &TcpStream, registry: &str) -> Result<()> {
 
 /// Sends a request to the process in front of the link.
 pub(super) fn ask(here: &Here, image: &str, tag: &str) -> Result<()> {
-    let port = std::env::var("TARPON_BENCH_WARMER").context("nobody warms the registry")?;
-    let mut connection = TcpStream::connect(format!("{}:{port}", here.host)).context("cannot reach who warms")?;
-    connection.set_read_timeout(Some(PATIENCE))?;
+    let port = std::env::var("TARPON_BENCH_WARMER").context("the registry is not warmed")?;
+    let mut connection =
+        TcpStream::connect(format!("{}:{port}", here.host)).context("cannot reach the process that warms it")?;
+    connection.set_read_timeout(Some(TIMEOUT))?;
     connection.write_all(format!("{image} {tag}\n").as_bytes())?;
     let mut answer = String::new();
     BufReader::new(connection).read_line(&mut answer)?;

@@ -30,7 +30,7 @@ fn connect(host: &str) -> Result<TcpStream> {
     let address = host.to_socket_addrs().ok().and_then(|mut a| a.next());
     let address = address.with_context(|| format!("{host} is not of the form HOST:PORT"))?;
     let stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))
-        .with_context(|| format!("nobody listens at {host}"))?;
+        .with_context(|| format!("no server listens at {host}"))?;
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
     Ok(stream)
 }

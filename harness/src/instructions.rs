@@ -100,18 +100,18 @@ pub fn gate(update: bool, only: &[String]) -> Result<Outcome> {
 
 /// The environment that counts depend on.
 fn with() -> Result<Vec<String>> {
-    let said = |program: &str, argument: &str| -> Result<String> {
+    let output_of = |program: &str, argument: &str| -> Result<String> {
         let output = Command::new(program).arg(argument).output().with_context(|| format!("cannot run {program}"))?;
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
-    let library = said("getconf", "GNU_LIBC_VERSION")?;
-    Ok(vec![said("rustc", "--version")?, said("valgrind", "--version")?, library, processor()])
+    let library = output_of("getconf", "GNU_LIBC_VERSION")?;
+    Ok(vec![output_of("rustc", "--version")?, output_of("valgrind", "--version")?, library, processor()])
 }
 
 /// The processor features by which libraries choose their functions, as far as Valgrind supports them.
 fn processor() -> String {
-    let told = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let flags = told.lines().find_map(|line| line.strip_prefix("flags")).unwrap_or_default();
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = text.lines().find_map(|line| line.strip_prefix("flags")).unwrap_or_default();
     let has = |flag: &&&str| flags.split_whitespace().any(|known| known == **flag);
     let features = ["sse4_2", "pclmulqdq", "avx", "avx2", "bmi1", "bmi2", "sha_ni"];
     [std::env::consts::ARCH].iter().chain(features.iter().filter(has)).copied().collect::<Vec<_>>().join(" ")
@@ -178,8 +178,8 @@ fn count(counter: &Path, name: &str) -> Result<u64> {
     if !output.status.success() {
         bail!("valgrind ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
     }
-    let said = fs::read_to_string(&out).with_context(|| format!("cannot read {}", out.display()))?;
-    total(&said).with_context(|| format!("{COUNTED} was not seen: {}", out.display()))
+    let file = fs::read_to_string(&out).with_context(|| format!("cannot read {}", out.display()))?;
+    total(&file).with_context(|| format!("{COUNTED} was not seen: {}", out.display()))
 }
 
 /// The total in a Callgrind file.

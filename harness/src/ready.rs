@@ -18,7 +18,7 @@ use crate::workloads::{Ready, Workload};
 pub const FIRST_EXEC: &str = "tarpon-bench-exec";
 
 /// How often the port and the mounts are polled. Either check takes a tenth of a millisecond.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// How long a command may take to end after its container.
 const STOPPING: Duration = Duration::from_secs(15);
@@ -46,7 +46,7 @@ pub struct Running {
     child: Child,
     began: Instant,
     lines: Receiver<Line>,
-    said: Vec<String>,
+    printed: Vec<String>,
     /// Hash of all standard output.
     output: Sha256,
 }
@@ -70,7 +70,7 @@ impl Running {
                 }
             });
         }
-        Ok(Self { child, began, lines, said: Vec::new(), output: Sha256::new() })
+        Ok(Self { child, began, lines, printed: Vec::new(), output: Sha256::new() })
     }
 
     /// Waits until the workload is ready; `is_root` recognises the mount point of its root file system.
@@ -81,11 +81,13 @@ impl Running {
             if mounted.is_none() && mountpoints(self.child.id()).iter().any(|at| is_root(Path::new(at))) {
                 mounted = Some(self.began.elapsed());
             }
-            match self.lines.recv_timeout(LOOK) {
+            match self.lines.recv_timeout(POLL_INTERVAL) {
                 Ok(line) if line.text == FIRST_EXEC => exec = Some(line.at - self.began),
-                Ok(line) if workload.ready.is_said_by(&line.text) => break line.at - self.began,
+                Ok(line) if workload.ready.is_printed_as(&line.text) => break line.at - self.began,
                 Ok(line) => self.hear(line),
-                Err(RecvTimeoutError::Timeout) if Instant::now() > until => bail!("not ready in time: {}", self.said()),
+                Err(RecvTimeoutError::Timeout) if Instant::now() > until => {
+                    bail!("not ready in time: {}", self.last_lines())
+                }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break self.ended(&workload.ready)?,
             }
@@ -101,26 +103,26 @@ impl Running {
             self.output.update(line.text.as_bytes());
             self.output.update(b"\n");
         }
-        self.said.push(line.text);
+        self.printed.push(line.text);
     }
 
     /// The end time of a workload that is ready when it has ended.
     fn ended(&mut self, ready: &Ready) -> Result<Duration> {
-        let Ready::Exit { sha256 } = ready else { bail!("it ended before it was ready: {}", self.said()) };
+        let Ready::Exit { sha256 } = ready else { bail!("it ended before it was ready: {}", self.last_lines()) };
         let status = self.wait_for_status()?;
         let took = self.began.elapsed();
         if !status.success() {
-            bail!("it ended with {status}: {}", self.said());
+            bail!("it ended with {status}: {}", self.last_lines());
         }
         let printed: String = self.output.finalize_reset().iter().map(|byte| format!("{byte:02x}")).collect();
         if *sha256 != printed {
-            bail!("it printed something else, with the sha256 {printed}: {}", self.said());
+            bail!("it printed something else, with the sha256 {printed}: {}", self.last_lines());
         }
         Ok(took)
     }
 
-    fn said(&self) -> String {
-        self.said[self.said.len().saturating_sub(5)..].join(" | ")
+    fn last_lines(&self) -> String {
+        self.printed[self.printed.len().saturating_sub(5)..].join(" | ")
     }
 
     /// Waits until the command ends after its container.
@@ -137,7 +139,7 @@ impl Running {
             if Instant::now() > until {
                 bail!("process {} does not end with its container", self.child.id());
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 }

@@ -51,7 +51,7 @@ pub enum Ready {
 
 impl Ready {
     /// Whether this line of output shows readiness.
-    pub fn is_said_by(&self, line: &str) -> bool {
+    pub fn is_printed_as(&self, line: &str) -> bool {
         match self {
             Self::Line { text, at_start: true } => line.starts_with(text.as_str()),
             Self::Line { text, at_start: false } => line.contains(text.as_str()),
@@ -126,10 +126,10 @@ mod tests {
             parse("#name\ndev/a\tdev\texec a\tstdout\t^READY a|^B\t30\ta\tnone\ndev/b\tdev\tb\ttcp\t80\t5\tb\thost\n");
         let all = all.unwrap();
         assert_eq!(all[0].ready, Ready::Line { text: "READY a".into(), at_start: true });
-        assert!(all[0].ready.is_said_by("READY a 1") && !all[0].ready.is_said_by("not READY a"));
+        assert!(all[0].ready.is_printed_as("READY a 1") && !all[0].ready.is_printed_as("not READY a"));
         let port = Ready::Port { port: 80, path: None };
         assert_eq!((&all[1].ready, all[1].patience), (&port, Duration::from_secs(5)));
-        assert!(port.answers(&|port, path| port == 80 && path.is_none()) && !port.is_said_by("80"));
+        assert!(port.answers(&|port, path| port == 80 && path.is_none()) && !port.is_printed_as("80"));
     }
 
     #[test]

@@ -21,10 +21,10 @@ const ABOUT: &str = "The systems took turns, each with an empty store and a cold
 const COMPETITORS: &str = "Compared are medians: tarpon in Podman with others in Podman, in containerd with others in containerd, and where it runs \
                            the container by itself with all others.";
 
-const OTHERS: &str = "What to know of the others: the eStargz images name no files to be prefetched, so nobody prefetches any from them. The SOCI \
+const OTHERS: &str = "What to know of the others: the eStargz images name no files to be prefetched, so no system prefetches any from them. The SOCI \
                       indexes cover all layers, where SOCI's default leaves out small ones, and its snapshotter reaches the registry through a \
                       forwarder on this machine, because it speaks plain HTTP with its own host alone. containerd starts containers with runc, \
-                      everybody else with crun.";
+                      all other systems with crun.";
 
 pub(super) fn section(runs: &Runs) -> Section {
     let mut parts = vec![Part::Text(links(runs)), Part::Text(ABOUT.to_owned())];

@@ -10,8 +10,8 @@ use tarpon_harness::{paths, process, registry};
 
 use super::mounting::{fresh_store, on_store};
 use super::together::{Together, WAIT};
-use super::{Axis, Setting, told};
-use crate::machine::{self, Held};
+use super::{Axis, Setting, log_run};
+use crate::machine::{self, Resources};
 use crate::runs::Log;
 use crate::trees;
 
@@ -37,9 +37,9 @@ pub(super) fn run(setting: &Setting<'_>, log: &mut Log) -> Result<()> {
     for number in 1..=setting.runs {
         for &size in Axis::Containers.sizes(setting.args.quick) {
             let line = with_tarpon(setting, &image, &store, size).with_context(|| format!("{size} containers"))?;
-            told(log, Axis::Containers, size, "tarpon run", number, line)?;
+            log_run(log, Axis::Containers, size, "tarpon run", number, line)?;
             let line = plain(&tree.root, &config, size).with_context(|| format!("{size} plain containers"))?;
-            told(log, Axis::Containers, size, "runc on overlayfs", number, line)?;
+            log_run(log, Axis::Containers, size, "runc on overlayfs", number, line)?;
         }
     }
     process::check_logged(on_store(setting).args(["rm", "--force", MODEL]), &paths::benchmarks().join("scale.log"))?;
@@ -70,8 +70,8 @@ fn tarpon(setting: &Setting<'_>, image: &str, name: &str, removed: bool) -> Comm
 fn with_tarpon(setting: &Setting<'_>, image: &str, store: &Path, size: u64) -> Result<Value> {
     let commands = (0..size).map(|number| tarpon(setting, image, &format!("tarpon-bench-{number}"), true)).collect();
     let together = Together::start(commands)?;
-    let server = machine::server(&setting.tarpon, store).context("nobody serves the containers")?;
-    let held = Held::by(server).context("the server is gone")?;
+    let server = machine::server(&setting.tarpon, store).context("no server of the containers")?;
+    let held = Resources::by(server).context("the server is gone")?;
     let (up, end) = (together.up, together.end()?);
     machine::wait_for_end(server)?;
     Ok(json!({

@@ -10,9 +10,9 @@ use tarpon_harness::workloads;
 
 use super::mounting::{fresh_store, on_store};
 use super::together::{Together, WAIT};
-use super::{Axis, Setting, told};
+use super::{Axis, Setting, log_run};
 use crate::behind::{self, Here};
-use crate::machine::{self, Held};
+use crate::machine::{self, Resources};
 use crate::runs::Log;
 use crate::start::packs::Packs;
 use crate::warm;
@@ -25,13 +25,13 @@ const TAG: &str = "gzip";
 const SILENCE: Duration = Duration::from_millis(300);
 const SILENT_BYTES: u64 = 1000;
 /// How long a link may take to become silent.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The total bytes received once the link is silent: the rest of a boot pack arrives after the first container is up, and the last of
 /// many containers is up later than a single one.
 fn received_in_all() -> Result<Option<u64>> {
     let (began, mut before) = (Instant::now(), machine::received());
-    while began.elapsed() < PATIENCE {
+    while began.elapsed() < TIMEOUT {
         std::thread::sleep(SILENCE);
         let now = machine::received();
         if now.zip(before).is_none_or(|(now, before)| now - before < SILENT_BYTES) {
@@ -39,7 +39,7 @@ fn received_in_all() -> Result<Option<u64>> {
         }
         before = now;
     }
-    bail!("bytes come in {} s after the last container was up", PATIENCE.as_secs())
+    bail!("bytes come in {} s after the last container was up", TIMEOUT.as_secs())
 }
 
 fn workload(setting: &Setting<'_>) -> Result<workloads::Workload> {
@@ -86,8 +86,8 @@ pub(super) fn behind(setting: &Setting<'_>, link: &str, log: &mut Log) -> Result
             let together = Together::start(commands.collect()).with_context(|| format!("{size} starts"))?;
             let bytes = before.zip(received_in_all()?).map(|(before, after)| after - before);
             let requests = wire.requests()?.len();
-            let server = machine::server(&setting.tarpon, &store).context("nobody serves the containers")?;
-            let held = Held::by(server).context("the server is gone")?;
+            let server = machine::server(&setting.tarpon, &store).context("no server of the containers")?;
+            let held = Resources::by(server).context("the server is gone")?;
             let line = json!({
                 "seconds": together.up.as_secs_f64(),
                 "bytes": bytes,
@@ -98,7 +98,7 @@ pub(super) fn behind(setting: &Setting<'_>, link: &str, log: &mut Log) -> Result
             });
             together.end()?;
             machine::wait_for_end(server)?;
-            told(log, Axis::Crowd, size, "tarpon run", number, line)?;
+            log_run(log, Axis::Crowd, size, "tarpon run", number, line)?;
         }
     }
     fresh_store(setting).map(drop)

@@ -154,7 +154,7 @@ fn again(setting: &Setting<'_>, file: &Path) -> Vec<OsString> {
 }
 
 /// Adds a figure to the file and prints it.
-fn told(log: &mut Log, axis: Axis, size: u64, system: &str, number: u32, mut line: Value) -> Result<()> {
+fn log_run(log: &mut Log, axis: Axis, size: u64, system: &str, number: u32, mut line: Value) -> Result<()> {
     line["axis"] = axis.name().into();
     line["size"] = size.into();
     line["system"] = system.into();

@@ -11,12 +11,12 @@ use serde_json::json;
 use tarpon_harness::{paths, process};
 
 use super::images::{self, Shape};
-use super::{Axis, MIB, Setting, told};
-use crate::machine::{self, Held};
+use super::{Axis, MIB, Setting, log_run};
+use crate::machine::{self, Resources};
 use crate::runs::Log;
 
 /// How often the memory of a client is polled: the kernel keeps the peak only until the process ends.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Number of different contents of the many files: the tree should grow, not the store.
 const CONTENTS: u64 = 1000;
@@ -29,7 +29,7 @@ pub(super) fn run(setting: &Setting<'_>, axis: Axis, log: &mut Log) -> Result<()
         for (system, image) in forms(setting, axis, size)? {
             for number in 1..=runs(setting, axis, size) {
                 let line = one(setting, &image).with_context(|| format!("{} {size}, {system}", axis.name()))?;
-                told(log, axis, size, system, number, line)?;
+                log_run(log, axis, size, system, number, line)?;
             }
         }
     }
@@ -121,8 +121,8 @@ fn one(setting: &Setting<'_>, image: &str) -> Result<serde_json::Value> {
         watched(mount)
     };
     let (seconds, peak) = mount()?;
-    let server = machine::server(&setting.tarpon, &store).context("nobody serves the mount")?;
-    let held = Held::by(server).context("the server is gone")?;
+    let server = machine::server(&setting.tarpon, &store).context("no server of the mount")?;
+    let held = Resources::by(server).context("the server is gone")?;
     process::check(on_store(setting).arg("umount").arg(&root))?;
     machine::wait_for_end(server)?;
     let (again, _) = mount()?;
@@ -144,13 +144,13 @@ pub(super) fn watched(mut command: Command) -> Result<(f64, u64)> {
         command.stdout(Stdio::null()).spawn().with_context(|| format!("cannot start {}", process::name(&command)))?;
     let mut peak = 0;
     let status = loop {
-        if let Some(held) = Held::by(child.id()) {
+        if let Some(held) = Resources::by(child.id()) {
             peak = peak.max(held.peak);
         }
         if let Some(status) = child.try_wait()? {
             break status;
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     };
     let seconds = began.elapsed().as_secs_f64();
     if !status.success() {

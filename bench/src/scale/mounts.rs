@@ -8,8 +8,8 @@ use tarpon_harness::{paths, process};
 
 use super::images::{self, Shape};
 use super::mounting::{fresh_store, on_store, watched};
-use super::{Axis, Setting, told};
-use crate::machine::{self, Held};
+use super::{Axis, Setting, log_run};
+use crate::machine::{self, Resources};
 use crate::runs::Log;
 use crate::stats::median;
 
@@ -31,8 +31,8 @@ pub(super) fn run(setting: &Setting<'_>, log: &mut Log) -> Result<()> {
             mount.args(["mount", "--quiet", &image]).arg(&root);
             times.push(watched(mount)?.0);
             if sizes.contains(&count) {
-                let server = machine::server(&setting.tarpon, &store).context("nobody serves the mounts")?;
-                let held = Held::by(server).context("the server is gone")?;
+                let server = machine::server(&setting.tarpon, &store).context("no server of the mounts")?;
+                let held = Resources::by(server).context("the server is gone")?;
                 let line = json!({
                     "seconds": median(&std::mem::take(&mut times)),
                     "resident": held.resident,
@@ -40,14 +40,14 @@ pub(super) fn run(setting: &Setting<'_>, log: &mut Log) -> Result<()> {
                     "proportional": held.proportional,
                     "descriptors": held.descriptors,
                 });
-                told(log, Axis::Mounts, count, "one more", number, line)?;
+                log_run(log, Axis::Mounts, count, "one more", number, line)?;
             }
         }
-        let server = machine::server(&setting.tarpon, &store).context("nobody serves the mounts")?;
+        let server = machine::server(&setting.tarpon, &store).context("no server of the mounts")?;
         let mut unmount = on_store(setting);
         unmount.args(["umount", "--all"]);
         let (seconds, _) = watched(unmount)?;
-        told(log, Axis::Mounts, most, "unmount all", number, json!({"seconds": seconds}))?;
+        log_run(log, Axis::Mounts, most, "unmount all", number, json!({"seconds": seconds}))?;
         // The server runs on for a moment, with open files in the store.
         machine::wait_for_end(server)?;
         fresh_store(setting)?;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 /// How long all of them may take to be up, and to end.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// How long they may take to end after a failure.
 const PARTING: Duration = Duration::from_secs(20);
@@ -41,18 +41,18 @@ impl Together {
             thread::spawn(move || {
                 let mut lines = output.map(BufReader::new).into_iter().flat_map(BufRead::lines).map_while(Result::ok);
                 let is_up = lines.any(|line| line == UP);
-                let mut said = String::new();
+                let mut message = String::new();
                 if !is_up && let Some(mut errors) = errors {
-                    errors.read_to_string(&mut said).ok();
+                    errors.read_to_string(&mut message).ok();
                 }
                 // The receiver may be gone because another command failed.
-                sender.send((is_up, said)).ok();
+                sender.send((is_up, message)).ok();
             });
         }
         for _ in 0..together.children.len() {
-            match events.recv_timeout(PATIENCE.saturating_sub(began.elapsed())) {
+            match events.recv_timeout(TIMEOUT.saturating_sub(began.elapsed())) {
                 Ok((true, _)) => {}
-                Ok((false, said)) => bail!("one of {} did not come up: {said}", together.children.len()),
+                Ok((false, message)) => bail!("one of {} did not come up: {message}", together.children.len()),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => bail!("not all came up in time"),
             }
         }
@@ -62,7 +62,7 @@ impl Together {
 
     /// Ends all commands; returns how long that took.
     pub(super) fn end(mut self) -> Result<Duration> {
-        self.wait(PATIENCE)
+        self.wait(TIMEOUT)
     }
 
     fn wait(&mut self, patience: Duration) -> Result<Duration> {

@@ -15,7 +15,7 @@ use tarpon_harness::workloads::{self, Ready, Workload};
 use tarpon_harness::{process, registry};
 
 use super::behind::{self, Here};
-use super::machine::{self, Accounting, Held};
+use super::machine::{self, Accounting, Resources};
 use super::runs::{Log, Runs};
 use super::warm;
 use super::wire::{Request, Wire};
@@ -172,7 +172,7 @@ fn behind(args: &Args, link: &str) -> Result<()> {
                 line["system"] = system.name().into();
                 line["number"] = number.into();
                 log.add(&line)?;
-                told(&line);
+                print_run(&line);
             }
         }
     }
@@ -180,7 +180,7 @@ fn behind(args: &Args, link: &str) -> Result<()> {
 }
 
 /// Prints the result of a run.
-fn told(line: &Value) {
+fn print_run(line: &Value) {
     let field = |name: &str| line[name].to_string();
     match line["error"].as_str() {
         Some(error) => println!("{} {} failed: {error}", field("system"), field("number")),
@@ -257,8 +257,9 @@ fn measured(
     let cpu = seconds.and_then(|before| processor(begun).map(|now| now - before));
     let requests = wire.map(|mut wire| wire.requests()).transpose()?;
     let server = system.server();
-    let held: Option<Vec<Held>> = server.as_ref().and_then(|server| server.processes().map(Held::by).collect());
-    let memory = |of: fn(&Held) -> u64| held.as_ref().map(|held| held.iter().map(of).sum::<u64>());
+    let held: Option<Vec<Resources>> =
+        server.as_ref().and_then(|server| server.processes().map(Resources::by).collect());
+    let memory = |of: fn(&Resources) -> u64| held.as_ref().map(|held| held.iter().map(of).sum::<u64>());
     let checked = check(system, workload, server.as_ref());
     let counters = server.and_then(|server| server.counters);
     system.check_mounts()?;
@@ -293,7 +294,7 @@ fn check(system: &dyn System, workload: &Workload, server: Option<&Server>) -> R
             return Ok(());
         }
         bail!(
-            "nobody served the container any more when it was ready, so nobody knows whether its index and boot pack were used"
+            "the container had no server any more when it was ready, so it is unknown whether its index and boot pack were used"
         );
     };
     if system.needs_index() && server.streamed > 0 {

@@ -78,8 +78,8 @@ impl Packs<'_> {
         if !output.status.success() {
             bail!("cannot inspect {}: {}", self.reference(image), String::from_utf8_lossy(&output.stderr).trim());
         }
-        let said: Value = serde_json::from_slice(&output.stdout).context("tarpon inspect says no JSON")?;
-        said["manifest_digest"].as_str().map(str::to_owned).context("tarpon inspect names no manifest")
+        let inspected: Value = serde_json::from_slice(&output.stdout).context("tarpon inspect printed no JSON")?;
+        inspected["manifest_digest"].as_str().map(str::to_owned).context("tarpon inspect names no manifest")
     }
 
     fn trace(&self, workload: &Workload) -> PathBuf {

@@ -115,13 +115,13 @@ fn fio(options: &str, file: &Path) -> Result<f64> {
     }
     // Warnings may precede the JSON.
     let text = String::from_utf8_lossy(&output.stdout);
-    let said: Value = serde_json::from_str(&text[text.find('{').unwrap_or(0)..]).context("fio says no JSON")?;
-    reading(&said).context("fio says nothing of reads")
+    let report: Value = serde_json::from_str(&text[text.find('{').unwrap_or(0)..]).context("fio printed no JSON")?;
+    reading(&report).context("fio reported no reads")
 }
 
 /// The total time of the reads in seconds; there is one job at a time.
-fn reading(said: &Value) -> Option<f64> {
-    let read = &said["jobs"][0]["read"];
+fn reading(report: &Value) -> Option<f64> {
+    let read = &report["jobs"][0]["read"];
     let count = read["total_ios"].as_f64().filter(|count| *count > 0.0)?;
     Some(read["clat_ns"]["mean"].as_f64()? * count / 1e9)
 }
@@ -162,8 +162,8 @@ mod tests {
 
     #[test]
     fn the_time_of_fio_is_that_of_its_reads() {
-        let said = serde_json::json!({"jobs": [{"read": {"total_ios": 1000, "clat_ns": {"mean": 2000.0}}}]});
-        assert_eq!(reading(&said), Some(0.002));
+        let report = serde_json::json!({"jobs": [{"read": {"total_ios": 1000, "clat_ns": {"mean": 2000.0}}}]});
+        assert_eq!(reading(&report), Some(0.002));
         assert_eq!(reading(&serde_json::json!({"jobs": []})), None);
     }
 

@@ -43,7 +43,7 @@ impl<'a> Workshop<'a> {
             "estargz" => self.estargz(step),
             "docker2" => self.docker2(step),
             "index" => self.index(step),
-            other => bail!("nobody knows how to make the tag {other}"),
+            other => bail!("there is no way to make the tag {other}"),
         }
     }
 

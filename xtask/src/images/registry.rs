@@ -51,7 +51,7 @@ impl Registry {
             return Ok(false);
         }
         if !self.address.starts_with("127.") && !self.address.starts_with("localhost:") {
-            bail!("nobody listens at {}, and a registry is started on loopback only", self.address);
+            bail!("no registry listens at {}, and a registry is started on loopback only", self.address);
         }
         packages::ensure(&[tool("docker-registry", "docker-registry")])?;
         let child = self.spawn()?;

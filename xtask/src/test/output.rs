@@ -13,7 +13,7 @@ const FAILURE_LINE_CHARACTERS: usize = 400;
 /// Parses the output of one run of the test harness, line by line.
 #[derive(Default)]
 pub(super) struct Reader {
-    place: Place,
+    section: Section,
     count: Count,
     /// The name of each failed test, followed by the last lines that it printed.
     failures: Vec<Vec<String>>,
@@ -39,7 +39,7 @@ pub(super) struct Report {
 
 /// The part of the output that a line belongs to.
 #[derive(Default, PartialEq, Eq)]
-enum Place {
+enum Section {
     /// Names and outcomes.
     #[default]
     Shown,
@@ -53,28 +53,28 @@ impl Reader {
     /// Processes a line and returns the text to show for it.
     pub(super) fn line(&mut self, line: &str) -> Option<String> {
         if line.starts_with("test result: ") {
-            self.place = Place::Shown;
+            self.section = Section::Shown;
             self.result(line);
             let nothing = line.contains(" 0 passed; 0 failed; 0 ignored;");
             return (!nothing).then(|| line.to_owned());
         }
-        match (line, &mut self.place) {
+        match (line, &mut self.section) {
             ("successes:", _) => {
-                self.place = Place::Passed { test: String::new(), skipped: false };
+                self.section = Section::Passed { test: String::new(), skipped: false };
                 None
             }
             ("failures:", _) => {
-                self.place = Place::Failed { is_telling: false };
+                self.section = Section::Failed { is_telling: false };
                 Some(line.to_owned())
             }
-            (_, Place::Shown) => is_news(line).then(|| line.to_owned()),
-            (_, Place::Failed { .. }) => {
+            (_, Section::Shown) => is_news(line).then(|| line.to_owned()),
+            (_, Section::Failed { .. }) => {
                 self.failure(line);
                 is_news(line).then(|| line.to_owned())
             }
-            (_, Place::Passed { test, skipped }) => {
+            (_, Section::Passed { test, skipped }) => {
                 if let Some(name) = heading(line) {
-                    self.place = Place::Passed { test: name.to_owned(), skipped: false };
+                    self.section = Section::Passed { test: name.to_owned(), skipped: false };
                     return None;
                 }
                 let reason = line.strip_prefix("skipped:")?;
@@ -91,7 +91,7 @@ impl Reader {
 
     /// Keeps the message of a failed test: the lines from the panic on, without the backtrace.
     fn failure(&mut self, line: &str) {
-        let Place::Failed { is_telling } = &mut self.place else { return };
+        let Section::Failed { is_telling } = &mut self.section else { return };
         if let Some(name) = heading(line) {
             *is_telling = false;
             self.failures.push(vec![name.to_owned()]);

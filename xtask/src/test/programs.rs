@@ -138,11 +138,11 @@ fn attempt(mut job: Job) -> Result<(Report, Vec<String>)> {
         });
     }
     if report.count.failed > 0 {
-        let said = lines(&err)?;
-        let hidden = said.len().saturating_sub(ERROR_LINES);
+        let errors = lines(&err)?;
+        let hidden = errors.len().saturating_sub(ERROR_LINES);
         let beginning = (hidden > 0).then(|| format!("({hidden} lines more: {})", err.display()));
         let position = shown.len().saturating_sub(1);
-        let _inserted = shown.splice(position..position, beginning.into_iter().chain(said.into_iter().skip(hidden)));
+        let _inserted = shown.splice(position..position, beginning.into_iter().chain(errors.into_iter().skip(hidden)));
     }
     Ok((report, shown))
 }

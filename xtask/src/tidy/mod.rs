@@ -25,7 +25,11 @@ pub(crate) fn run() -> Result<()> {
         println!("{problem}");
     }
     match problems.len() {
-        0 => Ok(()),
+        0 => {
+            let (files, words) = rules::exempted();
+            println!("no line breaks a rule; still allowed: {files} files in circles, {words} vague words");
+            Ok(())
+        }
         n => bail!("{n} lines break a rule"),
     }
 }

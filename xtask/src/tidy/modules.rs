@@ -1,6 +1,6 @@
 //! The module tree of a package, and the file that defines what a path names.
 //!
-//! Only what the text of the files says is known: macros, and items inside of inline modules, are not.
+//! The text of the files is the only source: macros, and items inside of inline modules, are unknown.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 

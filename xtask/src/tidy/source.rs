@@ -13,6 +13,16 @@ pub(super) struct Import {
     pub(super) is_public: bool,
 }
 
+/// A comment or a string.
+pub(super) struct Literal {
+    pub(super) is_comment: bool,
+    /// Its first line.
+    pub(super) line: usize,
+    pub(super) text: String,
+    /// Whether it is in an item that is compiled only for tests.
+    pub(super) is_for_tests: bool,
+}
+
 /// A Rust file.
 pub(super) struct Source {
     pub(super) path: String,
@@ -20,6 +30,8 @@ pub(super) struct Source {
     pub(super) is_test: bool,
     /// The file with comments, strings and characters blanked; line numbers are unchanged.
     pub(super) code: String,
+    /// The blanked comments and strings.
+    pub(super) literals: Vec<Literal>,
     /// The byte ranges of `code` that are compiled only for tests.
     tests: Vec<Range<usize>>,
     lines: usize,
@@ -27,10 +39,18 @@ pub(super) struct Source {
 
 impl Source {
     pub(super) fn new(path: &str, text: &str) -> Self {
-        let code = blank(text);
+        let (code, blanked) = blank(text);
         let tests = test_items(&code);
+        let (mut line, mut end) = (1, 0);
+        let literals = blanked.into_iter().map(|(at, text)| {
+            line += code[end..at].matches('\n').count();
+            end = at;
+            let is_for_tests = tests.iter().any(|test| test.contains(&at));
+            Literal { is_comment: text.starts_with('/'), line, text: text.to_owned(), is_for_tests }
+        });
+        let literals = literals.collect();
         let is_test = path.split('/').any(|part| matches!(part, "tests" | "benches" | "tests.rs" | "fuzz"));
-        Self { path: path.to_owned(), is_test, code, tests, lines: text.lines().count() }
+        Self { path: path.to_owned(), is_test, code, literals, tests, lines: text.lines().count() }
     }
 
     /// The number of lines outside of test items.
@@ -87,6 +107,18 @@ impl Source {
         for range in ranges {
             code.push_str(&self.code[end..range.start.max(end)]);
             end = end.max(range.end);
+        }
+        code.push_str(&self.code[end..]);
+        code
+    }
+
+    /// The code with test items blanked; line numbers are unchanged.
+    pub(super) fn code_without_tests(&self) -> String {
+        let (mut code, mut end) = (String::with_capacity(self.code.len()), 0);
+        for test in &self.tests {
+            code.push_str(&self.code[end..test.start]);
+            code.extend(self.code[test.clone()].chars().filter(|c| *c == '\n'));
+            end = test.end;
         }
         code.push_str(&self.code[end..]);
         code
@@ -204,8 +236,10 @@ fn item_end(code: &str, from: usize) -> usize {
 }
 
 /// Replaces comments, strings and characters by blanks. Newlines stay, and so do byte positions of ASCII text.
-fn blank(text: &str) -> String {
+/// Also returns what was replaced, with its position in the result.
+fn blank(text: &str) -> (String, Vec<(usize, &str)>) {
     let mut code = String::with_capacity(text.len());
+    let mut blanked = Vec::new();
     let mut rest = text;
     while let Some(c) = rest.chars().next() {
         let length = match literal(rest, code.chars().next_back()) {
@@ -214,13 +248,14 @@ fn blank(text: &str) -> String {
                 c.len_utf8()
             }
             length => {
+                blanked.push((code.len(), &rest[..length]));
                 code.extend(rest[..length].chars().map(|c| if c == '\n' { '\n' } else { ' ' }));
                 length
             }
         };
         rest = &rest[length..];
     }
-    code
+    (code, blanked)
 }
 
 /// The length of the comment, string or character at the start of `text`; 0 if there is none.

@@ -185,7 +185,7 @@ fn temporary_files_have_no_fixed_place() {
 #[test]
 fn words_of_how_it_was_made_are_named() {
     one(&[("README.md", concat!("written by an age", "nt\n"))], "README.md:1:");
-    one(&[("crates/fs/src/a.rs", concat!("// as the pro", "mpt says\n"))], "crates/fs/src/a.rs:1:");
+    one(&[("crates/fs/src/a.rs", concat!("// as the pro", "mpt wants\n"))], "crates/fs/src/a.rs:1:");
     assert_eq!(
         problems(&[
             ("README.md", concat!("the User-Age", "nt header, a FUSE sess", "ion\n")),
@@ -230,4 +230,37 @@ fn a_path_in_the_code_is_an_import_and_a_declaration_or_a_test_is_none() {
     let user = "//! Inodes.\nmod a;\nmod b;\npub struct Root;\npub fn all() {\n    b::g();\n}\n";
     let back = ("crates/fs/src/b.rs", "use super::Root;\npub(crate) fn g() -> Root {\n    Root\n}\n");
     one(&[("crates/fs/src/lib.rs", user), back], "crates/fs/src/b.rs:1:");
+}
+
+#[test]
+fn vague_words_in_comments_strings_and_names_are_named() {
+    let word = concat!("who", "ever");
+    one(&[("README.md", &format!("# A\n\n{word} reads it\n"))], "README.md:3:");
+    one(&[("docs/SUMMARY.md", &format!("{word}\n"))], "docs/SUMMARY.md:1:");
+    one(&[("crates/trace/src/a.rs", &format!("\n/// For {word} reads it.\n"))], "crates/trace/src/a.rs:2:");
+    one(&[("crates/trace/tests/a.rs", &format!("// {}\n", word.to_uppercase()))], "crates/trace/tests/a.rs:1:");
+    one(&[("crates/trace/src/a.rs", &format!("const A: &str = \"a\n{word}\";\n"))], "crates/trace/src/a.rs:2:");
+    one(&[("crates/trace/src/a.rs", &format!("fn {word}_reads() {{}}\n"))], "crates/trace/src/a.rs:1:");
+    one(
+        &[("crates/trace/src/a.rs", &format!("struct {}Reads;\n", concat!("Who", "ever")))],
+        "crates/trace/src/a.rs:1:",
+    );
+    one(&[("crates/trace/src/a.rs", concat!("struct La", "b;\n"))], "crates/trace/src/a.rs:1:");
+}
+
+#[test]
+fn a_vague_word_may_be_code_a_part_of_another_word_or_in_a_test() {
+    let word = concat!("no", "body");
+    assert_eq!(
+        problems(&[
+            ("README.md", &format!("the user `{word}`\n")),
+            ("CHANGELOG.md", &format!("{word}\n")),
+            ("crates/trace/src/a.rs", concat!("// aforesa", "id\nfn f() -> La", "b {}\n")),
+            (
+                "crates/trace/src/b.rs",
+                &format!("#[cfg(test)]\nmod tests {{\n fn {word}(a: &str) {{ f(\"{word}\") }}\n}}\n")
+            ),
+        ]),
+        [""; 0]
+    );
 }

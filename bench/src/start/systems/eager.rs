@@ -16,7 +16,7 @@ pub(super) struct Eager {
 pub(super) const RUN: &str = "exec $P run --pull never --rm --network host --entrypoint /bin/sh $LIMITS --name $CONTAINER \"$IMAGE\" -c \"$SCRIPT\"";
 
 /// Sets the variables of [`RUN`].
-pub(super) fn told(mut command: Command, image: &str, script: &str) -> Command {
+pub(super) fn with_arguments(mut command: Command, image: &str, script: &str) -> Command {
     command.env("IMAGE", image).env("SCRIPT", script).env("CONTAINER", CONTAINER);
     command
 }
@@ -44,7 +44,7 @@ impl System for Eager {
 
     fn command(&self, _workload: &Workload, image: &str, script: &str) -> Result<Command> {
         let pull = "$P pull -q --tls-verify=false \"$IMAGE\" >/dev/null";
-        Ok(told(self.podman.shell("", &format!("{pull} && {RUN}")), image, script))
+        Ok(with_arguments(self.podman.shell("", &format!("{pull} && {RUN}")), image, script))
     }
 
     fn is_root(&self, mountpoint: &Path) -> bool {

@@ -14,7 +14,7 @@ use super::quietly;
 use crate::machine::ENDING;
 
 /// How often its start and its end are polled.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A running process. Dropping it kills the process.
 pub(super) struct Service(Child);
@@ -31,7 +31,7 @@ impl Service {
             if service.0.try_wait()?.is_some() || Instant::now() > until {
                 bail!("{name} does not come up: see {}", log.display());
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
         Ok(service)
     }
@@ -47,7 +47,7 @@ impl Service {
         }
         let until = Instant::now() + ENDING;
         while self.0.try_wait()?.is_none() && Instant::now() < until {
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }
@@ -111,8 +111,8 @@ mod tests {
 
     #[test]
     fn a_service_is_up_when_it_says_so_and_ends_when_it_is_asked_to() {
-        let said = |log: &Path| fs::read_to_string(log).is_ok_and(|text| text.contains("up"));
-        let (_folder, service) = sh("echo up; exec sleep 1000", said);
+        let is_up = |log: &Path| fs::read_to_string(log).is_ok_and(|text| text.contains("up"));
+        let (_folder, service) = sh("echo up; exec sleep 1000", is_up);
         let service = service.unwrap();
         let pid = service.pid();
         service.end().unwrap();

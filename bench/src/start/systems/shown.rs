@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::eager::{self, RUN, told};
+use super::eager::{self, RUN, with_arguments};
 use super::{Server, System, Workload, quietly, remove, store, tarpon, wait_for_end};
 use crate::podman::Podman;
 
@@ -48,7 +48,7 @@ impl System for Shown {
     fn command(&self, workload: &Workload, image: &str, script: &str) -> Result<Command> {
         fs::create_dir_all(&self.store)?;
         let add = "\"$TARPON\" podman add --quiet --tls-verify=false --index registry --profile \"$PROFILE\" \"$IMAGE\" >/dev/null &&";
-        let mut command = told(self.podman.shell(add, RUN), image, script);
+        let mut command = with_arguments(self.podman.shell(add, RUN), image, script);
         command.env("TARPON", &self.tarpon).env("TARPON_STORE", &self.store);
         command.env("PROFILE", if self.pack { &workload.id } else { "none" });
         Ok(command)

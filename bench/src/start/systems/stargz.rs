@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use tarpon_harness::process;
 
-use super::eager::{self, RUN, told};
+use super::eager::{self, RUN, with_arguments};
 use super::service::{Service, has_mounts_below, unmount_below};
 use super::{Server, System, Workload, remove, store};
 use crate::podman::Podman;
@@ -82,7 +82,7 @@ impl System for Stargz {
 
     fn command(&self, _workload: &Workload, image: &str, script: &str) -> Result<Command> {
         let pull = "$P pull -q --tls-verify=false \"$IMAGE\" >/dev/null";
-        Ok(told(self.podman.shell("", &format!("{pull} && {RUN}")), image, script))
+        Ok(with_arguments(self.podman.shell("", &format!("{pull} && {RUN}")), image, script))
     }
 
     fn is_root(&self, mountpoint: &Path) -> bool {
@@ -108,6 +108,6 @@ impl System for Stargz {
 impl Drop for Stargz {
     fn drop(&mut self) {
         // An error was reported by an earlier call.
-        let _told = self.end();
+        let _ended = self.end();
     }
 }

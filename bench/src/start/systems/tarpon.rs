@@ -56,11 +56,11 @@ pub(super) fn on(program: &Path, store: &Path) -> Command {
 /// The server of a store, if it serves a mount.
 pub(super) fn server(program: &Path, store: &Path) -> Option<Server> {
     let output = on(program, store).args(["status", "--json"]).stderr(Stdio::null()).output().ok()?;
-    told(&output.stdout)
+    parse_status(&output.stdout)
 }
 
 /// The server in the output of `tarpon status`.
-fn told(status: &[u8]) -> Option<Server> {
+fn parse_status(status: &[u8]) -> Option<Server> {
     let mounts: Vec<Mount> = serde_json::from_slice(status).ok()?;
     let streamed = mounts.iter().flat_map(|mount| &mount.verification).filter(|layer| layer.was_streamed()).count();
     mounts.into_iter().next().map(|mount| Server {
@@ -154,10 +154,10 @@ mod tests {
             )
         };
         let mounts = [mount("tar+gzip", "index-trusted"), mount("estargz", "toc-verified")].join(",");
-        assert_eq!(told(format!("[{mounts}]").as_bytes()).unwrap().streamed, 0);
+        assert_eq!(parse_status(format!("[{mounts}]").as_bytes()).unwrap().streamed, 0);
         let mounts = [mounts, mount("tar+gzip", "diffID-verified")].join(",");
-        let server = told(format!("[{mounts}]").as_bytes()).unwrap();
+        let server = parse_status(format!("[{mounts}]").as_bytes()).unwrap();
         assert_eq!((server.pid, server.streamed), (7, 1));
-        assert!(told(b"[]").is_none());
+        assert!(parse_status(b"[]").is_none());
     }
 }

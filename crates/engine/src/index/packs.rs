@@ -64,7 +64,7 @@ async fn of_index(
     let mut found = Packs::default();
     for (number, (profile, layer)) in boots(&artifact).enumerate() {
         if found.packs.iter().any(|known| known.pack.profile == profile) {
-            continue; // nobody who asks for it gets this one
+            continue; // requests for this profile get the pack before it
         }
         let read = if number < BOOT_PACKS {
             boot_index(repository, layer).await.and_then(|bytes| pack(bytes, profile))

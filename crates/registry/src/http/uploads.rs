@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! POST …/blobs/uploads/      202 Location: an upload session
-//!   PATCH Location           202 Location, Range: what arrived        as a stream; after a break GET Location says what
+//!   PATCH Location           202 Location, Range: what arrived        as a stream; after a break GET Location has what
 //!   PUT Location&digest=     201                                      arrived, and another PATCH sends the rest
 //! ```
 //!

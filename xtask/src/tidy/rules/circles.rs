@@ -19,6 +19,11 @@ const ALLOWED: &[(&str, usize)] = &[
     ("crates/tree", 8),
 ];
 
+/// How many files of all packages may still be part of a circle.
+pub(super) fn exempted() -> usize {
+    ALLOWED.iter().map(|(_, allowed)| allowed).sum()
+}
+
 pub(super) fn none_new(repository: &Repository) -> Vec<Problem> {
     let mut problems = Vec::new();
     for manifest in &repository.manifests {

@@ -11,9 +11,9 @@ use tarpon_harness::process;
 
 use super::service::{Service, has_mounts_below};
 use super::{Server, System, Workload, quietly, stargz, tarpon, wait_for_end};
-use bed::{Bed, OWN, answers};
+use daemon::{Daemon, OWN, answers};
 
-mod bed;
+mod daemon;
 mod forward;
 pub(in crate::start) mod soci;
 
@@ -34,7 +34,7 @@ pub(super) enum Snapshotter {
 
 pub(super) struct Containerd {
     name: &'static str,
-    bed: Bed,
+    daemon: Daemon,
     snapshotter: Snapshotter,
     running: RefCell<Option<Service>>,
     /// The registry on loopback, for a snapshotter that uses plain HTTP only there.
@@ -43,7 +43,7 @@ pub(super) struct Containerd {
 
 /// Whether containerd can be measured here.
 pub(super) fn is_installed() -> bool {
-    bed::PROGRAMS.into_iter().all(|program| process::find(program).is_some())
+    daemon::PROGRAMS.into_iter().all(|program| process::find(program).is_some())
 }
 
 fn found(program: &str) -> Result<PathBuf> {
@@ -78,16 +78,16 @@ impl Snapshotter {
 
 impl Containerd {
     pub(super) fn new(name: &'static str, snapshotter: Snapshotter) -> Result<Self> {
-        Ok(Self { name, bed: Bed::new(name)?, snapshotter, running: RefCell::default(), near: OnceCell::new() })
+        Ok(Self { name, daemon: Daemon::new(name)?, snapshotter, running: RefCell::default(), near: OnceCell::new() })
     }
 
     /// The folder of the snapshotter.
     fn store(&self) -> PathBuf {
-        self.bed.store.join("snapshotter")
+        self.daemon.store.join("snapshotter")
     }
 
     fn log(&self) -> PathBuf {
-        self.bed.store.join("snapshotter.log")
+        self.daemon.store.join("snapshotter.log")
     }
 
     /// The registry's address for this system.
@@ -108,24 +108,24 @@ impl Containerd {
             Snapshotter::Own => None,
             Snapshotter::Tarpon { program, pack } => {
                 let mut command = tarpon::on(program, &self.store());
-                command.args(["snapshotter", "--tls-verify=false", "--address"]).arg(self.bed.snapshotter_socket());
+                command.args(["snapshotter", "--tls-verify=false", "--address"]).arg(self.daemon.snapshotter_socket());
                 command.args(tarpon::chosen(true, pack.then_some(workload.id.as_str())));
                 Some(command)
             }
             Snapshotter::Stargz { program } => Some(self.configured(program, &stargz::plain_http(registry))?),
             Snapshotter::Soci { program } => {
-                Some(self.configured(program, &soci::config(&self.bed.socket(), registry))?)
+                Some(self.configured(program, &soci::config(&self.daemon.socket(), registry))?)
             }
         })
     }
 
     /// The command of a snapshotter with a configuration file.
     fn configured(&self, program: &Path, config: &str) -> Result<Command> {
-        let file = self.bed.store.join("snapshotter.toml");
+        let file = self.daemon.store.join("snapshotter.toml");
         fs::write(&file, config)?;
         let mut command = Command::new(program);
         command.arg("--config").arg(file).arg("--root").arg(self.store());
-        command.arg("--address").arg(self.bed.snapshotter_socket());
+        command.arg("--address").arg(self.daemon.snapshotter_socket());
         Ok(command)
     }
 
@@ -149,7 +149,7 @@ impl System for Containerd {
     }
 
     fn programs(&self) -> Vec<&Path> {
-        self.bed.programs().into_iter().chain(self.snapshotter.program()).collect()
+        self.daemon.programs().into_iter().chain(self.snapshotter.program()).collect()
     }
 
     fn format(&self) -> Option<&'static str> {
@@ -162,29 +162,29 @@ impl System for Containerd {
 
     fn wipe(&self) -> Result<()> {
         self.end()?;
-        self.bed.wipe()
+        self.daemon.wipe()
     }
 
     fn prepare(&self, workload: &Workload, registry: &str) -> Result<()> {
         let registry = self.registry(registry)?;
-        self.bed.make_folders()?;
+        self.daemon.make_folders()?;
         fs::create_dir_all(self.store())?;
         if let Some(command) = self.service(workload, registry)? {
-            let is_up = || answers(&self.bed.snapshotter_socket());
+            let is_up = || answers(&self.daemon.snapshotter_socket());
             let service = Service::start(command, &self.log(), is_up)?;
             *self.running.borrow_mut() = Some(service);
         }
-        self.bed.start(self.snapshotter.name(), registry)
+        self.daemon.start(self.snapshotter.name(), registry)
     }
 
     fn command(&self, _workload: &Workload, image: &str, script: &str) -> Result<Command> {
         let (registry, name) = image.split_once('/').context("an image has a registry")?;
         let image = format!("{}/{name}", self.registry(registry)?);
-        self.bed.pull_and_run(self.snapshotter.name(), &image, script)
+        self.daemon.pull_and_run(self.snapshotter.name(), &image, script)
     }
 
     fn is_root(&self, mountpoint: &Path) -> bool {
-        self.bed.is_root(mountpoint)
+        self.daemon.is_root(mountpoint)
     }
 
     fn server(&self) -> Option<Server> {
@@ -223,7 +223,7 @@ impl System for Containerd {
     }
 
     fn end(&self) -> Result<()> {
-        self.bed.end()?;
+        self.daemon.end()?;
         self.running.borrow_mut().take().map_or(Ok(()), Service::end)?;
         self.unmount()
     }
@@ -238,7 +238,7 @@ fn last_warning(log: &str) -> &str {
 impl Drop for Containerd {
     fn drop(&mut self) {
         // An error was reported by an earlier call.
-        let _told = self.end();
+        let _ended = self.end();
     }
 }
 
@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_warning_is_told_from_what_came_after_it() {
+    fn the_last_warning_is_ended_from_what_came_after_it() {
         assert_eq!(last_warning("level=warning no index\nWARN no layer\ninfo: done"), "WARN no layer");
         assert_eq!(last_warning("level=info done"), "none");
     }

@@ -10,7 +10,7 @@ use tarpon_harness::http;
 use tarpon_harness::workloads::Workload;
 use tarpon_harness::{paths, process};
 
-use super::bed::{Bed, NAMESPACE, OWN};
+use super::daemon::{Daemon, NAMESPACE, OWN};
 
 pub(super) const SNAPSHOTTER: &str = "soci-snapshotter-grpc";
 
@@ -69,22 +69,22 @@ fn manifest(registry: &str, image: &str, tag: &str) -> Result<(u16, Vec<u8>)> {
 
 fn publish(image: &str) -> Result<()> {
     let soci = process::find(PROGRAM).with_context(|| format!("{PROGRAM} is not installed"))?;
-    let bed = Bed::new("soci-index")?;
-    bed.wipe()?;
+    let daemon = Daemon::new("soci-index")?;
+    daemon.wipe()?;
     let registry = image.split('/').next().unwrap_or_default();
-    bed.start(OWN, registry)?;
+    daemon.start(OWN, registry)?;
     let (from, to) = (format!("{image}:{FROM}"), format!("{image}:{TAG}"));
     let mut convert = Command::new(soci);
-    convert.arg("--address").arg(bed.socket()).args(["--namespace", NAMESPACE]);
+    convert.arg("--address").arg(daemon.socket()).args(["--namespace", NAMESPACE]);
     convert.args(["--content-store", "containerd", "convert"]);
     // All layers: for a layer without an index the snapshotter uses TLS, even if the registry does not.
     convert.args(["--min-layer-size", "0", &from, &to]);
-    let pull = bed.ctr(&["images", "pull", "--plain-http", &from]);
-    let push = bed.ctr(&["images", "push", "--plain-http", &to]);
+    let pull = daemon.ctr(&["images", "pull", "--plain-http", &from]);
+    let push = daemon.ctr(&["images", "push", "--plain-http", &to]);
     let log = paths::benchmarks().join("soci.log");
     let done = [pull, convert, push].iter_mut().try_for_each(|command| process::check_logged(command, &log));
-    bed.end()?;
-    bed.wipe()?;
+    daemon.end()?;
+    daemon.wipe()?;
     done
 }
 

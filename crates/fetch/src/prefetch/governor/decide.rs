@@ -56,7 +56,7 @@ pub(crate) fn decide(measured: &Measurements) -> Decision {
     }
     match (measured.missing, measured.bandwidth) {
         (_, None) => Decision::Measure,
-        // The estimate says that nothing is missing, but a reader waits.
+        // By the estimate nothing is missing, but a reader waits.
         (None | Some(0), _) => Decision::Count,
         (Some(missing), Some(bandwidth)) if measured.rent(bandwidth) >= measured.price(missing, bandwidth) => {
             Decision::Whole

@@ -17,7 +17,7 @@ pub(super) const PROGRAMS: [&str; 5] = ["containerd", "ctr", "containerd-shim-ru
 /// The namespace of the kubelet's images, which the CRI image service uses.
 pub(super) const NAMESPACE: &str = "k8s.io";
 
-pub(super) struct Bed {
+pub(super) struct Daemon {
     programs: Vec<PathBuf>,
     /// Images and snapshots.
     pub(super) store: PathBuf,
@@ -26,7 +26,7 @@ pub(super) struct Bed {
     running: RefCell<Option<Service>>,
 }
 
-impl Bed {
+impl Daemon {
     pub(super) fn new(name: &str) -> Result<Self> {
         let programs = PROGRAMS.into_iter().map(super::found).collect::<Result<_>>()?;
         Ok(Self {
@@ -195,8 +195,8 @@ fn first_field(bytes: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn bed() -> Bed {
-        Bed { programs: Vec::new(), store: "/s".into(), run: "/r".into(), running: RefCell::default() }
+    fn daemon() -> Daemon {
+        Daemon { programs: Vec::new(), store: "/s".into(), run: "/r".into(), running: RefCell::default() }
     }
 
     #[test]
@@ -207,14 +207,14 @@ mod tests {
 
     #[test]
     fn a_snapshotter_of_its_own_is_a_proxy_plugin_and_containerd_s_is_none() {
-        assert!(bed().config("tarpon").contains("[proxy_plugins.tarpon]\ntype = \"snapshot\"\naddress = \"/r/snap"));
-        assert!(!bed().config(OWN).contains("proxy_plugins"));
+        assert!(daemon().config("tarpon").contains("[proxy_plugins.tarpon]\ntype = \"snapshot\"\naddress = \"/r/snap"));
+        assert!(!daemon().config(OWN).contains("proxy_plugins"));
     }
 
     #[test]
     fn a_root_file_system_is_told_from_that_of_another_container() {
         let tasks = "/r/state/io.containerd.runtime.v2.task/k8s.io";
-        assert!(bed().is_root(Path::new(&format!("{tasks}/{CONTAINER}/rootfs"))));
-        assert!(!bed().is_root(Path::new(&format!("{tasks}/other/rootfs"))));
+        assert!(daemon().is_root(Path::new(&format!("{tasks}/{CONTAINER}/rootfs"))));
+        assert!(!daemon().is_root(Path::new(&format!("{tasks}/other/rootfs"))));
     }
 }

@@ -1,0 +1,228 @@
+//! Comments, messages, documents and names use plain technical English: subject, verb, object, and the technical noun.
+
+use std::collections::BTreeSet;
+
+use super::super::problem::Problem;
+use super::super::repository::Repository;
+use super::super::source::{Source, is_name};
+
+// Written in pieces, so that this file does not break its own rule.
+/// Words that are too vague for a comment, a message or a document.
+const VAGUE: &[&str] = &[
+    concat!("who", "ever"),
+    concat!("some", "body"),
+    concat!("no", "body"),
+    concat!("any", "body"),
+    concat!("an", "ew"),
+    concat!("to", "ld"),
+    concat!("te", "lls"),
+    concat!("sa", "id"),
+    concat!("sa", "ys"),
+    concat!("lets ", "go of"),
+    concat!("let ", "go of"),
+    concat!("without a ", "word"),
+    concat!("away ", "with it"),
+];
+
+/// Names of types, functions and constants that do not identify what they name.
+const VAGUE_NAMES: &[&str] = &[
+    concat!("Al", "one"),
+    concat!("B", "ed"),
+    concat!("Boar", "ded"),
+    concat!("BRE", "ATH"),
+    concat!("Br", "ing"),
+    concat!("Com", "ing"),
+    concat!("Fou", "nd"),
+    concat!("He", "ld"),
+    concat!("Kno", "wn"),
+    concat!("La", "b"),
+    concat!("LO", "OK"),
+    concat!("Me", "mo"),
+    concat!("PATI", "ENCE"),
+    concat!("Pla", "ce"),
+    concat!("Pla", "ces"),
+    concat!("She", "lf"),
+    concat!("Tur", "ns"),
+    concat!("War", "den"),
+    concat!("acc", "use"),
+    concat!("furn", "ish"),
+    concat!("ju", "dge"),
+    concat!("str", "ike"),
+];
+
+/// How many vague words a package, or a folder of documents, may still have. Only ever lower a number.
+struct Exempt {
+    package: &'static str,
+    /// Words in comments, and in documents.
+    comments: usize,
+    /// Words in strings outside of tests: help, errors, logs.
+    strings: usize,
+    /// Different names outside of tests.
+    names: usize,
+}
+
+const fn exempt(package: &'static str, comments: usize, strings: usize, names: usize) -> Exempt {
+    Exempt { package, comments, strings, names }
+}
+
+const EXEMPT: &[Exempt] = &[
+    exempt("crates/cli", 21, 14, 6),
+    exempt("crates/daemon", 20, 7, 11),
+    exempt("crates/engine", 0, 42, 30),
+    exempt("crates/fetch", 0, 3, 4),
+    exempt("crates/fs", 0, 0, 3),
+    exempt("crates/layer", 0, 4, 6),
+    exempt("crates/mount", 0, 3, 6),
+    exempt("crates/oci", 0, 2, 1),
+    exempt("crates/registry", 0, 0, 1),
+    exempt("crates/snapshotter", 0, 0, 2),
+    exempt("crates/store", 0, 4, 2),
+];
+
+/// A vague word.
+struct Hit<'a> {
+    path: &'a str,
+    line: usize,
+    word: String,
+}
+
+/// The vague words of a package, by kind.
+#[derive(Default)]
+struct Hits<'a> {
+    comments: Vec<Hit<'a>>,
+    strings: Vec<Hit<'a>>,
+    names: Vec<Hit<'a>>,
+}
+
+pub(super) fn plain(repository: &Repository) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for package in packages(repository) {
+        let hits = hits(repository, &package);
+        let allowed = EXEMPT.iter().find(|exempt| exempt.package == package);
+        let allowed = |number: fn(&Exempt) -> usize| allowed.map_or(0, number);
+        problems.extend(excess(&package, "comments", hits.comments, allowed(|exempt| exempt.comments)));
+        problems.extend(excess(&package, "strings", hits.strings, allowed(|exempt| exempt.strings)));
+        problems.extend(excess(&package, "names", hits.names, allowed(|exempt| exempt.names)));
+    }
+    problems
+}
+
+/// How many vague words all packages may still have.
+pub(super) fn exempted() -> usize {
+    EXEMPT.iter().map(|exempt| exempt.comments + exempt.strings + exempt.names).sum()
+}
+
+/// All hits of a kind, if they are more than allowed.
+fn excess(package: &str, kind: &str, hits: Vec<Hit<'_>>, allowed: usize) -> Vec<Problem> {
+    let number = hits.len();
+    let hits = hits.into_iter().filter(|_| number > allowed);
+    let problems = hits.map(|hit| {
+        let text = match allowed {
+            0 => format!("please use plain technical English in {kind}, without `{}`", hit.word),
+            _ => format!(
+                "please use plain technical English in {kind}, without `{}`: {package} has {number}, {} allows {allowed}",
+                hit.word,
+                file!()
+            ),
+        };
+        Problem::new(hit.path, hit.line, text)
+    });
+    problems.collect()
+}
+
+/// Each package, and each folder with documents.
+fn packages(repository: &Repository) -> BTreeSet<String> {
+    let sources = repository.sources.iter().map(|source| &*source.path);
+    let documents = repository.files.iter().filter(|file| is_document(&file.path)).map(|file| &*file.path);
+    sources.chain(documents).map(|path| package(path).to_owned()).collect()
+}
+
+/// `crates/NAME`, or the first folder of the path; `.` for the root.
+fn package(path: &str) -> &str {
+    let mut ends = path.match_indices('/').map(|(at, _)| at);
+    let end = if path.starts_with("crates/") { ends.nth(1) } else { ends.next() };
+    end.map_or(".", |end| &path[..end])
+}
+
+/// The log of changes is history, and fixtures are input.
+fn is_document(path: &str) -> bool {
+    path.ends_with(".md") && path != "CHANGELOG.md" && !path.starts_with("fixtures/")
+}
+
+fn hits<'a>(repository: &'a Repository, of: &str) -> Hits<'a> {
+    let mut hits = Hits::default();
+    for file in repository.files.iter().filter(|file| is_document(&file.path) && package(&file.path) == of) {
+        hits.comments.extend(prose(&file.path, 1, &file.text));
+    }
+    let mut names = BTreeSet::new();
+    for source in repository.sources.iter().filter(|source| package(&source.path) == of) {
+        for literal in &source.literals {
+            if literal.is_comment {
+                hits.comments.extend(prose(&source.path, literal.line, &literal.text));
+            } else if !source.is_test && !literal.is_for_tests {
+                hits.strings.extend(vague(&source.path, literal.line, &literal.text));
+            }
+        }
+        if !source.is_test {
+            hits.names.extend(vague_names(source).filter(|hit| names.insert(hit.word.clone())));
+        }
+    }
+    hits
+}
+
+/// The vague words of a comment or a document, outside of code in backticks.
+fn prose<'a>(path: &'a str, line: usize, text: &str) -> Vec<Hit<'a>> {
+    let mut is_code = false;
+    let words = text.split_inclusive('`').map(|part| {
+        let shown =
+            if is_code { part.chars().map(|c| if c == '\n' { c } else { ' ' }).collect() } else { part.to_owned() };
+        is_code ^= part.ends_with('`');
+        shown
+    });
+    vague(path, line, &words.collect::<String>())
+}
+
+fn vague<'a>(path: &'a str, line: usize, text: &str) -> Vec<Hit<'a>> {
+    let mut hits = Vec::new();
+    for (number, text) in text.to_lowercase().lines().enumerate() {
+        for word in VAGUE {
+            let whole = text
+                .match_indices(word)
+                .filter(|(at, _)| !text[..*at].ends_with(is_name) && !text[*at + word.len()..].starts_with(is_name));
+            hits.extend(whole.map(|_| Hit { path, line: line + number, word: (*word).to_owned() }));
+        }
+    }
+    hits
+}
+
+/// Names that have a vague word as a part, and definitions with a vague name.
+fn vague_names(source: &Source) -> impl Iterator<Item = Hit<'_>> {
+    let code = source.code_without_tests();
+    let keywords = ["fn", "struct", "enum", "trait", "type", "const", "static", "mod"];
+    let (mut before, mut hits) = ("", Vec::new());
+    for (number, line) in code.lines().enumerate() {
+        for name in line.split(|c| !is_name(c)).filter(|name| !name.is_empty()) {
+            let is_vague = parts(name).any(|part| VAGUE.contains(&&*part))
+                || keywords.contains(&before) && VAGUE_NAMES.contains(&name);
+            if is_vague {
+                hits.push(Hit { path: &source.path, line: number + 1, word: name.to_owned() });
+            }
+            before = name;
+        }
+    }
+    hits.into_iter()
+}
+
+/// The words of a name, in lower case: `HowLarge` and `how_large` have two.
+fn parts(name: &str) -> impl Iterator<Item = String> + '_ {
+    let is_shouted = !name.contains(|c: char| c.is_lowercase());
+    let (mut parts, mut part) = (Vec::new(), String::new());
+    for c in name.chars() {
+        if c == '_' || c.is_uppercase() && !is_shouted {
+            parts.push(std::mem::take(&mut part));
+        }
+        part.extend(c.to_lowercase().filter(|c| *c != '_'));
+    }
+    parts.push(part);
+    parts.into_iter()
+}
