@@ -26,8 +26,8 @@ pub(crate) fn run() -> Result<()> {
     }
     match problems.len() {
         0 => {
-            let (files, words) = rules::exempted();
-            println!("no line breaks a rule; still allowed: {files} files in circles, {words} vague words");
+            // No error: changes that arrive at the same time would each have to correct the other's number.
+            rules::slack(&repository).iter().for_each(|slack| println!("please lower a number: {slack}"));
             Ok(())
         }
         n => bail!("{n} lines break a rule"),
