@@ -327,7 +327,7 @@ async fn a_pack_whose_frames_are_gone_or_wrong_is_done_without() {
         assert!(started.has_pack);
         started.assert_reads(&default_start()).await;
         let said = started.image.stats().last_error.unwrap();
-        assert!(said.contains("boot pack") && said.contains("given up"), "{said}");
+        assert!(said.contains("boot pack") && said.contains("abandoned"), "{said}");
     }
 }
 
