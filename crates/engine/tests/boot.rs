@@ -1,25 +1,22 @@
 //! Boot packs, from a trace to a start that needs no layer: made, published, found, replayed, kept, taken over, and done without.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod support;
+
 use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use flate2::write::GzEncoder;
+use support::{EngineFixture, Notes, Served, load, serve};
 use tarpon_engine::oci::{Compression, Digest, Source};
 use tarpon_engine::trace::{Header, Touch, Trace};
-use tarpon_engine::{
-    Access, Engine, EngineOptions, ErrorKind, Fit, ImageIndexArtifact, ImageRequest, IndexChoice, Prepared, Progress,
-};
-use tarpon_fetch::{BootIndex, Config, Fetcher, ImageHandle};
-use tarpon_layer::chunks::ChunkTable;
-use tarpon_registry::AccessOptions;
-use tarpon_testkit::layers::{Dialect, EstargzOptions, Image, ImageBuilder, Item, Layer, estargz, tar};
-use tempfile::TempDir;
-use tokio::runtime::Handle;
+use tarpon_engine::{Access, Engine, ErrorKind, Fit, ImageIndexArtifact, ImageRequest, IndexChoice, Prepared};
+use tarpon_fetch::BootIndex;
+use tarpon_testkit::fixture::Fixture;
+use tarpon_testkit::layers::{Dialect, EstargzOptions, Image, Item, Layer, estargz, tar};
 
 const PART: Range<u64> = 1_000_000..1_040_000;
 const OTHER_PART: Range<u64> = 2_000_000..2_010_000;
@@ -64,7 +61,7 @@ fn gzipped(items: &[Item]) -> Layer {
 }
 
 fn image() -> Image {
-    ImageBuilder::new().layer(gzipped(&items(&[]))).build()
+    Image::of([gzipped(&items(&[]))])
 }
 
 /// A start that touches these ranges, in this order.
@@ -100,51 +97,33 @@ fn web_start() -> Trace {
     start("web", &[(&large(), OTHER_PART), (&conf(), 0..4)])
 }
 
-#[derive(Default)]
-struct Notes(Mutex<Vec<String>>);
-
-impl Progress for Notes {
-    fn note(&self, line: &str) {
-        self.0.lock().unwrap().push(line.to_owned());
-    }
-}
-
-impl Notes {
-    fn lines(&self) -> Vec<String> {
-        self.0.lock().unwrap().clone()
-    }
-}
-
 /// A layout with one image, and a store for making its index.
-struct Lab {
-    folder: TempDir,
+struct PackFixture {
+    fixture: Fixture,
     engine: Engine,
     notes: Notes,
     image: Image,
 }
 
-impl Lab {
-    fn new(image: Image) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        for (path, bytes) in image.layout("v1") {
-            let path = folder.path().join("layout").join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, bytes).unwrap();
-        }
-        let engine = engine(&folder.path().join("maker"));
-        Self { folder, engine, notes: Notes::default(), image }
-    }
+impl std::ops::Deref for PackFixture {
+    type Target = Fixture;
 
-    fn layout(&self) -> PathBuf {
-        self.folder.path().join("layout")
+    fn deref(&self) -> &Fixture {
+        &self.fixture
+    }
+}
+
+impl PackFixture {
+    fn new(image: Image) -> Self {
+        let fixture = Fixture::with_layout(&image);
+        Self { engine: fixture.engine("maker"), fixture, notes: Notes::default(), image }
     }
 
     fn request(&self, profile: Option<&str>) -> ImageRequest {
-        let text = format!("oci:{}:v1", self.layout().display());
         ImageRequest {
             index: IndexChoice::Registry,
             profile: profile.map(str::to_owned),
-            ..ImageRequest::new(&text, text.parse().unwrap(), "linux/amd64".parse().unwrap())
+            ..support::request(&self.layout_name())
         }
     }
 
@@ -185,39 +164,33 @@ impl Lab {
 
     /// The image in an empty store, served until its pack is replayed.
     async fn start(&self, profile: &str) -> Started {
-        let folder = tempfile::tempdir().unwrap();
-        let (engine, notes) = (engine(&folder.path().join("store")), Notes::default());
-        let request = self.request(Some(profile));
-        let prepared = engine.prepare(&request, &notes).await.unwrap();
-        let loaded = engine.store().load_image(prepared.manifest()).unwrap().unwrap();
-        let table = ChunkTable::open(Bytes::from_owner(loaded.chunks)).unwrap();
-        let blobs = tarpon_registry::open(&request.source, &AccessOptions::default()).await.unwrap().blobs();
-        let fetcher = Fetcher::new(Arc::new(engine.store().clone()), Handle::current(), Config::default());
-        let image = fetcher.add_image(table, blobs, "app:v1");
-        let has_pack = loaded.boot.is_some();
-        if let Some(boot) = loaded.boot {
-            assert!(image.replay(&BootIndex::read(&boot).unwrap()));
-            while image.is_replaying() {
+        let (fixture, notes) = (Fixture::new(), Notes::default());
+        let engine = fixture.engine("store");
+        let prepared = engine.prepare(&self.request(Some(profile)), &notes).await.unwrap();
+        let served = serve(&engine, &prepared).await;
+        let boot = load(&engine, &prepared).boot;
+        if let Some(boot) = &boot {
+            assert!(served.image.replay(&BootIndex::read(boot).unwrap()));
+            while served.image.is_replaying() {
                 tokio::task::yield_now().await;
             }
         }
-        Started { _folder: folder, prepared, notes: notes.lines(), has_pack, fetcher, image }
+        Started { _fixture: fixture, prepared, notes: notes.take(), has_pack: boot.is_some(), served }
     }
 }
 
 /// An image that is being served.
 struct Started {
-    _folder: TempDir,
+    _fixture: Fixture,
     prepared: Prepared,
     notes: Vec<String>,
     has_pack: bool,
-    fetcher: Fetcher,
-    image: ImageHandle,
+    served: Served,
 }
 
 impl Started {
     async fn read(&self, content: &[u8], range: Range<u64>) -> Option<Bytes> {
-        let read = self.fetcher.read(&Digest::of(content), range.start, range.end - range.start).await;
+        let read = self.served.fetcher.read(&Digest::of(content), range.start, range.end - range.start).await;
         read.ok().map(|read| read.into_bytes())
     }
 
@@ -239,26 +212,22 @@ fn content(object: &Digest) -> Vec<u8> {
     [tool(), large(), conf()].into_iter().find(|content| Digest::of(content) == *object).unwrap()
 }
 
-fn engine(store: &Path) -> Engine {
-    Engine::open(EngineOptions { store: store.to_owned(), server_command: Vec::new() }).unwrap()
-}
-
 fn profiles(made: &ImageIndexArtifact) -> Vec<&str> {
     made.boots.iter().map(|pack| pack.profile.as_str()).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_start_touched_is_here_before_it_is_asked_for_and_no_layer_is() {
-    let lab = Lab::new(image());
-    let made = lab.publish(&[default_start()]).await;
+    let fixture = PackFixture::new(image());
+    let made = fixture.publish(&[default_start()]).await;
     assert_eq!(profiles(&made), ["default"]);
-    lab.lose_layers();
-    let started = lab.start("default").await;
+    fixture.lose_layers();
+    let started = fixture.start("default").await;
     assert!(started.has_pack, "{:?}", started.notes);
     assert_eq!(started.states(), ["index-trusted"]);
-    std::fs::remove_file(lab.frames(&made, "default")).unwrap();
+    std::fs::remove_file(fixture.frames(&made, "default")).unwrap();
     started.assert_reads(&default_start()).await;
-    assert_eq!(started.image.stats().last_error, None);
+    assert_eq!(started.served.image.stats().last_error, None);
     // Pieces of 32 KiB, and no more of the large file than those.
     assert!(made.boots[0].decoded_size < 120_000, "{}", made.boots[0].decoded_size);
     assert_eq!(started.read(&large(), OTHER_PART).await, None, "nobody has it");
@@ -266,12 +235,12 @@ async fn what_a_start_touched_is_here_before_it_is_asked_for_and_no_layer_is() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_profile_has_a_pack_of_its_own() {
-    let lab = Lab::new(image());
-    let made = lab.publish(&[default_start(), web_start()]).await;
+    let fixture = PackFixture::new(image());
+    let made = fixture.publish(&[default_start(), web_start()]).await;
     assert_eq!(profiles(&made), ["default", "web"]);
-    assert_ne!(lab.frames(&made, "default"), lab.frames(&made, "web"));
-    lab.lose_layers();
-    let started = lab.start("web").await;
+    assert_ne!(fixture.frames(&made, "default"), fixture.frames(&made, "web"));
+    fixture.lose_layers();
+    let started = fixture.start("web").await;
     started.assert_reads(&web_start()).await;
     assert_eq!(started.read(&large(), PART).await, None, "that is of the other profile");
 }
@@ -279,18 +248,18 @@ async fn each_profile_has_a_pack_of_its_own() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_traces_make_the_same_index_everywhere() {
     let traces = [default_start(), web_start()];
-    let (one, other) = (Lab::new(image()).make(&traces).await, Lab::new(image()).make(&traces).await);
+    let (one, other) = (PackFixture::new(image()).make(&traces).await, PackFixture::new(image()).make(&traces).await);
     assert_eq!(one.index_digest, other.index_digest);
     let [default, web] = traces;
-    assert_eq!(Lab::new(image()).make(&[web, default]).await.index_digest, one.index_digest, "in any order");
+    assert_eq!(PackFixture::new(image()).make(&[web, default]).await.index_digest, one.index_digest, "in any order");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_profile_without_a_pack_costs_a_line_and_nothing_else() {
-    let lab = Lab::new(image());
-    lab.publish(&[web_start()]).await;
+    let fixture = PackFixture::new(image());
+    fixture.publish(&[web_start()]).await;
     for profile in ["default", "none-such"] {
-        let started = lab.start(profile).await;
+        let started = fixture.start(profile).await;
         assert!(!started.has_pack);
         assert_eq!(started.states(), ["index-trusted"], "the index is used all the same");
         let said = format!("the boot pack {profile} is not used: the index has none of this name");
@@ -301,11 +270,11 @@ async fn a_profile_without_a_pack_costs_a_line_and_nothing_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_index_without_packs_says_so_only_to_who_asks_for_one() {
-    let lab = Lab::new(image());
-    lab.publish(&[]).await;
-    let started = lab.start("default").await;
+    let fixture = PackFixture::new(image());
+    fixture.publish(&[]).await;
+    let started = fixture.start("default").await;
     assert!(!started.has_pack && started.notes.len() == 1, "{:?}", started.notes);
-    let started = lab.start("web").await;
+    let started = fixture.start("web").await;
     assert!(started.notes.iter().any(|note| note.contains("web is not used")), "{:?}", started.notes);
 }
 
@@ -320,13 +289,13 @@ async fn a_pack_whose_frames_are_gone_or_wrong_is_done_without() {
         |frames| std::fs::write(frames, b"short").unwrap(),
     ];
     for spoil in spoils {
-        let lab = Lab::new(image());
-        let made = lab.publish(&[default_start()]).await;
-        spoil(&lab.frames(&made, "default"));
-        let started = lab.start("default").await;
+        let fixture = PackFixture::new(image());
+        let made = fixture.publish(&[default_start()]).await;
+        spoil(&fixture.frames(&made, "default"));
+        let started = fixture.start("default").await;
         assert!(started.has_pack);
         started.assert_reads(&default_start()).await;
-        let said = started.image.stats().last_error.unwrap();
+        let said = started.served.image.stats().last_error.unwrap();
         assert!(said.contains("boot pack") && said.contains("abandoned"), "{said}");
     }
 }
@@ -334,11 +303,11 @@ async fn a_pack_whose_frames_are_gone_or_wrong_is_done_without() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pack_whose_index_is_gone_or_wrong_leaves_the_index_of_the_layers_in_use() {
     for wrong in [None, Some(b"no such index".as_slice())] {
-        let lab = Lab::new(image());
-        let made = lab.publish(&[default_start()]).await;
-        let file = lab.blob(&made.boots[0].digest);
+        let fixture = PackFixture::new(image());
+        let made = fixture.publish(&[default_start()]).await;
+        let file = fixture.blob(&made.boots[0].digest);
         wrong.map_or_else(|| std::fs::remove_file(&file), |bytes| std::fs::write(&file, bytes)).unwrap();
-        let started = lab.start("default").await;
+        let started = fixture.start("default").await;
         assert!(!started.has_pack);
         assert_eq!(started.states(), ["index-trusted"]);
         let lines = started.notes.iter().filter(|note| note.contains("the boot pack default is not used"));
@@ -350,35 +319,35 @@ async fn a_pack_whose_index_is_gone_or_wrong_leaves_the_index_of_the_layers_in_u
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_with_tables_of_contents_has_a_pack_and_no_index_of_layers() {
     let options = EstargzOptions { chunk_bytes: 100_000, ..EstargzOptions::default() };
-    let lab = Lab::new(ImageBuilder::new().layer(estargz(&items(&[]), options)).build());
-    let made = lab.publish(&[default_start()]).await;
+    let fixture = PackFixture::new(Image::of([estargz(&items(&[]), options)]));
+    let made = fixture.publish(&[default_start()]).await;
     assert!(made.layers.is_empty());
-    let without = lab.start("web").await;
+    let without = fixture.start("web").await;
     assert!(!without.has_pack);
     assert!(without.notes.iter().any(|note| note.contains("web is not used")), "{:?}", without.notes);
 
-    let started = lab.start("default").await;
+    let started = fixture.start("default").await;
     assert!(started.has_pack, "{:?}", started.notes);
-    lab.lose_layers();
-    std::fs::remove_file(lab.frames(&made, "default")).unwrap();
+    fixture.lose_layers();
+    std::fs::remove_file(fixture.frames(&made, "default")).unwrap();
     started.assert_reads(&default_start()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn packs_of_other_profiles_outlive_a_new_index() {
-    let lab = Lab::new(image());
-    let first = lab.publish(&[web_start()]).await;
-    let second = lab.publish(&[default_start()]).await;
+    let fixture = PackFixture::new(image());
+    let first = fixture.publish(&[web_start()]).await;
+    let second = fixture.publish(&[default_start()]).await;
     assert_eq!(profiles(&second), ["default", "web"]);
     assert_eq!(second.boots[1].digest, first.boots[0].digest, "as it was");
     assert!(second.boots[1].fit.is_none() && second.boots[0].fit.is_some());
     // And one that only describes the layers, as `tarpon index --push` makes it.
-    let third = lab.publish(&[]).await;
+    let third = fixture.publish(&[]).await;
     assert_eq!(third.index_digest, second.index_digest, "there is nothing new in it");
-    lab.lose_layers();
+    fixture.lose_layers();
     for start in [default_start(), web_start()] {
-        let started = lab.start(&start.header.profile).await;
-        std::fs::rename(lab.frames(&third, &start.header.profile), lab.folder.path().join("aside")).unwrap();
+        let started = fixture.start(&start.header.profile).await;
+        std::fs::rename(fixture.frames(&third, &start.header.profile), fixture.path("aside")).unwrap();
         // Cut for both, each finds the chunks that it was made of.
         started.assert_reads(&start).await;
     }
@@ -386,64 +355,65 @@ async fn packs_of_other_profiles_outlive_a_new_index() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_recording_takes_the_place_of_the_pack_of_its_profile() {
-    let lab = Lab::new(image());
-    lab.publish(&[web_start()]).await;
+    let fixture = PackFixture::new(image());
+    fixture.publish(&[web_start()]).await;
     let conf = start("web", &[(&conf(), 0..4)]);
-    let made = lab.publish(std::slice::from_ref(&conf)).await;
+    let made = fixture.publish(std::slice::from_ref(&conf)).await;
     assert_eq!(profiles(&made), ["web"]);
     assert_eq!(made.boots[0].decoded_size, 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn packs_that_are_kept_go_where_the_index_goes() {
-    let lab = Lab::new(image());
-    lab.publish(&[web_start()]).await;
-    let made = lab.make(&[default_start()]).await;
-    let elsewhere = lab.folder.path().join("elsewhere");
-    lab.push(&made, &elsewhere).await;
-    let frames = lab.frames(&made, "web");
-    let copied = elsewhere.join(frames.strip_prefix(lab.layout()).unwrap());
+    let fixture = PackFixture::new(image());
+    fixture.publish(&[web_start()]).await;
+    let made = fixture.make(&[default_start()]).await;
+    let elsewhere = fixture.path("elsewhere");
+    fixture.push(&made, &elsewhere).await;
+    let frames = fixture.frames(&made, "web");
+    let copied = elsewhere.join(frames.strip_prefix(fixture.layout()).unwrap());
     assert_eq!(std::fs::read(copied).unwrap(), std::fs::read(frames).unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rebuilt_image_takes_over_what_it_still_has() {
     let more = [Item::file("more", b"of another image")];
-    let old = Lab::new(ImageBuilder::new().layer(gzipped(&items(&more))).build());
+    let old = PackFixture::new(Image::of([gzipped(&items(&more))]));
     old.publish(&[default_start(), web_start(), start("gone", &[(b"of another image", 0..16)])]).await;
     let old_name = old.request(None).text;
 
     // The tool has changed; the other touched contents are in their place, or not.
     let rebuilt = [Item::file("tool", b"a new tool"), Item::file("lib", large()), Item::file("conf", conf())];
-    let lab = Lab::new(ImageBuilder::new().layer(gzipped(&rebuilt)).build());
-    let made = lab.engine.make_index_from(&lab.request(None), &old_name, None, &lab.notes).await.unwrap();
+    let fixture = PackFixture::new(Image::of([gzipped(&rebuilt)]));
+    let made = fixture.engine.make_index_from(&fixture.request(None), &old_name, None, &fixture.notes).await.unwrap();
     assert_eq!(profiles(&made), ["default", "web"]);
     let Fit { files, bytes, kept_files, kept_bytes } = made.boots[0].fit.unwrap();
     assert_eq!((files, kept_files, bytes - kept_bytes), (2, 1, tool().len() as u64));
     assert!(kept_bytes >= PART.end - PART.start);
-    assert!(lab.notes.lines().iter().any(|note| note.contains("nothing of what the start gone touched")));
-    lab.push(&made, &lab.layout()).await;
-    lab.lose_layers();
-    let started = lab.start("default").await;
+    assert!(fixture.notes.take().iter().any(|note| note.contains("nothing of what the start gone touched")));
+    fixture.push(&made, &fixture.layout()).await;
+    fixture.lose_layers();
+    let started = fixture.start("default").await;
     started.assert_reads(&start("default", &[(&large(), PART)])).await;
 
-    let one = lab.engine.make_index_from(&lab.request(None), &old_name, Some("web"), &lab.notes).await.unwrap();
+    let one =
+        fixture.engine.make_index_from(&fixture.request(None), &old_name, Some("web"), &fixture.notes).await.unwrap();
     assert!(one.boots.iter().any(|pack| pack.profile == "web" && pack.fit.is_some()));
     assert!(one.boots.iter().any(|pack| pack.profile == "default" && pack.fit.is_none()), "kept, as ever");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_become_a_pack_is_an_error() {
-    let lab = Lab::new(image());
-    let request = lab.request(None);
-    let twice = lab.engine.make_index(&request, &[web_start(), web_start()], &lab.notes).await.unwrap_err();
+    let fixture = PackFixture::new(image());
+    let request = fixture.request(None);
+    let twice = fixture.engine.make_index(&request, &[web_start(), web_start()], &fixture.notes).await.unwrap_err();
     assert!(twice.kind == ErrorKind::Refused && twice.cause.contains("\"web\""), "{twice}");
     let nothing = start("default", &[(b"of another image", 0..16)]);
-    let nothing = lab.engine.make_index(&request, &[nothing], &lab.notes).await.unwrap_err();
+    let nothing = fixture.engine.make_index(&request, &[nothing], &fixture.notes).await.unwrap_err();
     assert_eq!(nothing.kind, ErrorKind::Refused, "{nothing}");
-    lab.publish(&[web_start()]).await;
+    fixture.publish(&[web_start()]).await;
     for profile in [Some("none-such"), Some("default")] {
-        let none = lab.engine.make_index_from(&request, &request.text, profile, &lab.notes).await.unwrap_err();
+        let none = fixture.engine.make_index_from(&request, &request.text, profile, &fixture.notes).await.unwrap_err();
         assert_eq!(none.kind, ErrorKind::NotFound, "{none}");
     }
 }

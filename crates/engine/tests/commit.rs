@@ -1,6 +1,8 @@
 //! Commits and pushes with a scripted registry.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod support;
+
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,61 +10,59 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::{Value, json};
-use tarpon_engine::oci::{Compression, Document, Platform, Source, media_type};
+use support::EngineFixture;
+use tarpon_engine::oci::{Document, Platform, Source};
 use tarpon_engine::{
-    Access, CommitReport, CommitRequest, CommitSource, Commits, Committed, Engine, EngineOptions, Error, ErrorKind,
-    ImageRequest, LayerFormat, Pull, PushRequest, Pushed, PushedOutcome, Silent,
+    Access, CommitReport, CommitRequest, CommitSource, Commits, Committed, Engine, Error, ErrorKind, ImageRequest,
+    LayerFormat, Pull, PushRequest, Pushed, PushedOutcome, Silent,
 };
 use tarpon_registry::AccessOptions;
 use tarpon_registry::serve::Contents;
-use tarpon_testkit::layers::{Dialect, Image, ImageBuilder, Item, Layer, tar};
-use tarpon_testkit::registry::{Auth, FakeRegistry, Fault};
-use tarpon_testkit::server::TestServer;
-use tempfile::TempDir;
+use tarpon_testkit::fixture::Fixture;
+use tarpon_testkit::layers::{Image, ImageBuilder, Item, Layer};
+use tarpon_testkit::registry::{Auth, Fault};
 
 /// A registry with an image, a store, and an upper directory over the image.
-struct Lab {
-    folder: TempDir,
+struct CommitFixture {
+    fixture: Fixture,
     engine: Engine,
-    registry: Arc<FakeRegistry>,
-    server: TestServer,
 }
 
-impl Lab {
+impl std::ops::Deref for CommitFixture {
+    type Target = Fixture;
+
+    fn deref(&self) -> &Fixture {
+        &self.fixture
+    }
+}
+
+impl CommitFixture {
     async fn new(auth: Auth) -> Self {
         let mut contents = Contents::new();
-        let image = image();
-        for blob in image.blobs().into_values() {
-            contents.add_blob(blob);
-        }
-        contents.add_manifest(Some(("base", "v1")), media_type::OCI_MANIFEST, image.manifest.clone());
-        let registry = Arc::new(FakeRegistry::new(contents, auth, None));
-        let server = TestServer::start(registry.clone()).await.unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        let options = EngineOptions { store: folder.path().join("store"), server_command: Vec::new() };
-        let lab = Self { engine: Engine::open(options).unwrap(), folder, registry, server };
-        std::fs::create_dir_all(lab.upper().join("dir")).unwrap();
-        std::fs::set_permissions(lab.upper(), PermissionsExt::from_mode(0o755)).unwrap();
-        std::fs::write(lab.upper().join("dir/new"), "new").unwrap();
-        mknodat(CWD, lab.upper().join("old"), FileType::CharacterDevice, Mode::empty(), 0).unwrap();
-        lab
+        image().add_to(&mut contents, "base", "v1");
+        let fixture = Fixture::with_registry(contents, auth).await;
+        let fixture = Self { engine: fixture.engine("store"), fixture };
+        fixture.directory("upper/dir");
+        std::fs::set_permissions(fixture.upper(), PermissionsExt::from_mode(0o755)).unwrap();
+        std::fs::write(fixture.upper().join("dir/new"), "new").unwrap();
+        mknodat(CWD, fixture.upper().join("old"), FileType::CharacterDevice, Mode::empty(), 0).unwrap();
+        fixture
     }
 
     fn upper(&self) -> PathBuf {
-        self.folder.path().join("upper")
+        self.path("upper")
     }
 
     fn at(&self, name: &str) -> Source {
-        format!("{}/{name}", self.server.host()).parse().unwrap()
+        self.name(name).parse().unwrap()
     }
 
-    fn layout(&self) -> Source {
-        format!("oci:{}:v1", self.folder.path().join("layout").display()).parse().unwrap()
+    fn layout_source(&self) -> Source {
+        self.layout_name().parse().unwrap()
     }
 
     fn base(&self) -> ImageRequest {
-        let source = self.at("base:v1");
-        ImageRequest::new(source.to_string(), source, "linux/amd64".parse().unwrap())
+        self.fixture.request("base:v1")
     }
 
     fn request(&self, name: &Source) -> CommitRequest {
@@ -100,7 +100,7 @@ impl Lab {
 
 fn layer() -> Layer {
     let items = [Item::file("old", "old"), Item::directory("dir/"), Item::file("dir/kept", vec![7; 100_000])];
-    Layer::plain(&tar(&items, Dialect::Pax), Compression::Gzip)
+    Layer::gzip(&items)
 }
 
 fn image() -> Image {
@@ -130,13 +130,13 @@ fn files(folder: &Path) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_image_is_the_old_one_with_a_layer_more() {
-    let lab = Lab::new(Auth::Anonymous).await;
-    let name = lab.at("new:v1");
+    let fixture = CommitFixture::new(Auth::Anonymous).await;
+    let name = fixture.at("new:v1");
     for format in [LayerFormat::Estargz, LayerFormat::ZstdChunked] {
-        let request = CommitRequest { format: Some(format), message: Some("why".into()), ..lab.request(&name) };
-        let report = lab.engine.commit(&request, &Silent).await.unwrap();
+        let request = CommitRequest { format: Some(format), message: Some("why".into()), ..fixture.request(&name) };
+        let report = fixture.engine.commit(&request, &Silent).await.unwrap();
         assert_eq!((report.format, report.entries), (format, 3));
-        let pushed = lab.push(&name, &name).await.unwrap();
+        let pushed = fixture.push(&name, &name).await.unwrap();
         assert_eq!(pushed.digest, report.committed.digest);
         assert_eq!(outcomes(&pushed), [PushedOutcome::WasThere, PushedOutcome::Uploaded]);
         assert_eq!(pushed.downloaded_bytes, 0);
@@ -155,61 +155,61 @@ async fn a_new_image_is_the_old_one_with_a_layer_more() {
         assert_eq!(history.len(), 2, "as many entries as layers: {history:?}");
         assert_eq!(history[1]["comment"], "why");
 
-        let prepared = lab
+        let prepared = fixture
             .engine
-            .prepare(&ImageRequest { text: name.to_string(), source: name.clone(), ..lab.base() }, &Silent)
+            .prepare(&ImageRequest { text: name.to_string(), source: name.clone(), ..fixture.base() }, &Silent)
             .await
             .unwrap();
-        let tree = lab.engine.open_tree(&prepared).unwrap();
+        let tree = fixture.engine.open_tree(&prepared).unwrap();
         assert!(tree.find(b"old").is_err() && tree.find(b"dir/kept").is_ok() && tree.find(b"dir/new").is_ok());
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_registry_does_not_take_over_is_streamed_past_the_store() {
-    let lab = Lab::new(Auth::Anonymous).await;
-    let name = lab.at("new:v1");
-    lab.commit(&name).await;
-    let pushed = lab.push(&name, &lab.layout()).await.unwrap();
+    let fixture = CommitFixture::new(Auth::Anonymous).await;
+    let name = fixture.at("new:v1");
+    fixture.commit(&name).await;
+    let pushed = fixture.push(&name, &fixture.layout_source()).await.unwrap();
     assert_eq!(outcomes(&pushed), [PushedOutcome::Streamed, PushedOutcome::Uploaded]);
     assert_eq!(pushed.downloaded_bytes, pushed.layers[0].size);
-    assert!(document(&lab.layout()).await.is_some());
+    assert!(document(&fixture.layout_source()).await.is_some());
 
     // Another registry than the base's.
-    let other = Lab::new(Auth::Anonymous).await;
-    let pushed = lab.push(&name, &other.at("copied:v1")).await.unwrap();
+    let other = CommitFixture::new(Auth::Anonymous).await;
+    let pushed = fixture.push(&name, &other.at("copied:v1")).await.unwrap();
     assert_eq!(pushed.layers.len(), 2);
     assert!(document(&other.at("copied:v1")).await.is_some());
-    assert_eq!(other.registry.open_uploads(), 0);
+    assert_eq!(other.registry().model().open_uploads(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_push_that_fails_shows_nothing_and_can_be_repeated() {
-    let lab = Lab::new(Auth::Anonymous).await;
-    let name = lab.at("new:v1");
-    let report = lab.commit(&name).await;
-    let before = lab.committed();
-    lab.registry.allow_mounts();
+    let fixture = CommitFixture::new(Auth::Anonymous).await;
+    let name = fixture.at("new:v1");
+    let report = fixture.commit(&name).await;
+    let before = fixture.committed();
+    fixture.registry().model().allow_mounts();
     // Whether the layer below can be mounted, and whether the new one exists; one of them after the greeting of its session.
     let questions = || std::iter::repeat_n(Fault::Pass, 3);
     for status in [403, 404] {
-        lab.server.script(questions().chain([Fault::Status(status)]));
-        let error = lab.push(&name, &name).await.unwrap_err();
+        fixture.registry().script(questions().chain([Fault::Status(status)]));
+        let error = fixture.push(&name, &name).await.unwrap_err();
         assert!(error.step.starts_with("push layer 2"), "{error}");
         assert!(document(&name).await.is_none(), "{status}");
     }
-    assert_eq!(lab.committed(), before, "it was not pushed");
-    lab.server.script(questions().chain([Fault::Pass, Fault::TakeAndBreak(100)]));
-    let pushed = lab.push(&name, &name).await.unwrap();
+    assert_eq!(fixture.committed(), before, "it was not pushed");
+    fixture.registry().script(questions().chain([Fault::Pass, Fault::TakeAndBreak(100)]));
+    let pushed = fixture.push(&name, &name).await.unwrap();
     assert_eq!(pushed.digest, report.committed.digest);
-    assert_eq!(lab.committed()[0].pushed, Some(name.to_string()));
-    assert_eq!(lab.registry.open_uploads(), 0);
+    assert_eq!(fixture.committed()[0].pushed, Some(name.to_string()));
+    assert_eq!(fixture.registry().model().open_uploads(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_may_not_push_is_told_so() {
-    let open = Lab::new(Auth::Anonymous).await;
-    let closed = Lab::new(Auth::Basic).await;
+    let open = CommitFixture::new(Auth::Anonymous).await;
+    let closed = CommitFixture::new(Auth::Basic).await;
     let name = open.at("new:v1");
     open.commit(&name).await;
     let error = open.push(&name, &closed.at("new:v1")).await.unwrap_err();
@@ -222,72 +222,72 @@ async fn who_may_not_push_is_told_so() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_files_and_words_give_the_same_digest() {
-    let lab = Lab::new(Auth::Anonymous).await;
-    let first = lab.commit(&lab.at("a:v1")).await.committed.digest;
-    let again = lab.commit(&lab.layout()).await.committed.digest;
+    let fixture = CommitFixture::new(Auth::Anonymous).await;
+    let first = fixture.commit(&fixture.at("a:v1")).await.committed.digest;
+    let again = fixture.commit(&fixture.layout_source()).await.committed.digest;
     assert_eq!(first, again);
-    let other = CommitRequest { author: Some("somebody".into()), ..lab.request(&lab.at("a:v1")) };
-    assert_ne!(lab.engine.commit(&other, &Silent).await.unwrap().committed.digest, first);
-    assert_eq!(lab.committed().len(), 2, "the same name is replaced");
+    let other = CommitRequest { author: Some("somebody".into()), ..fixture.request(&fixture.at("a:v1")) };
+    assert_ne!(fixture.engine.commit(&other, &Silent).await.unwrap().committed.digest, first);
+    assert_eq!(fixture.committed().len(), 2, "the same name is replaced");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_only_here_is_no_image_to_be_mounted() {
-    let lab = Lab::new(Auth::Anonymous).await;
-    let name = lab.at("new:v1");
-    lab.commit(&name).await;
-    let request = ImageRequest { text: name.to_string(), source: name.clone(), ..lab.base() };
-    let error = lab.engine.prepare(&request, &Silent).await.unwrap_err();
+    let fixture = CommitFixture::new(Auth::Anonymous).await;
+    let name = fixture.at("new:v1");
+    fixture.commit(&name).await;
+    let request = ImageRequest { text: name.to_string(), source: name.clone(), ..fixture.base() };
+    let error = fixture.engine.prepare(&request, &Silent).await.unwrap_err();
     assert!(error.cause.contains("not pushed") && error.hint.unwrap().contains("tarpon push"));
     // A push under another name does not change what the name means elsewhere.
-    lab.push(&name, &lab.at("other:v1")).await.unwrap();
+    fixture.push(&name, &fixture.at("other:v1")).await.unwrap();
     for pull in [Pull::Missing, Pull::Always] {
         let request = ImageRequest { pull, ..request.clone() };
-        assert!(lab.engine.prepare(&request, &Silent).await.unwrap_err().cause.contains("not pushed"));
-        let of_upper = CommitSource::Upper { directory: lab.upper(), base: Some(Box::new(request)) };
-        let on_top = CommitRequest { source: of_upper, ..lab.request(&lab.at("next:v1")) };
-        assert!(lab.engine.commit(&on_top, &Silent).await.unwrap_err().cause.contains("not pushed"));
+        assert!(fixture.engine.prepare(&request, &Silent).await.unwrap_err().cause.contains("not pushed"));
+        let of_upper = CommitSource::Upper { directory: fixture.upper(), base: Some(Box::new(request)) };
+        let on_top = CommitRequest { source: of_upper, ..fixture.request(&fixture.at("next:v1")) };
+        assert!(fixture.engine.commit(&on_top, &Silent).await.unwrap_err().cause.contains("not pushed"));
     }
-    lab.push(&name, &name).await.unwrap();
-    lab.engine.prepare(&request, &Silent).await.unwrap();
+    fixture.push(&name, &name).await.unwrap();
+    fixture.engine.prepare(&request, &Silent).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_layer_that_was_damaged_in_the_store_is_not_pushed() {
-    let lab = Lab::new(Auth::Anonymous).await;
-    let name = lab.at("new:v1");
-    let report = lab.commit(&name).await;
+    let fixture = CommitFixture::new(Auth::Anonymous).await;
+    let name = fixture.at("new:v1");
+    let report = fixture.commit(&name).await;
     let hex = report.committed.layer.hex();
-    let commits = lab.engine.store().commits_folder();
+    let commits = fixture.engine.store().commits_folder();
     let place =
         std::fs::read_dir(&commits).unwrap().map(|entry| entry.unwrap().path()).find(|path| path.is_dir()).unwrap();
     let blob = place.join("blobs/sha256").join(hex);
     let mut bytes = std::fs::read(&blob).unwrap();
     bytes[100] ^= 1;
     std::fs::write(&blob, bytes).unwrap();
-    let error = lab.push(&name, &name).await.unwrap_err();
+    let error = fixture.push(&name, &name).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Store, "{error}");
     assert!(error.hint.unwrap().contains("commit again"));
     assert!(document(&name).await.is_none());
-    assert_eq!(lab.registry.open_uploads(), 0);
+    assert_eq!(fixture.registry().model().open_uploads(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upper_that_is_no_layer_leaves_nothing() {
-    let lab = Lab::new(Auth::Anonymous).await;
-    std::fs::write(lab.upper().join("dir/.wh.x"), "").unwrap();
-    let error = lab.engine.commit(&lab.request(&lab.at("new:v1")), &Silent).await.unwrap_err();
+    let fixture = CommitFixture::new(Auth::Anonymous).await;
+    std::fs::write(fixture.upper().join("dir/.wh.x"), "").unwrap();
+    let error = fixture.engine.commit(&fixture.request(&fixture.at("new:v1")), &Silent).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Refused);
     assert!(error.cause.starts_with("/dir/.wh.x: "), "{error}");
-    assert_eq!(files(&lab.engine.store().commits_folder()), 0);
+    assert_eq!(files(&fixture.engine.store().commits_folder()), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upper_that_never_stands_still_is_an_error_unless_that_is_wanted() {
-    let lab = Lab::new(Auth::Anonymous).await;
-    std::fs::write(lab.upper().join("large"), vec![7; 4 << 20]).unwrap();
-    let name = lab.at("new:v1");
-    let (busy, stop) = (lab.upper().join("dir/busy"), Arc::new(AtomicBool::new(false)));
+    let fixture = CommitFixture::new(Auth::Anonymous).await;
+    std::fs::write(fixture.upper().join("large"), vec![7; 4 << 20]).unwrap();
+    let name = fixture.at("new:v1");
+    let (busy, stop) = (fixture.upper().join("dir/busy"), Arc::new(AtomicBool::new(false)));
     let (begun, begins) = std::sync::mpsc::channel();
     let writer = {
         let (busy, stop) = (busy.clone(), stop.clone());
@@ -300,8 +300,8 @@ async fn an_upper_that_never_stands_still_is_an_error_unless_that_is_wanted() {
         })
     };
     begins.recv().unwrap();
-    let torn = lab.engine.commit(&lab.request(&name), &Silent).await;
-    let taken = lab.engine.commit(&CommitRequest { pause: false, ..lab.request(&name) }, &Silent).await;
+    let torn = fixture.engine.commit(&fixture.request(&name), &Silent).await;
+    let taken = fixture.engine.commit(&CommitRequest { pause: false, ..fixture.request(&name) }, &Silent).await;
     stop.store(true, Ordering::Relaxed);
     writer.join().unwrap();
     let error = torn.unwrap_err();
@@ -309,5 +309,5 @@ async fn an_upper_that_never_stands_still_is_an_error_unless_that_is_wanted() {
     assert!(error.cause.starts_with("/dir/busy changed while it was read"), "{error}");
     assert!(error.hint.unwrap().contains("--pause=false"));
     assert!(taken.unwrap().notes[0].starts_with("/dir/busy changed while it was read"));
-    assert_eq!(lab.commit(&name).await.notes, Vec::<String>::new(), "now it stands still");
+    assert_eq!(fixture.commit(&name).await.notes, Vec::<String>::new(), "now it stands still");
 }

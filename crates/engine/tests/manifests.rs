@@ -2,13 +2,17 @@
 //! with the layers' real content. The verdicts are a snapshot; the malformed ones are those of `oci`.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod support;
+
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 
 use serde_json::{Value, json};
+use support::EngineFixture;
+use tarpon_engine::Silent;
 use tarpon_engine::oci::{Compression, Digest, media_type};
-use tarpon_engine::{Engine, EngineOptions, ImageRequest, Silent};
+use tarpon_testkit::fixture::Fixture;
 use tarpon_testkit::layers::{Dialect, EstargzOptions, Item, Layer, estargz, tar};
 use tarpon_tree::erofs;
 
@@ -182,20 +186,18 @@ impl Documents {
 
 /// The result of the case when it is prepared, and when it is pulled.
 async fn verdict(case: fn(&mut Documents)) -> String {
-    let folder = tempfile::tempdir().unwrap();
+    let fixture = Fixture::new();
     let mut documents = documents();
     case(&mut documents);
     for (path, bytes) in documents.files() {
-        let path = folder.path().join("layout").join(path);
+        let path = fixture.layout().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, bytes).unwrap();
     }
-    let text = format!("oci:{}", folder.path().join("layout").display());
-    let request = ImageRequest::new(&text, text.parse().unwrap(), "linux/amd64".parse().unwrap());
+    let request = support::request(&format!("oci:{}", fixture.layout().display()));
     let mut verdict = String::new();
     for way in ["prepared", "pulled"] {
-        let options = EngineOptions { store: folder.path().join(way), server_command: Vec::new() };
-        let engine = Engine::open(options).unwrap();
+        let engine = fixture.engine(way);
         let record = match way {
             "prepared" => engine.prepare(&request, &Silent).await.map(|prepared| prepared.record),
             _ => engine.pull(&request, &Silent).await.map(|pulled| pulled.record),
@@ -207,7 +209,7 @@ async fn verdict(case: fn(&mut Documents)) -> String {
             }
             Err(error) => {
                 assert!(engine.store().images().unwrap().is_empty(), "a record of what was refused");
-                format!("{:?}: {error}", error.kind).replace(&folder.path().display().to_string(), "FOLDER")
+                format!("{:?}: {error}", error.kind).replace(&fixture.folder().display().to_string(), "FOLDER")
             }
         };
         writeln!(verdict, "   {way}: {shown}").unwrap();

@@ -1,80 +1,53 @@
 //! What a server reports about a real mount: metrics over HTTP, and why it was slow. Needs root and /dev/fuse, and is skipped without.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod support;
+
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
-use tarpon_engine::oci::{Compression, media_type};
-use tarpon_engine::{
-    Access, Engine, EngineOptions, Equipment, Event, ForGood, ImageRequest, Mode, ModeChoice, MountRequest, Prepared,
-    Server, Silent, Topic,
-};
-use tarpon_registry::serve::Contents;
+use support::{EngineFixture, mount_request};
+use tarpon_engine::oci::Compression;
+use tarpon_engine::{Engine, Equipment, Event, ForGood, Mode, ModeChoice, MountRequest, Server, Silent, Topic};
+use tarpon_testkit::fixture::Fixture;
 use tarpon_testkit::kernel::can_mount;
-use tarpon_testkit::layers::{Dialect, EstargzOptions, Image, ImageBuilder, Item, Layer, estargz, tar};
-use tarpon_testkit::registry::{Auth, FakeRegistry};
-use tarpon_testkit::server::TestServer;
-use tempfile::TempDir;
+use tarpon_testkit::layers::{Dialect, Image, Item, Layer, tar};
 
 const BYTES: usize = 300_000;
 
 fn image() -> Image {
     let items = [Item::directory("etc"), Item::file("etc/large", vec![7; BYTES]), Item::file("etc/small", "small\n")];
-    ImageBuilder::new().layer(estargz(&items, EstargzOptions::default())).build()
+    Image::of([Layer::estargz(&items)])
 }
 
-/// A registry with one image, and a store of its own.
-struct Lab {
-    folder: TempDir,
-    registry: TestServer,
+/// A registry with one image, and mounts of it by one engine.
+struct MetricsFixture {
+    fixture: Fixture,
     engine: Engine,
 }
 
-impl Lab {
+impl MetricsFixture {
     async fn new() -> Self {
         Self::with(image()).await
     }
 
     async fn with(image: Image) -> Self {
-        let mut contents = Contents::new();
-        for (_, blob) in image.blobs() {
-            contents.add_blob(blob);
-        }
-        contents.add_manifest(Some(("app", "v1")), media_type::OCI_MANIFEST, image.manifest);
-        let registry = TestServer::start(Arc::new(FakeRegistry::new(contents, Auth::Anonymous, None))).await.unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        let options = EngineOptions { store: folder.path().join("store"), server_command: Vec::new() };
-        let engine = Engine::open(options).unwrap();
-        Self { folder, registry, engine }
+        let fixture = Fixture::with_image(&image).await;
+        Self { engine: fixture.engine("store"), fixture }
     }
 
     fn name(&self) -> String {
-        format!("{}/app:v1", self.registry.host())
-    }
-
-    async fn prepared(&self) -> Prepared {
-        let request = ImageRequest {
-            access: Access { tls_verify: Some(false), ..Access::default() },
-            ..ImageRequest::new(self.name(), self.name().parse().unwrap(), "linux/amd64".parse().unwrap())
-        };
-        self.engine.prepare(&request, &Silent).await.unwrap()
+        self.fixture.name("app:v1")
     }
 
     /// A mount of the image, in mode `fuse`, with metrics at this address.
     async fn request(&self, place: &str, metrics: Option<SocketAddr>) -> MountRequest {
-        let mountpoint = self.folder.path().join(place);
-        std::fs::create_dir_all(&mountpoint).unwrap();
-        let mode = ModeChoice::Only(Mode::Fuse);
-        MountRequest {
-            mode,
-            metrics,
-            ..MountRequest::for_image(&self.prepared().await, mountpoint.canonicalize().unwrap())
-        }
+        let prepared = self.engine.prepare(&self.fixture.request("app:v1"), &Silent).await.unwrap();
+        MountRequest { metrics, ..mount_request(&prepared, &self.fixture.directory(place), Mode::Fuse) }
     }
 }
 
@@ -130,10 +103,10 @@ async fn a_mount_tells_what_was_read_and_why_it_waited() {
     if !can_mount() {
         return;
     }
-    let lab = Lab::new().await;
-    let server = Server::start(&lab.engine).await.unwrap();
+    let fixture = MetricsFixture::new().await;
+    let server = Server::start(&fixture.engine).await.unwrap();
     assert_eq!(server.metrics(), None, "nobody has asked for any");
-    let request = lab.request("one", Some(([127, 0, 0, 1], 0).into())).await;
+    let request = fixture.request("one", Some(([127, 0, 0, 1], 0).into())).await;
     let (point, manifest) = (request.mountpoint.clone(), request.manifest);
     let mounted = server.mount(request).await.unwrap();
     let address = mounted.metrics.unwrap();
@@ -142,7 +115,7 @@ async fn a_mount_tells_what_was_read_and_why_it_waited() {
     assert_eq!(read(point.join("etc/small"), 0, 6).await, b"small\n");
 
     let samples = scrape(address).await;
-    let label = format!("image=\"{}\",digest=\"{manifest}\"", lab.name());
+    let label = format!("image=\"{}\",digest=\"{manifest}\"", fixture.name());
     let counted = |name: &str| samples[&name.replace("IMAGE", &label)];
     assert_eq!(counted("tarpon_mounts{mode=\"fuse\"}"), 1.0);
     assert!(counted("tarpon_fetch_bytes_total{IMAGE,lane=\"demand\"}") > 0.0);
@@ -153,7 +126,7 @@ async fn a_mount_tells_what_was_read_and_why_it_waited() {
     assert!(counted("tarpon_read_stall_seconds_bucket{IMAGE,le=\"10\"}") <= stalls);
     assert_eq!(counted("tarpon_host_read_stall_seconds_count"), stalls, "there is one image");
 
-    let (engine, at) = (lab.engine.clone(), point.clone());
+    let (engine, at) = (fixture.engine.clone(), point.clone());
     let explained = tokio::task::spawn_blocking(move || engine.why(&at)).await.unwrap().unwrap();
     assert_eq!(explained.stalls as f64, stalls);
     let paths: Vec<&str> = explained.slowest.iter().filter_map(|read| read.path.as_deref()).collect();
@@ -164,7 +137,7 @@ async fn a_mount_tells_what_was_read_and_why_it_waited() {
     assert!(explained.bytes.demand > 0 && explained.bytes.pack == 0 && !explained.has_pack);
     assert_eq!(explained.mount.mountpoint, point);
 
-    let engine = lab.engine.clone();
+    let engine = fixture.engine.clone();
     let nowhere = tokio::task::spawn_blocking(move || engine.why("/nowhere".as_ref())).await.unwrap().unwrap_err();
     assert!(nowhere.cause.contains("no image is mounted at /nowhere"), "{nowhere}");
     server.stop(true).await;
@@ -179,13 +152,13 @@ async fn what_was_fetched_to_prepare_an_image_is_told_of_each_of_its_mounts() {
     let items = [Item::file("etc/large", vec![7; BYTES])];
     let layer = Layer::plain(&tar(&items, Dialect::Pax), Compression::None);
     let size = layer.blob.len() as u64;
-    let lab = Lab::with(ImageBuilder::new().layer(layer).build()).await;
-    let server = Server::start(&lab.engine).await.unwrap();
-    let first = server.mount(lab.request("one", Some(([127, 0, 0, 1], 0).into())).await).await.unwrap();
-    let second = server.mount(lab.request("two", None).await).await.unwrap();
+    let fixture = MetricsFixture::with(Image::of([layer])).await;
+    let server = Server::start(&fixture.engine).await.unwrap();
+    let first = server.mount(fixture.request("one", Some(([127, 0, 0, 1], 0).into())).await).await.unwrap();
+    let second = server.mount(fixture.request("two", None).await).await.unwrap();
     assert!(first.prepared_bytes >= size, "{} of {size}", first.prepared_bytes);
     assert_eq!((first.fetched_bytes, second.prepared_bytes), (0, first.prepared_bytes), "all of it is here");
-    let label = format!("image=\"{}\",digest=\"{}\"", lab.name(), first.manifest);
+    let label = format!("image=\"{}\",digest=\"{}\"", fixture.name(), first.manifest);
     let told = scrape(first.metrics.unwrap()).await[&format!("tarpon_prepare_bytes_total{{{label}}}")];
     assert_eq!(told, first.prepared_bytes as f64);
     server.stop(true).await;
@@ -196,17 +169,17 @@ async fn a_server_keeps_the_address_that_it_has_and_says_so() {
     if !can_mount() {
         return;
     }
-    let lab = Lab::new().await;
-    let server = Server::start(&lab.engine).await.unwrap();
+    let fixture = MetricsFixture::new().await;
+    let server = Server::start(&fixture.engine).await.unwrap();
     let any: SocketAddr = ([127, 0, 0, 1], 0).into();
-    server.mount(lab.request("one", None).await).await.unwrap();
+    server.mount(fixture.request("one", None).await).await.unwrap();
     assert_eq!(server.metrics(), None);
-    let second = server.mount(lab.request("two", Some(any)).await).await.unwrap();
+    let second = server.mount(fixture.request("two", Some(any)).await).await.unwrap();
     let address = second.metrics.unwrap();
     assert_eq!(server.status()[0].metrics, Some(address), "all mounts are told of there");
-    server.mount(lab.request("three", Some(address)).await).await.unwrap();
+    server.mount(fixture.request("three", Some(address)).await).await.unwrap();
     let other: SocketAddr = ([127, 0, 0, 2], address.port()).into();
-    let refused = server.mount(lab.request("four", Some(other)).await).await.unwrap_err();
+    let refused = server.mount(fixture.request("four", Some(other)).await).await.unwrap_err();
     assert!(refused.cause.contains(&format!("tells them at {address} already")), "{refused}");
     assert_eq!(server.status().len(), 3, "nothing was mounted");
     assert_eq!(scrape(address).await["tarpon_mounts{mode=\"fuse\"}"], 3.0);
@@ -218,13 +191,13 @@ async fn a_server_for_good_serves_also_while_its_address_for_metrics_is_taken_an
     if !can_mount() {
         return;
     }
-    let lab = Lab::new().await;
-    let first = Server::start(&lab.engine).await.unwrap();
-    first.mount(lab.request("one", None).await).await.unwrap();
+    let fixture = MetricsFixture::new().await;
+    let first = Server::start(&fixture.engine).await.unwrap();
+    first.mount(fixture.request("one", None).await).await.unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let equipment = Equipment { metrics: Some(address), ..Equipment::default() };
-    let mut second = ForGood::start(&lab.engine, equipment).await.unwrap();
+    let mut second = ForGood::start(&fixture.engine, equipment).await.unwrap();
     let observer = second.observer();
     assert!(!second.serves(), "the first one has mounts");
     first.suspend().await;
@@ -233,7 +206,7 @@ async fn a_server_for_good_serves_also_while_its_address_for_metrics_is_taken_an
         served = tokio::time::timeout(Duration::from_secs(30), observer.changes()) => assert!(served.unwrap().is_some()),
     }
     let mounts = || {
-        let engine = lab.engine.clone();
+        let engine = fixture.engine.clone();
         async move { tokio::task::spawn_blocking(move || engine.mounts().unwrap()).await.unwrap() }
     };
     let mount = mounts().await.remove(0);
@@ -255,10 +228,10 @@ async fn a_server_that_is_told_to_end_serves_a_mount_that_is_bound_elsewhere() {
         return;
     }
     for mode in [Mode::Fuse, Mode::Native] {
-        let lab = Lab::new().await;
-        let server = Server::start(&lab.engine).await.unwrap();
-        let request = MountRequest { mode: ModeChoice::Only(mode), ..lab.request("one", None).await };
-        let (place, bound) = (request.mountpoint.clone(), lab.folder.path().join("bound"));
+        let fixture = MetricsFixture::new().await;
+        let server = Server::start(&fixture.engine).await.unwrap();
+        let request = MountRequest { mode: ModeChoice::Only(mode), ..fixture.request("one", None).await };
+        let (place, bound) = (request.mountpoint.clone(), fixture.fixture.path("bound"));
         server.mount(request).await.unwrap();
         assert_eq!(server.in_use().await, Vec::<PathBuf>::new(), "{mode}");
         std::fs::create_dir(&bound).unwrap();
@@ -279,9 +252,9 @@ async fn only_scrapes_are_answered_and_no_request_without_end_is_read() {
     if !can_mount() {
         return;
     }
-    let lab = Lab::new().await;
-    let server = Server::start(&lab.engine).await.unwrap();
-    let mounted = server.mount(lab.request("one", Some(([127, 0, 0, 1], 0).into())).await).await.unwrap();
+    let fixture = MetricsFixture::new().await;
+    let server = Server::start(&fixture.engine).await.unwrap();
+    let mounted = server.mount(fixture.request("one", Some(([127, 0, 0, 1], 0).into())).await).await.unwrap();
     let address = mounted.metrics.unwrap();
     for (request, status) in [
         ("GET / HTTP/1.0\r\n\r\n".to_owned(), "404"),
@@ -302,20 +275,19 @@ async fn a_source_that_fails_is_told_with_what_to_do() {
     if !can_mount() {
         return;
     }
-    let lab = Lab::new().await;
-    let server = Server::start(&lab.engine).await.unwrap();
-    let request = lab.request("one", None).await;
+    let mut fixture = MetricsFixture::new().await;
+    let server = Server::start(&fixture.engine).await.unwrap();
+    let request = fixture.request("one", None).await;
     let point = request.mountpoint.clone();
     server.mount(request).await.unwrap();
-    let Lab { folder, registry, engine } = lab;
-    drop(registry);
+    fixture.fixture.stop_registry();
     let file = point.join("etc/large");
     let read = tokio::task::spawn_blocking(move || std::fs::read(file)).await.unwrap();
     assert!(read.is_err());
+    let engine = fixture.engine.clone();
     let explained = tokio::task::spawn_blocking(move || engine.why(&point)).await.unwrap().unwrap();
     assert!(explained.events.iter().any(|noted| matches!(noted.event, Event::SourceFailed { .. })), "{explained:?}");
     assert!(explained.advice.iter().any(|advice| advice.about == Topic::Source), "{:?}", explained.advice);
     assert!(explained.slowest.iter().any(|read| read.stall.failed));
     server.stop(true).await;
-    drop(folder);
 }

@@ -1,60 +1,40 @@
 //! Images with SOCI indexes on loopback: which index is used, what a mount reads through it, and that a bad one costs one line.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+mod support;
 
-use bytes::Bytes;
+use std::collections::BTreeMap;
+
 use serde_json::json;
-use tarpon_engine::oci::{Compression, Digest, media_type};
-use tarpon_engine::{Engine, EngineOptions, Error, ErrorKind, ImageRequest, IndexChoice, Prepared, Progress};
-use tarpon_fetch::{Config, Fetcher};
-use tarpon_layer::chunks::ChunkTable;
-use tarpon_registry::AccessOptions;
+use support::{EngineFixture, Notes, load, serve};
+use tarpon_engine::oci::{Digest, media_type};
+use tarpon_engine::{Engine, Error, ErrorKind, ImageRequest, IndexChoice, Prepared};
 use tarpon_registry::serve::Contents;
-use tarpon_testkit::layers::{
-    Dialect, Image, ImageBuilder, Item, Layer, SOCI_V1, SOCI_V2, Ztoc, soci_manifest, tar, with_soci_index,
-};
-use tarpon_testkit::registry::{Auth, FakeRegistry};
-use tarpon_testkit::server::TestServer;
+use tarpon_testkit::fixture::Fixture;
+use tarpon_testkit::layers::{Image, Item, Layer, SOCI_V1, SOCI_V2, Ztoc, soci_manifest, with_soci_index};
+use tarpon_testkit::registry::Auth;
 use tarpon_tree::Kind;
 use tarpon_tree::erofs;
-use tempfile::TempDir;
 
 const SPAN: u64 = 50_000;
 
 type Spoil = fn(&mut Ztoc);
 
 /// A registry with one image, and an empty store.
-struct Lab {
-    _folder: TempDir,
+struct SociFixture {
+    fixture: Fixture,
     engine: Engine,
-    server: TestServer,
     notes: Notes,
 }
 
-#[derive(Default)]
-struct Notes(Mutex<Vec<String>>);
-
-impl Progress for Notes {
-    fn note(&self, line: &str) {
-        self.0.lock().unwrap().push(line.to_owned());
-    }
-}
-
-impl Lab {
+impl SociFixture {
     async fn new(contents: Contents) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let options = EngineOptions { store: folder.path().join("store"), server_command: Vec::new() };
-        let engine = Engine::open(options).unwrap();
-        let registry = Arc::new(FakeRegistry::new(contents, Auth::Anonymous, None));
-        let server = TestServer::start(registry).await.unwrap();
-        Self { _folder: folder, engine, server, notes: Notes::default() }
+        let fixture = Fixture::with_registry(contents, Auth::Anonymous).await;
+        Self { engine: fixture.engine("store"), fixture, notes: Notes::default() }
     }
 
     fn request(&self, index: IndexChoice) -> ImageRequest {
-        let text = format!("{}/app:v1", self.server.host());
-        ImageRequest { index, ..ImageRequest::new(&text, text.parse().unwrap(), "linux/amd64".parse().unwrap()) }
+        ImageRequest { index, ..self.fixture.request("app:v1") }
     }
 
     async fn prepare(&self, index: IndexChoice) -> Prepared {
@@ -66,21 +46,15 @@ impl Lab {
         Ok(pulled.record.layers.into_iter().map(|layer| layer.verification.to_string()).collect())
     }
 
-    fn notes(&self) -> Vec<String> {
-        std::mem::take(&mut self.notes.0.lock().unwrap())
+    fn requests(&self) -> u64 {
+        self.fixture.registry().stats().requests
     }
 
     /// Every file of the prepared image, read as a mount reads it.
     async fn files(&self, prepared: &Prepared) -> BTreeMap<String, Vec<u8>> {
-        let loaded = self.engine.store().load_image(prepared.manifest()).unwrap().unwrap();
-        let table = ChunkTable::open(Bytes::copy_from_slice(loaded.chunks.as_ref())).unwrap();
-        let source = prepared.text.parse().unwrap();
-        let blobs = tarpon_registry::open(&source, &AccessOptions::default()).await.unwrap().blobs();
-        let store = Arc::new(self.engine.store().clone());
-        let fetcher = Fetcher::new(store, tokio::runtime::Handle::current(), Config::default());
-        let _image = fetcher.add_image(table, blobs, "app");
+        let served = serve(&self.engine, prepared).await;
         let mut wanted = Vec::new();
-        let tree = erofs::Image::open(loaded.tree).unwrap();
+        let tree = erofs::Image::open(load(&self.engine, prepared).tree).unwrap();
         tree.lines(&mut |line| {
             if line.kind == Kind::File {
                 wanted.push((String::from_utf8(line.path.to_vec()).unwrap(), line.object));
@@ -90,7 +64,7 @@ impl Lab {
         let mut files = BTreeMap::new();
         for (path, object) in wanted {
             let content = match object {
-                Some(object) => fetcher.read(&object, 0, 16 << 20).await.unwrap().into_bytes().to_vec(),
+                Some(object) => served.fetcher.read(&object, 0, 16 << 20).await.unwrap().into_bytes().to_vec(),
                 None => Vec::new(),
             };
             files.insert(path, content);
@@ -105,10 +79,6 @@ fn states(prepared: &Prepared) -> Vec<(&str, &str)> {
 
 fn content(seed: u32) -> Vec<u8> {
     (0..40_000_u32).flat_map(|n| format!("{} ", n.wrapping_mul(seed) >> 18).into_bytes()).collect()
-}
-
-fn layer(items: &[Item]) -> Layer {
-    Layer::plain(&tar(items, Dialect::Pax), Compression::Gzip)
 }
 
 /// Two layers, of which the upper one replaces and hides some of the lower one.
@@ -127,7 +97,7 @@ fn image() -> Image {
         Item::symlink("link", "etc/large"),
         Item::char_device("null", 1, 3),
     ];
-    ImageBuilder::new().layer(layer(&below)).layer(layer(&above)).build()
+    Image::of([Layer::gzip(&below), Layer::gzip(&above)])
 }
 
 fn expected() -> BTreeMap<String, Vec<u8>> {
@@ -135,13 +105,6 @@ fn expected() -> BTreeMap<String, Vec<u8>> {
     [("etc/large", large.clone()), ("linked", large), ("replaced", content(40_503)), ("empty", Vec::new())]
         .map(|(path, content)| (path.to_owned(), content))
         .into()
-}
-
-fn serve(contents: &mut Contents, image: &Image) {
-    for blob in image.blobs().into_values() {
-        contents.add_blob(blob);
-    }
-    contents.add_manifest(Some(("app", "v1")), media_type::OCI_MANIFEST, image.manifest.clone());
 }
 
 /// The image with a SOCI index of version 2 of its first `covered` layers, whose ztocs `spoil` has changed.
@@ -155,7 +118,7 @@ fn converted(covered: usize, spoil: impl Fn(&mut Ztoc)) -> (Contents, Image) {
         contents.add_blob(ztoc);
     }
     contents.add_manifest(None, media_type::OCI_MANIFEST, soci);
-    serve(&mut contents, &image);
+    image.add_to(&mut contents, "app", "v1");
     (contents, image)
 }
 
@@ -188,7 +151,7 @@ fn referred(subject: &Image) -> (Contents, Digest) {
         contents.add_blob(ztoc);
     }
     contents.add_manifest(None, media_type::OCI_MANIFEST, soci);
-    serve(&mut contents, &image);
+    image.add_to(&mut contents, "app", "v1");
     (contents, digest)
 }
 
@@ -197,48 +160,48 @@ const STREAMED: (&str, &str) = ("tar+gzip", "diffID-verified");
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_that_names_its_index_is_read_by_it_without_being_told_to() {
-    let lab = Lab::new(converted(2, |_| ()).0).await;
-    let prepared = lab.prepare(IndexChoice::None).await;
+    let fixture = SociFixture::new(converted(2, |_| ()).0).await;
+    let prepared = fixture.prepare(IndexChoice::None).await;
     assert_eq!(states(&prepared), [VERIFIED; 2]);
     // The manifest; the config and the index; two ztocs.
-    assert_eq!(lab.server.stats().requests, 5, "{:?}", lab.notes());
-    assert_eq!(lab.files(&prepared).await, expected());
-    let checked = lab.engine.store().verify(|_| ()).unwrap();
+    assert_eq!(fixture.requests(), 5, "{:?}", fixture.notes.take());
+    assert_eq!(fixture.files(&prepared).await, expected());
+    let checked = fixture.engine.store().verify(|_| ()).unwrap();
     assert!(checked.corrupt.is_empty() && checked.damaged_images.is_empty(), "{checked:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_layer_without_a_ztoc_is_streamed_beside_one_that_has_one() {
-    let lab = Lab::new(converted(1, |_| ()).0).await;
-    let prepared = lab.prepare(IndexChoice::None).await;
+    let fixture = SociFixture::new(converted(1, |_| ()).0).await;
+    let prepared = fixture.prepare(IndexChoice::None).await;
     assert_eq!(states(&prepared), [VERIFIED, STREAMED]);
-    assert_eq!(lab.files(&prepared).await, expected());
+    assert_eq!(fixture.files(&prepared).await, expected());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_index_that_the_registry_lists_is_used_only_if_the_user_says_so() {
     let (contents, digest) = referred(&image());
-    let lab = Lab::new(contents).await;
-    let before = lab.server.stats().requests;
-    assert_eq!(states(&lab.prepare(IndexChoice::None).await), [STREAMED; 2]);
-    assert_eq!(lab.server.stats().requests - before, 4, "manifest, config and layers: nobody asks for an index");
+    let fixture = SociFixture::new(contents).await;
+    let before = fixture.requests();
+    assert_eq!(states(&fixture.prepare(IndexChoice::None).await), [STREAMED; 2]);
+    assert_eq!(fixture.requests() - before, 4, "manifest, config and layers: nobody asks for an index");
     for (choice, state) in [(IndexChoice::Registry, "index-trusted"), (IndexChoice::Pinned(digest), "index-pinned")] {
-        let lab = Lab::new(referred(&image()).0).await;
-        let prepared = lab.prepare(choice).await;
+        let fixture = SociFixture::new(referred(&image()).0).await;
+        let prepared = fixture.prepare(choice).await;
         assert_eq!(states(&prepared), [("soci", state); 2]);
-        assert_eq!(lab.notes().len(), 1);
-        assert_eq!(lab.files(&prepared).await, expected());
+        assert_eq!(fixture.notes.take().len(), 1);
+        assert_eq!(fixture.files(&prepared).await, expected());
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_index_about_another_image_is_not_used() {
-    let other = ImageBuilder::new().layer(layer(&[Item::file("other", "other")])).build();
+    let other = Image::of([Layer::gzip(&[Item::file("other", "other")])]);
     let (_, digest) = referred(&other);
     for choice in [IndexChoice::Registry, IndexChoice::Pinned(digest)] {
-        let lab = Lab::new(referred(&other).0).await;
-        assert_eq!(states(&lab.prepare(choice).await), [STREAMED; 2]);
-        let notes = lab.notes();
+        let fixture = SociFixture::new(referred(&other).0).await;
+        assert_eq!(states(&fixture.prepare(choice).await), [STREAMED; 2]);
+        let notes = fixture.notes.take();
         assert!(notes.iter().any(|note| note.contains("it is about another image")), "{notes:?}");
     }
 }
@@ -252,12 +215,12 @@ async fn a_bad_ztoc_costs_its_layer_and_a_line() {
         ("not where an entry", |ztoc| ztoc.entries.iter_mut().for_each(|entry| entry.offset += 1)),
     ];
     for (reason, spoil) in spoils {
-        let lab = Lab::new(converted(1, spoil).0).await;
-        let prepared = lab.prepare(IndexChoice::None).await;
+        let fixture = SociFixture::new(converted(1, spoil).0).await;
+        let prepared = fixture.prepare(IndexChoice::None).await;
         assert_eq!(states(&prepared), [STREAMED; 2]);
-        let notes = lab.notes();
+        let notes = fixture.notes.take();
         assert!(notes.len() == 1 && notes[0].contains(reason), "{notes:?}");
-        assert_eq!(lab.files(&prepared).await, expected());
+        assert_eq!(fixture.files(&prepared).await, expected());
     }
 }
 
@@ -272,47 +235,47 @@ async fn an_index_that_is_none_or_cannot_be_had_costs_a_line() {
     for (reason, soci) in cases {
         let (mut contents, image) = (Contents::new(), with_soci_index(&image(), &soci));
         contents.add_manifest(None, media_type::OCI_MANIFEST, soci);
-        serve(&mut contents, &image);
-        let lab = Lab::new(contents).await;
-        assert_eq!(states(&lab.prepare(IndexChoice::None).await), [STREAMED; 2]);
-        let notes = lab.notes();
+        image.add_to(&mut contents, "app", "v1");
+        let fixture = SociFixture::new(contents).await;
+        assert_eq!(states(&fixture.prepare(IndexChoice::None).await), [STREAMED; 2]);
+        let notes = fixture.notes.take();
         assert!(notes.len() == 1 && notes[0].contains(reason), "{notes:?}");
     }
     let mut contents = Contents::new();
-    serve(&mut contents, &with_soci_index(&image(), &config));
-    let lab = Lab::new(contents).await;
-    assert_eq!(states(&lab.prepare(IndexChoice::None).await), [STREAMED; 2]);
-    assert_eq!(lab.notes().len(), 1);
+    with_soci_index(&image(), &config).add_to(&mut contents, "app", "v1");
+    let fixture = SociFixture::new(contents).await;
+    assert_eq!(states(&fixture.prepare(IndexChoice::None).await), [STREAMED; 2]);
+    assert_eq!(fixture.notes.take().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pull_proves_the_index_and_takes_its_place() {
-    let lab = Lab::new(converted(2, |_| ()).0).await;
-    lab.prepare(IndexChoice::None).await;
-    assert_eq!(lab.pull().await.unwrap(), ["diffID-verified"; 2]);
-    let asked = lab.server.stats().requests;
-    let prepared = lab.prepare(IndexChoice::None).await;
+    let fixture = SociFixture::new(converted(2, |_| ()).0).await;
+    fixture.prepare(IndexChoice::None).await;
+    assert_eq!(fixture.pull().await.unwrap(), ["diffID-verified"; 2]);
+    let asked = fixture.requests();
+    let prepared = fixture.prepare(IndexChoice::None).await;
     assert_eq!(states(&prepared), [STREAMED; 2]);
-    assert_eq!(lab.files(&prepared).await, expected());
-    assert_eq!(lab.server.stats().requests, asked, "all of it is here, under the digests of its contents");
+    assert_eq!(fixture.files(&prepared).await, expected());
+    assert_eq!(fixture.requests(), asked, "all of it is here, under the digests of its contents");
 }
 
 /// A mounted image continues to be read by its record, and the next pull finds everything in the store.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pull_of_a_mounted_image_is_made_good_by_the_next_one() {
-    let lab = Lab::new(converted(2, |_| ()).0).await;
-    let prepared = lab.prepare(IndexChoice::None).await;
-    let (store, mountpoint) = (lab.engine.store(), std::path::Path::new("/mounted"));
+    let fixture = SociFixture::new(converted(2, |_| ()).0).await;
+    let prepared = fixture.prepare(IndexChoice::None).await;
+    let (store, mountpoint) = (fixture.engine.store(), std::path::Path::new("/mounted"));
     store.record_mount(mountpoint, prepared.manifest(), "app:v1", "").unwrap();
-    lab.pull().await.unwrap();
-    let kept = lab.prepare(IndexChoice::None).await;
+    fixture.pull().await.unwrap();
+    let kept = fixture.prepare(IndexChoice::None).await;
     assert_eq!(states(&kept), [VERIFIED; 2]);
     store.forget_mount(mountpoint).unwrap();
-    assert_eq!(lab.pull().await.unwrap(), ["diffID-verified"; 2]);
-    let asked = lab.server.stats().requests;
-    let prepared = lab.prepare(IndexChoice::None).await;
-    assert_eq!(lab.files(&prepared).await, expected());
-    assert_eq!(lab.server.stats().requests, asked, "all of it is here");
+    assert_eq!(fixture.pull().await.unwrap(), ["diffID-verified"; 2]);
+    let asked = fixture.requests();
+    let prepared = fixture.prepare(IndexChoice::None).await;
+    assert_eq!(fixture.files(&prepared).await, expected());
+    assert_eq!(fixture.requests(), asked, "all of it is here");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -325,30 +288,30 @@ async fn a_pull_finds_an_index_that_says_what_is_not_so() {
         |ztoc| drop(ztoc.entries.pop()),
     ];
     for lie in lies {
-        let lab = Lab::new(converted(1, lie).0).await;
-        let prepared = lab.prepare(IndexChoice::None).await;
+        let fixture = SociFixture::new(converted(1, lie).0).await;
+        let prepared = fixture.prepare(IndexChoice::None).await;
         assert_eq!(states(&prepared)[0], VERIFIED);
-        let error = lab.pull().await.unwrap_err();
+        let error = fixture.pull().await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::Refused, "{error}");
-        assert!(lab.engine.store().image(prepared.manifest()).unwrap().is_none(), "its record is removed");
-        assert_eq!(lab.pull().await.unwrap(), ["diffID-verified"; 2]);
+        assert!(fixture.engine.store().image(prepared.manifest()).unwrap().is_none(), "its record is removed");
+        assert_eq!(fixture.pull().await.unwrap(), ["diffID-verified"; 2]);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_index_by_which_the_layers_do_not_fit_together_is_not_used() {
     // The hard link has no target then.
-    let lab = Lab::new(converted(2, |ztoc| ztoc.entries[1].name.push(b'x')).0).await;
-    let prepared = lab.prepare(IndexChoice::None).await;
+    let fixture = SociFixture::new(converted(2, |ztoc| ztoc.entries[1].name.push(b'x')).0).await;
+    let prepared = fixture.prepare(IndexChoice::None).await;
     assert_eq!(states(&prepared), [STREAMED; 2]);
-    let notes = lab.notes();
+    let notes = fixture.notes.take();
     assert!(notes.last().is_some_and(|note| note.contains("/linked")), "{notes:?}");
-    assert_eq!(lab.files(&prepared).await, expected());
+    assert_eq!(fixture.files(&prepared).await, expected());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_index_of_the_layers_themselves_is_made_of_the_layers() {
-    let lab = Lab::new(converted(2, |ztoc| ztoc.entries[1].mode = 0o777).0).await;
-    let made = lab.engine.make_index(&lab.request(IndexChoice::None), &[], &lab.notes).await.unwrap();
-    assert_eq!(made.layers.len(), 2, "{:?}", lab.notes());
+    let fixture = SociFixture::new(converted(2, |ztoc| ztoc.entries[1].mode = 0o777).0).await;
+    let made = fixture.engine.make_index(&fixture.request(IndexChoice::None), &[], &fixture.notes).await.unwrap();
+    assert_eq!(made.layers.len(), 2, "{:?}", fixture.notes.take());
 }

@@ -3,6 +3,7 @@
 pub mod crowd;
 pub mod descriptors;
 pub mod entries;
+pub mod fixture;
 pub mod fuzz;
 pub mod kernel;
 pub mod layers;

@@ -15,6 +15,7 @@ use crate::registry::{FakeRegistry, Fault, Hosts, Role, answer};
 
 /// The running ports. They close when this is dropped.
 pub struct TestServer {
+    model: Arc<FakeRegistry>,
     registry: Server,
     blobs: Server,
     script: Arc<watch::Sender<VecDeque<Fault>>>,
@@ -35,7 +36,12 @@ impl TestServer {
         let blobs = Server::start(port(Role::Blobs)).await?;
         let at = |server: &Server| format!("http://{}", server.host());
         model.set_hosts(Hosts { registry: at(&registry), tokens: at(&registry), blobs: at(&blobs) });
-        Ok(Self { registry, blobs, script })
+        Ok(Self { model, registry, blobs, script })
+    }
+
+    /// The registry behind the ports.
+    pub fn model(&self) -> &FakeRegistry {
+        &self.model
     }
 
     /// `127.0.0.1:PORT` of the registry.

@@ -5,29 +5,30 @@ use std::sync::Arc;
 use serde_json::json;
 use tarpon_engine::oci::{Compression, Digest};
 use tarpon_engine::{ConvertRequest, ErrorKind, LayerFormat, LayerPlan, Progress, convert};
+use tarpon_testkit::fixture::Fixture;
 use tarpon_testkit::layers::bombs::bombs;
-use tarpon_testkit::layers::{Dialect, EstargzOptions, Image, ImageBuilder, Item, Layer, estargz, tar};
+use tarpon_testkit::layers::{Dialect, EstargzOptions, Image, ImageBuilder, Item, Layer, estargz, gzip, tar};
 use tarpon_testkit::registry::Fault;
 use tarpon_testkit::server::TestServer;
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
-use crate::lab::{FORMATS, Lab, changed, image, packed, plain, run, with_wrong_diff_id};
+use crate::checks::{FORMATS, changed, files_of_layout, image, is_absent, layout, request, run, with_wrong_diff_id};
 
 /// Converts `image`, which must fail, and returns the message. Nothing is left but blobs that nothing names.
 async fn refused(image: &Image, kind: ErrorKind, change: impl Fn(&mut ConvertRequest)) -> String {
-    let lab = Lab::with(image).await;
+    let fixture = Fixture::with_image(image).await;
     let mut messages = Vec::new();
-    for to in [lab.layout("v1"), lab.at("converted:v1")] {
-        let mut request = lab.request(&to, LayerFormat::Estargz);
+    for to in [layout(&fixture, "v1"), fixture.name("converted:v1")] {
+        let mut request = request(&fixture, &to, LayerFormat::Estargz);
         change(&mut request);
         let error = run(&request).await.unwrap_err();
         assert_eq!(error.kind, kind, "{error}");
-        assert!(lab.is_absent(&to).await, "{to} is there after {error}");
+        assert!(is_absent(&to).await, "{to} is there after {error}");
         messages.push(error.to_string());
     }
-    assert!(lab.files_of_layout().iter().all(|name| name == "blobs"), "{:?}", lab.files_of_layout());
-    assert_eq!(lab.registry.open_uploads(), 0, "an upload was not given up");
+    assert!(files_of_layout(&fixture).iter().all(|name| name == "blobs"), "{:?}", files_of_layout(&fixture));
+    assert_eq!(fixture.registry().model().open_uploads(), 0, "an upload was not given up");
     messages.remove(0)
 }
 
@@ -56,30 +57,26 @@ async fn a_layer_with_a_wrong_diff_id_is_no_image_afterwards() {
 async fn a_layer_whose_bytes_are_others_is_no_image_afterwards() {
     let (good, bad) = with_wrong_digest(Compression::None);
     let image = ImageBuilder::new().layer(good.clone()).build();
-    let lab = Lab::with(&image).await;
+    let fixture = Fixture::with_image(&image).await;
     // A layout whose blob was replaced by another one of the same length.
-    let layout = lab.path("source");
-    for (path, bytes) in image.layout("v1") {
-        let path = layout.join(path);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, bytes).unwrap();
-    }
-    std::fs::write(layout.join("blobs/sha256").join(Digest::of(&good.blob).hex()), bad.blob).unwrap();
+    let other = fixture.path("source");
+    image.write_layout("v1", &other);
+    std::fs::write(other.join("blobs/sha256").join(Digest::of(&good.blob).hex()), bad.blob).unwrap();
     for format in FORMATS {
-        let source = format!("oci:{}:v1", layout.display());
-        let request = ConvertRequest { source, ..lab.request(&lab.layout("v1"), format) };
+        let source = format!("oci:{}:v1", other.display());
+        let request = ConvertRequest { source, ..request(&fixture, &layout(&fixture, "v1"), format) };
         let error = run(&request).await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::Refused);
         assert!(error.to_string().contains("digest mismatch"), "{error}");
-        assert!(lab.is_absent(&lab.layout("v1")).await);
+        assert!(is_absent(&layout(&fixture, "v1")).await);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broken_layer_is_refused_for_what_is_wrong_with_it() {
-    let whole = packed(&tar(&[Item::file("file", vec![9; 300_000])], Dialect::Pax));
+    let whole = gzip(&tar(&[Item::file("file", vec![9; 300_000])], Dialect::Pax));
     let half = whole[..whole.len() / 2].to_vec();
-    let layer = Layer { blob: half, ..plain(&[]) };
+    let layer = Layer { blob: half, ..Layer::gzip(&[]) };
     refused(&ImageBuilder::new().layer(layer).build(), ErrorKind::Refused, |_| ()).await;
     let no_tar = Layer::plain(b"this is no tar at all", Compression::Gzip);
     refused(&ImageBuilder::new().layer(no_tar).build(), ErrorKind::Refused, |_| ()).await;
@@ -96,7 +93,7 @@ async fn a_foreign_layer_is_refused_by_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_format_cannot_hold_is_refused_by_name() {
-    let image = ImageBuilder::new().layer(plain(&[Item::file(b"bad\xffname", "")])).build();
+    let image = ImageBuilder::new().layer(Layer::gzip(&[Item::file(b"bad\xffname", "")])).build();
     for format in FORMATS {
         let message = refused(&image, ErrorKind::Refused, |request| request.format = format).await;
         assert!(message.contains("name that is not UTF-8") && message.contains("convert layer 1"), "{message}");
@@ -121,8 +118,8 @@ async fn a_false_table_of_contents_is_refused_unless_forced() {
     let image = ImageBuilder::new().layer(layer).build();
     let message = refused(&image, ErrorKind::Refused, |_| ()).await;
     assert!(message.contains("read layer 1"), "{message}");
-    let lab = Lab::with(&image).await;
-    let forced = ConvertRequest { force: true, ..lab.request(&lab.layout("v1"), LayerFormat::Estargz) };
+    let fixture = Fixture::with_image(&image).await;
+    let forced = ConvertRequest { force: true, ..request(&fixture, &layout(&fixture, "v1"), LayerFormat::Estargz) };
     run(&forced).await.unwrap();
 }
 
@@ -160,19 +157,20 @@ impl Progress for Stall {
 fn a_conversion_that_is_dropped_leaves_no_tag_and_no_temporary_file() {
     for prioritised in [Vec::new(), vec![b"noise".to_vec()]] {
         let runtime = Runtime::new().unwrap();
-        let lab = runtime.block_on(async {
-            let lab = Lab::with(&image()).await;
-            let stall = Arc::new(Stall { server: lab.server.clone(), stalled: Notify::new() });
-            let request = ConvertRequest { prioritised, ..lab.request(&lab.layout("v1"), LayerFormat::Estargz) };
+        let fixture = runtime.block_on(async {
+            let fixture = Fixture::with_image(&image()).await;
+            let stall = Arc::new(Stall { server: fixture.registry().clone(), stalled: Notify::new() });
+            let request =
+                ConvertRequest { prioritised, ..request(&fixture, &layout(&fixture, "v1"), LayerFormat::Estargz) };
             tokio::select! {
                 done = convert(&request, stall.clone()) => panic!("it ended: {done:?}"),
                 () = stall.stalled.notified() => {}
             }
-            assert!(lab.is_absent(&lab.layout("v1")).await);
-            lab
+            assert!(is_absent(&layout(&fixture, "v1")).await);
+            fixture
         });
         // Ends when the writing threads have ended.
         drop(runtime);
-        assert!(lab.files_of_layout().iter().all(|name| name == "blobs"), "{:?}", lab.files_of_layout());
+        assert!(files_of_layout(&fixture).iter().all(|name| name == "blobs"), "{:?}", files_of_layout(&fixture));
     }
 }

@@ -7,7 +7,8 @@ use futures::future::try_join_all;
 use tarpon_engine::{ErrorKind, MountRequest, Rootfs, RootfsRequest, Server, Silent, Writable};
 use tarpon_testkit::kernel::can_mount;
 
-use crate::lab::{Lab, MANY};
+use crate::support::EngineFixture;
+use crate::{MANY, two_images};
 
 /// Runs `work` on a thread of its own: the server runs on ours.
 async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
@@ -24,10 +25,10 @@ async fn each_of_many_is_its_own_and_goes_when_it_is_closed_or_dropped() {
     if !can_mount() {
         return;
     }
-    let lab = Lab::new().await;
-    let engine = lab.engine("store");
+    let fixture = two_images().await;
+    let engine = fixture.engine("store");
     let server = Server::start(&engine).await.unwrap();
-    let prepared = engine.prepare(&lab.request("app:v1"), &Silent).await.unwrap();
+    let prepared = engine.prepare(&fixture.request("app:v1"), &Silent).await.unwrap();
     let request = RootfsRequest::default();
     let all: Vec<Rootfs> = try_join_all((0..MANY).map(|_| server.rootfs(&prepared, &request))).await.unwrap();
     assert_eq!(all.iter().map(|rootfs| rootfs.path().to_owned()).collect::<HashSet<_>>().len(), MANY);
@@ -57,7 +58,7 @@ async fn each_of_many_is_its_own_and_goes_when_it_is_closed_or_dropped() {
     assert_eq!((server.status().len(), roots.iter().filter(|root| root.exists()).count()), (0, 0));
     server.stop(true).await;
     drop(engine);
-    let run = lab.folder.path().join("store/run");
+    let run = fixture.path("store/run");
     assert!(names(&run).iter().all(|name| !name.starts_with("rootfs-")), "{:?}", names(&run));
     assert!(names(&run.join("mounts")).is_empty(), "no upper is left");
 }
@@ -67,11 +68,11 @@ async fn a_directory_that_is_named_stays_and_what_is_read_only_is_not_written() 
     if !can_mount() {
         return;
     }
-    let lab = Lab::new().await;
-    let engine = lab.engine("store");
+    let fixture = two_images().await;
+    let engine = fixture.engine("store");
     let server = Server::start(&engine).await.unwrap();
-    let prepared = engine.prepare(&lab.request("app:v1"), &Silent).await.unwrap();
-    let (root, upper) = (lab.folder.path().join("root"), lab.folder.path().join("upper"));
+    let prepared = engine.prepare(&fixture.request("app:v1"), &Silent).await.unwrap();
+    let (root, upper) = (fixture.path("root"), fixture.path("upper"));
     std::fs::create_dir(&root).unwrap();
     let at = |writable| RootfsRequest { directory: Some(root.clone()), writable, ..RootfsRequest::default() };
     let rootfs = server.rootfs(&prepared, &at(Writable::No)).await.unwrap();
@@ -102,14 +103,12 @@ async fn what_a_stopped_server_remembers_is_mounted_again_where_somebody_still_w
     if !can_mount() {
         return;
     }
-    let lab = Lab::new().await;
-    let engine = lab.engine("store");
+    let fixture = two_images().await;
+    let engine = fixture.engine("store");
     let server = Server::start(&engine).await.unwrap();
-    let prepared = engine.prepare(&lab.request("app:v1"), &Silent).await.unwrap();
-    let folder = lab.folder.path().canonicalize().unwrap();
-    let [kept, removed, released] = ["kept", "removed", "released"].map(|name| folder.join(name));
+    let prepared = engine.prepare(&fixture.request("app:v1"), &Silent).await.unwrap();
+    let [kept, removed, released] = ["kept", "removed", "released"].map(|name| fixture.directory(name));
     for place in [&kept, &removed, &released] {
-        std::fs::create_dir(place).unwrap();
         server.mount(MountRequest::for_image(&prepared, place.clone())).await.unwrap();
     }
     server.suspend().await;

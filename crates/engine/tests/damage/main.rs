@@ -2,14 +2,16 @@
 //! without.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod lab;
+mod store;
+#[path = "../support/mod.rs"]
+mod support;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use lab::{DAMAGES, Damage, FILES, Lab, damage_file};
+use store::{DAMAGES, Damage, DamageFixture, FILES, damage_file};
 use tarpon_engine::{ErrorKind, Mode, Pull, Server};
 use tarpon_testkit::kernel::can_mount;
 
@@ -26,26 +28,26 @@ enum Moment {
 
 async fn attack(mode: Mode, moment: Moment) {
     for damage in DAMAGES {
-        let lab = Lab::new().await;
-        let engine = lab.engine();
+        let fixture = DamageFixture::new().await;
+        let engine = fixture.engine();
         let server = Server::start(&engine).await.unwrap();
-        lab.make_local(&engine, &server, mode).await;
+        fixture.make_local(&engine, &server, mode).await;
         let (engine, server) = if moment == Moment::Unmounted {
-            lab.damage(damage);
+            fixture.damage(damage);
             (engine, server)
         } else {
             server.stop(true).await;
             drop(engine);
-            lab.damage(damage);
+            fixture.damage(damage);
             if moment == Moment::Reboot {
-                lab.reboot();
+                fixture.reboot();
             }
-            let engine = lab.engine();
+            let engine = fixture.engine();
             let server = Server::start(&engine).await.unwrap();
             (engine, server)
         };
-        lab.mount(&engine, &server, mode).await.unwrap();
-        assert_eq!(lab.wrong().await, (0, 0), "{damage:?}: wrong and unreadable files");
+        fixture.mount(&engine, &server, mode).await.unwrap();
+        assert_eq!(fixture.wrong().await, (0, 0), "{damage:?}: wrong and unreadable files");
         server.stop(true).await;
     }
 }
@@ -82,22 +84,22 @@ enum Use {
 /// Damages the mounted content, and has it verified.
 async fn attack_live(mode: Mode, how: Use) {
     for damage in DAMAGES {
-        let lab = Lab::new().await;
-        let engine = lab.engine();
+        let fixture = DamageFixture::new().await;
+        let engine = fixture.engine();
         let server = Server::start(&engine).await.unwrap();
-        lab.make_local(&engine, &server, mode).await;
-        lab.mount(&engine, &server, mode).await.unwrap();
-        assert_eq!(lab.wrong().await, (0, 0));
-        let open = if how == Use::Open { lab.open().await } else { Vec::new() };
-        lab.damage(damage);
-        let verified = lab.verify().await;
+        fixture.make_local(&engine, &server, mode).await;
+        fixture.mount(&engine, &server, mode).await.unwrap();
+        assert_eq!(fixture.wrong().await, (0, 0));
+        let open = if how == Use::Open { fixture.open().await } else { Vec::new() };
+        fixture.damage(damage);
+        let verified = fixture.verify().await;
         // Removed objects are not found by the check, and are fetched again on lookup.
         assert_eq!(verified, if damage == Damage::Remove { 0 } else { FILES }, "{damage:?}");
         let mended = server.mend().await.unwrap();
         assert_eq!(mended.unmended, [], "{damage:?}");
         assert_eq!(usize::try_from(mended.files).unwrap(), verified, "{damage:?}");
-        assert_eq!(lab.wrong().await, (0, 0), "{damage:?}: wrong and unreadable files");
-        assert_eq!(lab.wrong_open(open).await, 0, "{damage:?}: wrong files that were open");
+        assert_eq!(fixture.wrong().await, (0, 0), "{damage:?}: wrong and unreadable files");
+        assert_eq!(fixture.wrong_open(open).await, 0, "{damage:?}: wrong files that were open");
         assert_eq!(server.status().remove(0).damage, None);
         server.stop(true).await;
     }
@@ -132,22 +134,22 @@ fn metrics(server: &Server) -> String {
 
 async fn heal_by_scrub(mode: Mode) {
     for damage in [Damage::Flip, Damage::Cut, Damage::Swap] {
-        let lab = Lab::new().await;
-        let engine = lab.engine();
+        let fixture = DamageFixture::new().await;
+        let engine = fixture.engine();
         let server = Server::start(&engine).await.unwrap();
         server.tell_metrics(([127, 0, 0, 1], 0).into()).unwrap();
-        lab.make_local(&engine, &server, mode).await;
-        lab.mount(&engine, &server, mode).await.unwrap();
-        assert_eq!(lab.wrong().await, (0, 0));
-        let open = lab.open().await;
-        lab.damage(damage);
+        fixture.make_local(&engine, &server, mode).await;
+        fixture.mount(&engine, &server, mode).await.unwrap();
+        assert_eq!(fixture.wrong().await, (0, 0));
+        let open = fixture.open().await;
+        fixture.damage(damage);
         assert_eq!(server.status().remove(0).scrub, None);
         server.begin_scrub(NonZeroU64::MAX).unwrap();
         let mut status = server.scrub();
         let ended = status.wait_for(|status| status.last.is_some());
         let status = *tokio::time::timeout(Duration::from_secs(120), ended).await.unwrap().unwrap();
-        assert_eq!(lab.wrong().await, (0, 0), "{damage:?}: wrong and unreadable files");
-        assert_eq!(lab.wrong_open(open).await, 0, "{damage:?}: wrong files that were open");
+        assert_eq!(fixture.wrong().await, (0, 0), "{damage:?}: wrong and unreadable files");
+        assert_eq!(fixture.wrong_open(open).await, 0, "{damage:?}: wrong files that were open");
         let last = status.last.unwrap();
         assert_eq!((status.running, usize::try_from(last.damaged).unwrap(), last.skipped), (false, FILES, 0));
         let shown = server.status().remove(0);
@@ -179,18 +181,18 @@ async fn damage_of_open_files_is_mended_also_after_an_eviction_between_verify_an
     if !can_mount() {
         return;
     }
-    let lab = Lab::new().await;
-    let engine = lab.engine();
+    let fixture = DamageFixture::new().await;
+    let engine = fixture.engine();
     let server = Server::start(&engine).await.unwrap();
-    lab.make_local(&engine, &server, Mode::Native).await;
-    lab.mount(&engine, &server, Mode::Native).await.unwrap();
-    let open = lab.open().await;
-    lab.damage(Damage::Flip);
-    assert_eq!(lab.verify().await, FILES);
+    fixture.make_local(&engine, &server, Mode::Native).await;
+    fixture.mount(&engine, &server, Mode::Native).await.unwrap();
+    let open = fixture.open().await;
+    fixture.damage(Damage::Flip);
+    assert_eq!(fixture.verify().await, FILES);
     let store = engine.store().clone();
     tokio::task::spawn_blocking(move || store.gc().unwrap()).await.unwrap();
     assert_eq!(usize::try_from(server.mend().await.unwrap().files).unwrap(), FILES);
-    assert_eq!(lab.wrong_open(open).await, 0, "wrong files that were open");
+    assert_eq!(fixture.wrong_open(open).await, 0, "wrong files that were open");
     server.stop(true).await;
 }
 
@@ -199,26 +201,26 @@ async fn a_native_mount_that_shows_exchanged_files_to_programs_is_named_until_th
     if !can_mount() {
         return;
     }
-    let lab = Lab::new().await;
-    let engine = lab.engine();
+    let fixture = DamageFixture::new().await;
+    let engine = fixture.engine();
     let server = Server::start(&engine).await.unwrap();
-    lab.make_local(&engine, &server, Mode::Native).await;
-    lab.mount(&engine, &server, Mode::Native).await.unwrap();
+    fixture.make_local(&engine, &server, Mode::Native).await;
+    fixture.mount(&engine, &server, Mode::Native).await.unwrap();
     // No file of this mount was looked up before.
-    lab.damage(Damage::Swap);
-    let open = lab.open().await;
-    assert_eq!(lab.verify().await, FILES);
+    fixture.damage(Damage::Swap);
+    let open = fixture.open().await;
+    assert_eq!(fixture.verify().await, FILES);
     for _ in 0..2 {
         let mended = server.mend().await.unwrap();
         assert_eq!((mended.files, mended.unmended.len()), (0, 1), "{mended:?}");
-        assert_eq!(mended.unmended[0].mountpoint, lab.point());
+        assert_eq!(mended.unmended[0].mountpoint, fixture.point());
         let damage = server.status().remove(0).damage.unwrap();
         assert!(damage.starts_with("programs that have a file open read what another file holds"), "{damage}");
     }
-    assert_eq!(lab.wrong_open(open).await, FILES, "nothing else can be done for these");
+    assert_eq!(fixture.wrong_open(open).await, FILES, "nothing else can be done for these");
     let mended = server.mend().await.unwrap();
     assert_eq!((usize::try_from(mended.files).unwrap(), mended.unmended), (FILES, Vec::new()));
-    assert_eq!(lab.wrong().await, (0, 0));
+    assert_eq!(fixture.wrong().await, (0, 0));
     assert_eq!(server.status().remove(0).damage, None);
     server.stop(true).await;
 }
@@ -229,18 +231,18 @@ async fn of_the_mounts_of_an_image_those_are_named_that_were_made_before_its_rec
         return;
     }
     for mode in [Mode::Native, Mode::Fuse] {
-        let lab = Lab::new().await;
-        let engine = lab.engine();
+        let fixture = DamageFixture::new().await;
+        let engine = fixture.engine();
         let server = Server::start(&engine).await.unwrap();
-        let new = lab.another_point("new");
-        lab.mount(&engine, &server, mode).await.unwrap();
-        damage_file(&lab.record_file("manifest"), Damage::Flip, 3);
-        lab.mount_at(&engine, &server, mode, new.clone()).await.unwrap();
+        let new = fixture.directory("new");
+        fixture.mount(&engine, &server, mode).await.unwrap();
+        damage_file(&fixture.record_file("manifest"), Damage::Flip, 3);
+        fixture.mount_at(&engine, &server, mode, &new).await.unwrap();
         let unmended = server.mend().await.unwrap().unmended;
         let places: Vec<_> = unmended.iter().map(|mount| mount.mountpoint.clone()).collect();
-        assert_eq!(places, [lab.point()], "{mode}");
-        server.unmount(lab.point()).await.unwrap();
-        lab.mount(&engine, &server, mode).await.unwrap();
+        assert_eq!(places, [fixture.point()], "{mode}");
+        server.unmount(fixture.point()).await.unwrap();
+        fixture.mount(&engine, &server, mode).await.unwrap();
         assert!(server.status().iter().all(|mount| mount.damage.is_none()), "{mode}: at once");
         assert_eq!(server.mend().await.unwrap().unmended, [], "{mode}");
         server.stop(true).await;
@@ -248,24 +250,24 @@ async fn of_the_mounts_of_an_image_those_are_named_that_were_made_before_its_rec
 }
 
 async fn mend_without_a_registry(mode: Mode) {
-    let mut lab = Lab::new().await;
-    let engine = lab.engine();
+    let mut fixture = DamageFixture::new().await;
+    let engine = fixture.engine();
     let server = Server::start(&engine).await.unwrap();
-    lab.make_local(&engine, &server, mode).await;
-    lab.mount(&engine, &server, mode).await.unwrap();
-    assert_eq!(lab.wrong().await, (0, 0));
-    let open = lab.open().await;
-    lab.damage(Damage::Flip);
-    lab.lose_registry();
-    assert_eq!(lab.verify().await, FILES);
+    fixture.make_local(&engine, &server, mode).await;
+    fixture.mount(&engine, &server, mode).await.unwrap();
+    assert_eq!(fixture.wrong().await, (0, 0));
+    let open = fixture.open().await;
+    fixture.damage(Damage::Flip);
+    fixture.stop_registry();
+    assert_eq!(fixture.verify().await, FILES);
     let mended = server.mend().await.unwrap();
     assert_eq!((mended.files, mended.unmended.len()), (0, 1));
-    assert_eq!(mended.unmended[0].mountpoint, lab.point());
+    assert_eq!(mended.unmended[0].mountpoint, fixture.point());
     let damage = server.status().remove(0).damage.unwrap();
     assert!(damage.starts_with("files that were open when they were found damaged"), "{damage}");
     drop(open);
     server.mend().await.unwrap();
-    let (wrong, failed) = lab.wrong().await;
+    let (wrong, failed) = fixture.wrong().await;
     assert_eq!(wrong, 0, "what is opened now is an error, and not wrong ({failed} failed)");
     server.stop(true).await;
 }
@@ -292,30 +294,30 @@ async fn an_image_with_any_damaged_file_of_its_record_is_prepared_again_and_says
         return;
     }
     for mode in [Mode::Native, Mode::Fuse] {
-        let lab = Lab::new().await;
+        let fixture = DamageFixture::new().await;
         for same_server in [true, false] {
-            let mut engine = lab.engine();
+            let mut engine = fixture.engine();
             let mut server = Server::start(&engine).await.unwrap();
             for (number, name) in RECORD.into_iter().enumerate() {
                 for damage in [Damage::Flip, Damage::Cut, Damage::Zero, Damage::Remove] {
-                    lab.mount(&engine, &server, mode).await.unwrap();
-                    server.unmount(lab.point()).await.unwrap();
-                    let hurt = || damage_file(&lab.record_file(name), damage, number);
+                    fixture.mount(&engine, &server, mode).await.unwrap();
+                    server.unmount(fixture.point()).await.unwrap();
+                    let hurt = || damage_file(&fixture.record_file(name), damage, number);
                     if same_server {
                         hurt();
                     } else {
                         server.stop(true).await;
                         hurt();
-                        engine = lab.engine();
+                        engine = fixture.engine();
                         server = Server::start(&engine).await.unwrap();
                     }
-                    lab.lines.take();
+                    fixture.notes.take();
                     let what = format!("{mode} {name} {damage:?}");
-                    lab.mount(&engine, &server, mode).await.unwrap_or_else(|error| panic!("{what}: {error}"));
-                    assert_eq!(lab.wrong().await, (0, 0), "{what}");
+                    fixture.mount(&engine, &server, mode).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+                    assert_eq!(fixture.wrong().await, (0, 0), "{what}");
                     let line = format!("the image is damaged in the store ({name}): it is prepared again");
-                    assert_eq!(lab.lines.take(), [line], "{what}");
-                    server.unmount(lab.point()).await.unwrap();
+                    assert_eq!(fixture.notes.take(), [line], "{what}");
+                    server.unmount(fixture.point()).await.unwrap();
                 }
             }
             server.stop(true).await;
@@ -326,19 +328,19 @@ async fn an_image_with_any_damaged_file_of_its_record_is_prepared_again_and_says
 #[tokio::test(flavor = "multi_thread")]
 async fn without_its_registry_an_image_with_a_damaged_record_is_an_error_that_names_the_file() {
     for name in RECORD {
-        let mut lab = Lab::new().await;
-        let engine = lab.engine();
-        lab.prepare(&engine, Pull::Missing).await.unwrap();
-        lab.lose_registry();
-        lab.prepare(&engine, Pull::Missing).await.unwrap();
-        damage_file(&lab.record_file(name), Damage::Cut, 3);
+        let mut fixture = DamageFixture::new().await;
+        let engine = fixture.engine();
+        fixture.prepare(&engine, Pull::Missing).await.unwrap();
+        fixture.stop_registry();
+        fixture.prepare(&engine, Pull::Missing).await.unwrap();
+        damage_file(&fixture.record_file(name), Damage::Cut, 3);
         for pull in [Pull::Missing, Pull::Newer] {
-            let error = lab.prepare(&engine, pull).await.unwrap_err();
+            let error = fixture.prepare(&engine, pull).await.unwrap_err();
             assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
             let damage = format!("; the image is damaged in the store: {name}");
             assert!(error.cause.ends_with(&damage), "{error}");
         }
-        let error = lab.prepare(&engine, Pull::Never).await.unwrap_err();
+        let error = fixture.prepare(&engine, Pull::Never).await.unwrap_err();
         let cause = format!("the image is damaged there: {name}");
         assert_eq!((error.kind, error.cause), (ErrorKind::Store, cause));
     }
@@ -350,19 +352,19 @@ async fn a_server_that_cannot_mount_again_what_was_damaged_meanwhile_says_why_an
         return;
     }
     for name in RECORD {
-        let lab = Lab::new().await;
-        let engine = lab.engine();
+        let fixture = DamageFixture::new().await;
+        let engine = fixture.engine();
         let server = Server::start(&engine).await.unwrap();
-        lab.mount(&engine, &server, Mode::Native).await.unwrap();
+        fixture.mount(&engine, &server, Mode::Native).await.unwrap();
         server.suspend().await;
-        damage_file(&lab.record_file(name), Damage::Flip, 5);
-        let engine = lab.engine();
+        damage_file(&fixture.record_file(name), Damage::Flip, 5);
+        let engine = fixture.engine();
         let server = Server::start(&engine).await.unwrap();
         let status = server.status().remove(0);
         let problem = status.problem.unwrap();
         assert!(problem.contains(name) && problem.contains("damaged"), "{problem}");
-        lab.mount(&engine, &server, Mode::Native).await.unwrap();
-        assert_eq!(lab.wrong().await, (0, 0));
+        fixture.mount(&engine, &server, Mode::Native).await.unwrap();
+        assert_eq!(fixture.wrong().await, (0, 0));
         assert_eq!(server.status().remove(0).problem, None);
         server.stop(true).await;
     }

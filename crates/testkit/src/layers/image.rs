@@ -1,9 +1,11 @@
 //! Whole images in memory.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde_json::{Value, json};
 use tarpon_oci::{Digest, media_type};
+use tarpon_registry::serve::Contents;
 
 use super::Layer;
 
@@ -91,6 +93,11 @@ fn descriptor(layer: &Layer) -> Value {
 }
 
 impl Image {
+    /// An image of these layers, lowest first, for amd64.
+    pub fn of(layers: impl IntoIterator<Item = Layer>) -> Self {
+        layers.into_iter().fold(ImageBuilder::new(), ImageBuilder::layer).build()
+    }
+
     /// The manifest's digest, the identity of the image.
     pub fn digest(&self) -> Digest {
         Digest::of(&self.manifest)
@@ -100,6 +107,26 @@ impl Image {
     pub fn blobs(&self) -> BTreeMap<Digest, Vec<u8>> {
         let layers = self.layers.iter().map(|layer| &layer.blob);
         [&self.manifest, &self.config].into_iter().chain(layers).map(|blob| (Digest::of(blob), blob.clone())).collect()
+    }
+
+    /// Adds all blobs to `contents`, and the manifest as `repository:tag`.
+    pub fn add_to(&self, contents: &mut Contents, repository: &str, tag: &str) {
+        for blob in self.blobs().into_values() {
+            contents.add_blob(blob);
+        }
+        contents.add_manifest(Some((repository, tag)), media_type::OCI_MANIFEST, self.manifest.clone());
+    }
+
+    /// Writes an OCI image layout that contains the image under `tag`.
+    ///
+    /// # Panics
+    /// The directory is not writable.
+    pub fn write_layout(&self, tag: &str, directory: &Path) {
+        for (path, bytes) in self.layout(tag) {
+            let path = directory.join(path);
+            let folder = path.parent().expect("a file of the layout");
+            std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&path, bytes)).expect("a writable directory");
+        }
     }
 
     /// The files of an OCI image layout that contains the image under `tag`, by path.

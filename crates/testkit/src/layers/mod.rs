@@ -55,6 +55,16 @@ impl Layer {
         Self { compression, annotations: BTreeMap::new(), blob, diff_id: Digest::of(tar) }
     }
 
+    /// A gzip-compressed tar of these entries.
+    pub fn gzip(items: &[Item]) -> Self {
+        Self::plain(&tar(items, Dialect::Pax), Compression::Gzip)
+    }
+
+    /// An eStargz layer of these entries.
+    pub fn estargz(items: &[Item]) -> Self {
+        estargz(items, EstargzOptions::default())
+    }
+
     /// Digest and size of the blob.
     pub fn descriptor(&self) -> Blob {
         Blob { digest: Digest::of(&self.blob), size: self.blob.len() as u64 }

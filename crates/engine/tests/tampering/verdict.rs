@@ -3,30 +3,26 @@
 use std::fmt;
 use std::io::Write;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::Mutex;
 
-use bytes::Bytes;
 use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 use tarpon_engine::oci::{Compression, Digest, media_type};
 use tarpon_engine::store::Verification;
-use tarpon_engine::{Access, Engine, EngineOptions, ImageRequest, IndexChoice, Prepared, Progress, Silent};
-use tarpon_fetch::{Config, Fetcher, ReadError};
-use tarpon_layer::chunks::ChunkTable;
-use tarpon_registry::AccessOptions;
-use tarpon_testkit::layers::{Dialect, Image, ImageBuilder, Item, Layer, tar};
-use tempfile::TempDir;
-use tokio::runtime::Handle;
+use tarpon_engine::{Access, Engine, ImageRequest, IndexChoice, Prepared, Silent};
+use tarpon_fetch::{Fetcher, ReadError};
+use tarpon_testkit::fixture::Fixture;
+use tarpon_testkit::layers::{Dialect, Image, Item, Layer, tar};
 
 use crate::forge::{Artifact, Built};
+use crate::support::{self, EngineFixture, Notes, Served, load, serve};
 
 /// Bytes of one read: several for the large file, so that bytes served before it is complete are covered too.
 const READ: u64 = 256 << 10;
 
-pub(crate) struct Lab {
+/// An image with an honest index, to compare forged ones with.
+pub(crate) struct HonestIndex {
     image: Image,
-    /// The honest one.
+    /// The index.
     pub(crate) artifact: Artifact,
     /// The tree that the layers give.
     tree: Vec<u8>,
@@ -121,74 +117,55 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Collects the messages to the user.
-#[derive(Default)]
-struct Notes(Mutex<Vec<String>>);
-
-impl Progress for Notes {
-    fn note(&self, line: &str) {
-        // A busy machine hashes files slowly enough that a line reports it.
-        if !line.starts_with("first use since") {
-            self.0.lock().unwrap().push(line.to_owned());
-        }
-    }
-}
-
-impl Lab {
+impl HonestIndex {
     pub(crate) async fn new() -> Self {
         let image = image();
-        let folder = tempfile::tempdir().unwrap();
-        write_layout(&image, None, &folder.path().join("layout"));
-        let (engine, request) = (engine(folder.path(), "store"), request(folder.path(), IndexChoice::None));
+        let fixture = Fixture::with_layout(&image);
+        let (engine, request) = (fixture.engine("store"), request(&fixture, IndexChoice::None));
         let made = engine.make_index(&request, &[], &Silent).await.unwrap();
-        let layout = tarpon_engine::oci::Source::OciLayout { directory: folder.path().join("layout"), tag: None };
+        let layout = tarpon_engine::oci::Source::OciLayout { directory: fixture.layout(), tag: None };
         let digest = engine.publish_index(&made, &layout, &Access::default()).await.unwrap();
-        let blob = |digest: &str| std::fs::read(blob_path(&folder.path().join("layout"), digest)).unwrap();
+        let blob = |digest: &str| std::fs::read(blob_path(&fixture.layout(), digest)).unwrap();
         let manifest = blob(&digest.to_string());
         let document: Value = serde_json::from_slice(&manifest).unwrap();
         let artifact = Artifact::read(&manifest, &blob(document["layers"][0]["digest"].as_str().unwrap()));
         let prepared = engine.prepare(&request, &Silent).await.unwrap();
-        let loaded = engine.store().load_image(prepared.manifest()).unwrap().unwrap();
-        let table = ChunkTable::open(Bytes::from_owner(loaded.chunks)).unwrap();
-        let lazy_objects = table.objects().count();
-        Self { image, artifact, tree: loaded.tree.as_ref().to_vec(), lazy_objects }
+        let lazy_objects = serve(&engine, &prepared).await.objects.len();
+        Self { image, artifact, tree: load(&engine, &prepared).tree.as_ref().to_vec(), lazy_objects }
     }
 
     /// Prepares the image with a forged artifact in a new store, reads everything, and checks everything.
     pub(crate) async fn verdict(&self, artifact: &Artifact, choose: impl Fn(Digest) -> IndexChoice) -> Verdict {
-        let folder = tempfile::tempdir().unwrap();
+        let fixture = Fixture::with_layout(&self.image);
         let built = artifact.built();
-        write_layout(&self.image, Some(&built), &folder.path().join("layout"));
+        add_to_layout(&built, &fixture.layout());
         let digest = built.manifest.0;
-        let (engine, request) = (engine(folder.path(), "store"), request(folder.path(), choose(digest)));
+        let (engine, request) = (fixture.engine("store"), request(&fixture, choose(digest)));
         let notes = Notes::default();
         let prepared = match engine.prepare(&request, &notes).await {
             Err(error) => {
-                return Verdict { outcome: Outcome::Refused(neutral(&error, &folder, &digest)), is_true: false };
+                return Verdict { outcome: Outcome::Refused(neutral(&error, &fixture, &digest)), is_true: false };
             }
             Ok(prepared) => prepared,
         };
-        let loaded = engine.store().load_image(prepared.manifest()).unwrap().unwrap();
-        let is_true = loaded.tree.as_ref() == self.tree;
+        let is_true = load(&engine, &prepared).tree.as_ref() == self.tree;
         if prepared.record.layers.iter().all(|layer| layer.verification == Verification::DiffId) {
-            let notes = notes.0.into_inner().unwrap();
-            return Verdict { outcome: Outcome::Streamed(neutral(&notes.join("; "), &folder, &digest)), is_true };
+            let notes = notes.take().join("; ");
+            return Verdict { outcome: Outcome::Streamed(neutral(&notes, &fixture, &digest)), is_true };
         }
-        let reads = self.read_all(&engine, &prepared, &request).await;
+        let reads = self.read_all(&engine, &prepared).await;
         // In a store of its own: what it reads must not help.
-        let checker = self::engine(folder.path(), "checker");
-        let check = match checker.check_index(&request, &digest, &Silent).await {
+        let check = match fixture.engine("checker").check_index(&request, &digest, &Silent).await {
             Ok(checked) => checked.differences,
             Err(error) => vec![error.to_string()],
         };
-        let check = check.iter().map(|difference| neutral(difference, &folder, &digest)).collect();
+        let check = check.iter().map(|difference| neutral(difference, &fixture, &digest)).collect();
         let pull = engine.pull(&request, &Silent).await.is_err();
         if pull {
             assert!(engine.store().image(prepared.manifest()).unwrap().is_none(), "the record of a lie is gone");
         }
         let after = engine.prepare(&request, &Silent).await.unwrap();
-        let after = engine.store().load_image(after.manifest()).unwrap().unwrap();
-        assert!(after.tree.as_ref() == self.tree, "after a pull the tree is that of the layers");
+        assert!(load(&engine, &after).tree.as_ref() == self.tree, "after a pull the tree is that of the layers");
         Verdict { outcome: Outcome::Used { reads, check, pull }, is_true }
     }
 
@@ -196,13 +173,8 @@ impl Lab {
     ///
     /// Pieces are served as soon as their own digests match, which the index names too. So a publisher that lies about the whole can make
     /// readers see other bytes until all of them are local: then the object is never read again.
-    async fn read_all(&self, engine: &Engine, prepared: &Prepared, request: &ImageRequest) -> Reads {
-        let loaded = engine.store().load_image(prepared.manifest()).unwrap().unwrap();
-        let table = ChunkTable::open(Bytes::from_owner(loaded.chunks)).unwrap();
-        let objects: Vec<(Digest, u64)> = table.objects().map(|(id, object)| (id, object.size)).collect();
-        let repository = tarpon_registry::open(&request.source, &AccessOptions::default()).await.unwrap();
-        let fetcher = Fetcher::new(Arc::new(engine.store().clone()), Handle::current(), Config::default());
-        let _image = fetcher.add_image(table, repository.blobs(), "app:v1");
+    async fn read_all(&self, engine: &Engine, prepared: &Prepared) -> Reads {
+        let Served { fetcher, image: _image, objects } = serve(engine, prepared).await;
         let mut reads = Reads::default();
         for (object, size) in objects {
             let (bytes, failure) = read_whole(&fetcher, &object, size).await;
@@ -254,42 +226,30 @@ async fn refusal(fetcher: &Fetcher, object: &Digest) -> ReadError {
     }
 }
 
-fn engine(folder: &Path, store: &str) -> Engine {
-    Engine::open(EngineOptions { store: folder.join(store), server_command: Vec::new() }).unwrap()
-}
-
-fn request(folder: &Path, index: IndexChoice) -> ImageRequest {
-    let text = format!("oci:{}:v1", folder.join("layout").display());
-    ImageRequest { index, ..ImageRequest::new(&text, text.parse().unwrap(), "linux/amd64".parse().unwrap()) }
+fn request(fixture: &Fixture, index: IndexChoice) -> ImageRequest {
+    ImageRequest { index, ..support::request(&fixture.layout_name()) }
 }
 
 fn blob_path(layout: &Path, digest: &str) -> std::path::PathBuf {
     layout.join("blobs/sha256").join(digest.strip_prefix("sha256:").unwrap())
 }
 
-/// Writes a layout with the image and, if there is one, the artifact.
-fn write_layout(image: &Image, built: Option<&Built>, layout: &Path) {
-    let mut files = image.layout("v1");
-    if let Some(Built { manifest, blob }) = built {
-        let mut index: Value = serde_json::from_slice(&files["index.json"]).unwrap();
-        index["manifests"].as_array_mut().unwrap().push(json!({
-            "mediaType": media_type::OCI_MANIFEST, "digest": manifest.0.to_string(), "size": manifest.1.len(),
-        }));
-        files.insert("index.json".to_owned(), index.to_string().into_bytes());
-        for (digest, bytes) in [manifest, blob, &(Digest::of(b"{}"), b"{}".to_vec())] {
-            files.insert(format!("blobs/sha256/{}", digest.hex()), bytes.clone());
-        }
-    }
-    for (path, bytes) in files {
-        let path = layout.join(path);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, bytes).unwrap();
+/// Adds an artifact to a layout.
+fn add_to_layout(Built { manifest, blob }: &Built, layout: &Path) {
+    let index = layout.join("index.json");
+    let mut document: Value = serde_json::from_slice(&std::fs::read(&index).unwrap()).unwrap();
+    document["manifests"].as_array_mut().unwrap().push(json!({
+        "mediaType": media_type::OCI_MANIFEST, "digest": manifest.0.to_string(), "size": manifest.1.len(),
+    }));
+    std::fs::write(index, document.to_string()).unwrap();
+    for (digest, bytes) in [manifest, blob, &(Digest::of(b"{}"), b"{}".to_vec())] {
+        std::fs::write(blob_path(layout, &digest.to_string()), bytes).unwrap();
     }
 }
 
 /// Text without the parts that differ between runs or versions of a compressor: paths, digests, sizes.
-fn neutral(text: &(impl fmt::Display + ?Sized), folder: &TempDir, index: &Digest) -> String {
-    let text = text.to_string().replace(&folder.path().display().to_string(), "TMP");
+fn neutral(text: &(impl fmt::Display + ?Sized), fixture: &Fixture, index: &Digest) -> String {
+    let text = text.to_string().replace(&fixture.folder().display().to_string(), "TMP");
     let words: Vec<&str> = text.split(' ').collect();
     let is_number = |word: &str| word.parse::<u64>().is_ok();
     let neutral = |(at, word): (usize, &&str)| match word.split_once("sha256:") {
@@ -338,5 +298,5 @@ fn image() -> Image {
     let mut encoder = GzEncoder::new(Vec::new(), flate2::Compression::default());
     encoder.write_all(&below).unwrap();
     let lower = Layer { blob: encoder.finish().unwrap(), ..Layer::plain(&below, Compression::Gzip) };
-    ImageBuilder::new().layer(lower).layer(Layer::plain(&above, Compression::Zstd)).build()
+    Image::of([lower, Layer::plain(&above, Compression::Zstd)])
 }

@@ -1,18 +1,15 @@
 //! A registry with a private repository, a repository of an attacker who knows all of its digests and has none of its blobs, and stores.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 
-use tarpon_engine::oci::{Compression, Digest, media_type};
-use tarpon_engine::{
-    Access, Engine, EngineOptions, ImageRequest, IndexChoice, Isolation, Mode, ModeChoice, MountRequest, MountStatus,
-    Prepared, Pull, Server, Silent,
-};
+use tarpon_engine::oci::{Digest, media_type};
+use tarpon_engine::{Access, Engine, ImageRequest, Isolation, Mode, MountStatus, Prepared, Server, Silent};
 use tarpon_registry::serve::Contents;
-use tarpon_testkit::layers::{Dialect, EstargzOptions, ImageBuilder, Item, Layer, estargz, tar};
-use tarpon_testkit::registry::{Auth, FakeRegistry};
-use tarpon_testkit::server::TestServer;
-use tempfile::TempDir;
+use tarpon_testkit::fixture::Fixture;
+use tarpon_testkit::layers::{Image, Item, Layer};
+use tarpon_testkit::registry::Auth;
+
+use crate::support::{self, EngineFixture, mount_request};
 
 /// Credentials with access to the private repositories.
 pub(crate) const OWNER: &str = "owner:her-password";
@@ -27,11 +24,18 @@ const OCTETS: usize = 100_000;
 /// The part of a lazy layer that the attacker knows: its table of contents, at the end.
 const TABLE: usize = 4096;
 
-pub(crate) struct Lab {
-    pub(crate) folder: TempDir,
-    pub(crate) registry: Option<TestServer>,
-    pub(crate) attacker: TestServer,
-    host: String,
+/// A registry with private images, one of an attacker, and stores.
+pub(crate) struct TenantFixture {
+    fixture: Fixture,
+    attacker: Fixture,
+}
+
+impl std::ops::Deref for TenantFixture {
+    type Target = Fixture;
+
+    fn deref(&self) -> &Fixture {
+        &self.fixture
+    }
 }
 
 /// Bytes that no codec compresses.
@@ -51,87 +55,71 @@ pub(crate) fn secret_at(path: &str) -> Vec<u8> {
 }
 
 fn lazy() -> Layer {
-    estargz(&[Item::directory("lazy"), Item::file(LAZY, secret_at(LAZY))], EstargzOptions::default())
+    Layer::estargz(&[Item::directory("lazy"), Item::file(LAZY, secret_at(LAZY))])
 }
 
 fn streamed() -> Layer {
-    let items = [Item::directory("streamed"), Item::file(STREAMED, secret_at(STREAMED))];
-    Layer::plain(&tar(&items, Dialect::Pax), Compression::Gzip)
+    Layer::gzip(&[Item::directory("streamed"), Item::file(STREAMED, secret_at(STREAMED))])
 }
 
 fn more() -> Layer {
-    Layer::plain(&tar(&[Item::file("more", "more\n")], Dialect::Pax), Compression::Gzip)
+    Layer::gzip(&[Item::file("more", "more\n")])
 }
 
 fn split(creds: &str) -> (&str, &str) {
     creds.split_once(':').unwrap()
 }
 
-impl Lab {
+impl TenantFixture {
     pub(crate) async fn new() -> Self {
         let mut contents = Contents::new();
-        let image = ImageBuilder::new().layer(streamed()).layer(lazy()).build();
-        let second = ImageBuilder::new().layer(streamed()).layer(lazy()).layer(more()).build();
-        for (_, blob) in image.blobs().into_iter().chain(second.blobs()) {
-            contents.add_blob(blob);
-        }
-        for repository in ["private", "mirror"] {
-            contents.add_manifest(Some((repository, "v1")), media_type::OCI_MANIFEST, image.manifest.clone());
-        }
-        contents.add_manifest(Some(("private", "v2")), media_type::OCI_MANIFEST, second.manifest.clone());
-        let model = Arc::new(FakeRegistry::new(contents, Auth::Anonymous, None));
+        let image = Image::of([streamed(), lazy()]);
+        image.add_to(&mut contents, "private", "v1");
+        image.add_to(&mut contents, "mirror", "v1");
+        Image::of([streamed(), lazy(), more()]).add_to(&mut contents, "private", "v2");
+        let fixture = Fixture::with_registry(contents, Auth::Anonymous).await;
         let ((owner, hers), (other, his)) = (split(OWNER), split(OTHER));
-        model.make_private("private", owner, hers);
-        model.make_private("mirror", other, his);
-        let registry = TestServer::start(model).await.unwrap();
-        let host = registry.host();
-        Self { folder: tempfile::tempdir().unwrap(), registry: Some(registry), attacker: attacker().await, host }
+        fixture.registry().model().make_private("private", owner, hers);
+        fixture.registry().model().make_private("mirror", other, his);
+        Self { fixture, attacker: attacker().await }
     }
 
-    /// From here on nothing listens at the registry's address.
-    pub(crate) fn lose_registry(&mut self) {
-        self.registry = None;
+    pub(crate) fn stop_registry(&mut self) {
+        self.fixture.stop_registry();
     }
 
     pub(crate) fn private(&self, tag: &str) -> String {
-        format!("{}/private:{tag}", self.host)
+        self.name(&format!("private:{tag}"))
     }
 
     /// The same image in another repository of the registry, to which another user has access.
     pub(crate) fn mirror(&self) -> String {
-        format!("{}/mirror:v1", self.host)
+        self.name("mirror:v1")
     }
 
     pub(crate) fn of_attacker(&self, tag: &str) -> String {
-        format!("{}/app:{tag}", self.attacker.host())
+        self.attacker.name(&format!("app:{tag}"))
     }
 
     pub(crate) fn engine(&self, isolation: Isolation) -> Engine {
-        let store = self.folder.path().join(isolation.name());
-        let engine = Engine::open(EngineOptions { store, server_command: Vec::new() }).unwrap();
+        let engine = self.fixture.engine(isolation.name());
         engine.settle_isolation(isolation).unwrap();
         engine
     }
 
-    pub(crate) fn directory(&self, name: &str) -> PathBuf {
-        let directory = self.folder.path().join(name);
-        std::fs::create_dir_all(&directory).unwrap();
-        directory.canonicalize().unwrap()
-    }
-
     pub(crate) fn bytes(&self) -> u64 {
-        self.registry.as_ref().unwrap().stats().bytes
+        self.registry().stats().bytes
     }
 }
 
 /// A registry of the attacker's own: it names the content of the private image, and has none of it.
-async fn attacker() -> TestServer {
+async fn attacker() -> Fixture {
     let mut contents = Contents::new();
     let mut emptied = lazy();
     let data = emptied.blob.len() - TABLE;
     emptied.blob[..data].fill(0);
-    let names_content = ImageBuilder::new().layer(emptied).build();
-    let names_layer = ImageBuilder::new().layer(streamed()).build();
+    let names_content = Image::of([emptied]);
+    let names_layer = Image::of([streamed()]);
     let missing = Digest::of(&streamed().blob);
     for (digest, blob) in names_content.blobs().into_iter().chain(names_layer.blobs()) {
         if digest != missing {
@@ -141,20 +129,12 @@ async fn attacker() -> TestServer {
     for (tag, image) in [("content", &names_content), ("layer", &names_layer)] {
         contents.add_manifest(Some(("app", tag)), media_type::OCI_MANIFEST, image.manifest.clone());
     }
-    TestServer::start(Arc::new(FakeRegistry::new(contents, Auth::Anonymous, None))).await.unwrap()
+    Fixture::with_registry(contents, Auth::Anonymous).await
 }
 
 pub(crate) fn request(image: &str, creds: Option<&str>) -> ImageRequest {
-    ImageRequest {
-        source: image.parse().unwrap(),
-        text: image.to_owned(),
-        platform: "linux/amd64".parse().unwrap(),
-        platform_named: false,
-        pull: Pull::Missing,
-        index: IndexChoice::None,
-        profile: None,
-        access: Access { creds: creds.map(str::to_owned), tls_verify: Some(false), ..Access::default() },
-    }
+    let access = Access { creds: creds.map(str::to_owned), tls_verify: Some(false), ..Access::default() };
+    ImageRequest { access, ..support::request(image) }
 }
 
 pub(crate) async fn prepare(engine: &Engine, image: &str, creds: Option<&str>) -> tarpon_engine::Result<Prepared> {
@@ -167,9 +147,7 @@ pub(crate) async fn mount(
     directory: &Path,
     mode: Mode,
 ) -> tarpon_engine::Result<MountStatus> {
-    server
-        .mount(MountRequest { mode: ModeChoice::Only(mode), ..MountRequest::for_image(prepared, directory.to_owned()) })
-        .await
+    server.mount(mount_request(prepared, directory, mode)).await
 }
 
 /// Reads as another process would, beside the server.

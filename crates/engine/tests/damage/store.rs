@@ -3,19 +3,13 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use parking_lot::Mutex;
-use tarpon_engine::oci::{Digest, media_type};
-use tarpon_engine::{
-    Access, Engine, EngineOptions, ImageRequest, Mode, ModeChoice, MountRequest, MountStatus, Prepared, Progress, Pull,
-    Server,
-};
-use tarpon_registry::serve::Contents;
-use tarpon_testkit::layers::{EstargzOptions, ImageBuilder, Item, estargz};
-use tarpon_testkit::registry::{Auth, FakeRegistry};
-use tarpon_testkit::server::TestServer;
-use tempfile::TempDir;
+use tarpon_engine::oci::Digest;
+use tarpon_engine::{Engine, ImageRequest, Mode, MountStatus, Prepared, Pull, Server};
+use tarpon_testkit::fixture::Fixture;
+use tarpon_testkit::layers::{Image, Item, Layer};
+
+use crate::support::{EngineFixture, Notes, mount_request};
 
 /// Files of the image, each an object of its own.
 pub(crate) const FILES: usize = 60;
@@ -34,27 +28,10 @@ pub(crate) enum Damage {
 pub(crate) const DAMAGES: [Damage; 6] =
     [Damage::Flip, Damage::Cut, Damage::Extend, Damage::Zero, Damage::Swap, Damage::Remove];
 
-/// Collects the lines for the user.
-#[derive(Default)]
-pub(crate) struct Lines(Mutex<Vec<String>>);
-
-impl Lines {
-    pub(crate) fn take(&self) -> Vec<String> {
-        std::mem::take(&mut self.0.lock())
-    }
-}
-
-impl Progress for Lines {
-    fn note(&self, line: &str) {
-        self.0.lock().push(line.to_owned());
-    }
-}
-
-pub(crate) struct Lab {
-    pub(crate) folder: TempDir,
-    registry: Option<TestServer>,
-    host: String,
-    pub(crate) lines: Lines,
+/// A registry that serves the image, and a store to damage.
+pub(crate) struct DamageFixture {
+    fixture: Fixture,
+    pub(crate) notes: Notes,
 }
 
 /// File sizes: small ones, some that start as partial files, and some that are passed through to the kernel.
@@ -71,54 +48,41 @@ fn content(number: usize) -> Vec<u8> {
     (0..size(number)).map(|at| seed ^ u8::try_from(at * 7 % 251).unwrap()).collect()
 }
 
-impl Lab {
+impl std::ops::Deref for DamageFixture {
+    type Target = Fixture;
+
+    fn deref(&self) -> &Fixture {
+        &self.fixture
+    }
+}
+
+impl DamageFixture {
     pub(crate) async fn new() -> Self {
         let mut items = vec![Item::directory("d")];
         items.extend((0..FILES).map(|number| Item::file(format!("d/{number}"), content(number))));
-        let image = ImageBuilder::new().layer(estargz(&items, EstargzOptions::default())).build();
-        let mut contents = Contents::new();
-        for (_, blob) in image.blobs() {
-            contents.add_blob(blob);
-        }
-        contents.add_manifest(Some(("app", "v1")), media_type::OCI_MANIFEST, image.manifest);
-        let registry = TestServer::start(Arc::new(FakeRegistry::new(contents, Auth::Anonymous, None))).await.unwrap();
-        let host = registry.host();
-        let folder = tempfile::tempdir().unwrap();
-        Self { folder, registry: Some(registry), host, lines: Lines::default() }
+        let fixture = Fixture::with_image(&Image::of([Layer::estargz(&items)])).await;
+        Self { fixture, notes: Notes::default() }
     }
 
-    /// From here on nothing listens at the registry's address.
-    pub(crate) fn lose_registry(&mut self) {
-        self.registry = None;
+    pub(crate) fn stop_registry(&mut self) {
+        self.fixture.stop_registry();
     }
 
     pub(crate) fn store(&self) -> PathBuf {
-        self.folder.path().join("store")
+        self.path("store")
     }
 
     /// An engine as another process opens it.
     pub(crate) fn engine(&self) -> Engine {
-        Engine::open(EngineOptions { store: self.store(), server_command: Vec::new() }).unwrap()
+        self.fixture.engine("store")
     }
 
     pub(crate) async fn prepare(&self, engine: &Engine, pull: Pull) -> tarpon_engine::Result<Prepared> {
-        let text = format!("{}/app:v1", self.host);
-        let request = ImageRequest {
-            pull,
-            access: Access { tls_verify: Some(false), ..Access::default() },
-            ..ImageRequest::new(&text, text.parse().unwrap(), "linux/amd64".parse().unwrap())
-        };
-        engine.prepare(&request, &self.lines).await
+        engine.prepare(&ImageRequest { pull, ..self.request("app:v1") }, &self.notes).await
     }
 
     pub(crate) fn point(&self) -> PathBuf {
-        self.another_point("mnt")
-    }
-
-    pub(crate) fn another_point(&self, name: &str) -> PathBuf {
-        let point = self.folder.path().join(name);
-        fs::create_dir_all(&point).unwrap();
-        point.canonicalize().unwrap()
+        self.directory("mnt")
     }
 
     pub(crate) async fn mount(
@@ -127,7 +91,7 @@ impl Lab {
         server: &Server,
         mode: Mode,
     ) -> tarpon_engine::Result<MountStatus> {
-        self.mount_at(engine, server, mode, self.point()).await
+        self.mount_at(engine, server, mode, &self.point()).await
     }
 
     pub(crate) async fn mount_at(
@@ -135,10 +99,10 @@ impl Lab {
         engine: &Engine,
         server: &Server,
         mode: Mode,
-        point: PathBuf,
+        point: &Path,
     ) -> tarpon_engine::Result<MountStatus> {
         let prepared = self.prepare(engine, Pull::Missing).await?;
-        server.mount(MountRequest { mode: ModeChoice::Only(mode), ..MountRequest::for_image(&prepared, point) }).await
+        server.mount(mount_request(&prepared, point, mode)).await
     }
 
     /// Mounts, reads everything, unmounts: afterwards all objects are local.
