@@ -1,17 +1,16 @@
 //! [`Engine`]: one store, and the entry point to all operations on images in it.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tarpon_client::protocol::ScrubStatus;
+use tarpon_client::rootfs::Folders;
+use tarpon_client::{Client, EarlyServer, traces};
 use tarpon_images::{ImageRequest, Images, Inspection, Prepared, Progress, Pulled, Result, TreeView};
 use tarpon_oci::Digest;
 use tarpon_store::{Isolation, Store};
-
-use crate::client::Client;
-use crate::early_server::EarlyServer;
-use crate::protocol::ScrubStatus;
-use crate::rootfs::Folders;
+use tarpon_trace::Trace;
 
 /// The store, and how its server is started.
 #[derive(Debug, Clone)]
@@ -63,6 +62,14 @@ impl Engine {
     /// The store's server.
     pub fn client(&self) -> Client {
         Client::new(self.store().clone(), self.server_command.clone())
+    }
+
+    /// Leaves a trace where the server finds it, until the returned value is dropped.
+    ///
+    /// # Errors
+    /// The store is not writable.
+    pub fn leave_trace(&self, trace: &Trace) -> Result<impl AsRef<Path> + use<>> {
+        traces::leave(self.store(), trace)
     }
 
     /// As [`Images::prepare`].

@@ -30,54 +30,34 @@
 //! engine.store()                                                                   // cache: list, check, empty
 //! ```
 
-mod child;
-mod client;
 mod commit;
 mod container;
-mod container_name;
 mod convert;
-mod early_server;
 mod edit;
 mod engine;
 mod index;
-mod mount_record;
-mod mountpoint;
 mod mounts;
-mod namespaces;
 mod podman;
-mod protocol;
 mod record;
-mod rootfs;
 mod run;
 mod serve;
 mod server;
-pub mod server_log;
 pub mod service;
 mod upload;
 mod why;
-mod wire;
 
-pub use client::Client;
 pub use commit::{Change, CommitReport, CommitRequest, CommitSource, PushRequest, Pushed, PushedLayer, PushedOutcome};
 pub use container::{
     AppArmor, CapabilityChanges, ContainerOptions, HostEntry, Limits, MountOption, Network, ProcessLimit, Tmpfs,
     Ulimit, Volume, oci_runtime,
 };
-pub use container_name::ContainerName;
 pub use convert::{
     Conversion, ConvertRequest, ConvertedImage, ConvertedLayer, MAX_CONVERT_JOBS, Outcome, Platforms, TocImage, convert,
 };
 pub use engine::{Engine, EngineOptions};
 pub use index::{BootPack, Fit, ImageIndexArtifact, IndexCheck, IndexedLayer};
-pub use mountpoint::{is_directory, resolve_mountpoint, resolve_upper, store_of_mount};
-pub use namespaces::Namespaces;
 pub use podman::{PodmanVersion, PodmanWish, Setup, guard, offer};
-pub use protocol::{
-    Backfill, BackfillState, BackfillStatus, DiffIds, LayerVerification, LayersPart, Mended, MountAccount,
-    MountRequest, MountStatus, PodmanImage, PodmanNames, Request, Response, ScrubStatus, UnmendedMount,
-};
 pub use record::{RecordRequest, Recorded, Until};
-pub use rootfs::{Rootfs, RootfsRequest};
 pub use run::{
     ContainerRecord, ContainerState, ContainerStatus, ExecRequest, LogLine, LogTime, LogWish, Output, RunError,
     RunOutcome, RunRequest, Signals, Standing, signal_name,
@@ -85,6 +65,14 @@ pub use run::{
 pub use serve::{Equipment, ForGood, allow_open_files, serve};
 pub use server::{Ended, MountChange, Observer, Server, ServerSetup};
 pub use tarpon_blob::LogLimit;
+pub use tarpon_client::protocol::{
+    Backfill, BackfillState, BackfillStatus, DiffIds, LayerVerification, LayersPart, Mended, MountAccount,
+    MountRequest, MountStatus, PodmanImage, PodmanNames, Request, Response, ScrubStatus, UnmendedMount,
+};
+pub use tarpon_client::rootfs::{Rootfs, RootfsRequest};
+pub use tarpon_client::{
+    Client, ContainerName, Namespaces, is_directory, resolve_mountpoint, resolve_upper, server_log, store_of_mount,
+};
 pub use tarpon_fetch::{Early, Event, Noted, PROFILE_BYTES, Stall, Stats, WaitSum, WaitedFor};
 pub use tarpon_images::{
     Access, Commits, Committed, DEFAULT_PROFILE, Error, ErrorKind, Flights, ImageRequest, Images, IndexChoice,

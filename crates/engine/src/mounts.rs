@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use tarpon_client::protocol::MountStatus;
 use tarpon_images::Prepared;
 
-use crate::protocol::MountStatus;
 use crate::server::ServerSetup;
 use crate::{Engine, Error, ErrorKind, Result, Rootfs, RootfsRequest, podman, run, server};
 

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit};
 use tarpon_blob::LogLimit;
+use tarpon_client::child::READY;
+use tarpon_client::wire::connect;
 
-use crate::child::READY;
 use crate::server::{Ended, Observer, Server, ServerSetup, StopSignals as Signals};
-use crate::wire::connect;
 use crate::{Error, ErrorKind, Result};
 
 /// How long a server that finds another one running waits for it to listen or to end, which takes as long as running requests take to

@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use tarpon_client::mount_record::SavedMount;
+use tarpon_client::protocol::{MountRequest, MountStatus, PodmanImage};
 use tarpon_fs::{Directory, StoreFs};
 use tarpon_mount::Mounted;
 use tarpon_oci::Digest;
@@ -22,8 +24,6 @@ use super::listed::Listed;
 use super::place::image_folder;
 use super::view::View;
 use super::{in_use, place, view};
-use crate::mount_record::SavedMount;
-use crate::protocol::{MountRequest, MountStatus, PodmanImage};
 use crate::server::{Exhibit, ExhibitHost, Image, cannot_mount, exposed};
 use crate::{Error, ErrorKind, Result};
 

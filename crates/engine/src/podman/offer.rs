@@ -7,12 +7,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
+use tarpon_client::child::read_line;
 use tarpon_images::Access;
 use tarpon_images::progress::Silent;
 use tarpon_images::{ImageRequest, IndexChoice, Pull};
 use tarpon_oci::{Digest, Platform, Reference, Source};
 
-use crate::child::read_line;
 use crate::{Engine, Error, ErrorKind, Result};
 
 /// Maximum length of an input line.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::child::read_line;
+use tarpon_client::child::read_line;
 
 /// How long Podman may take to print its version.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -13,11 +13,11 @@ use tarpon_trace::{FILE_BYTES, Trace};
 
 pub use self::until::Until;
 use self::until::Watcher;
-use crate::client::Client;
 use crate::container::{Bundle, Confinement, ContainerOptions, Running, Runtime, Stdio, host_files};
-use crate::protocol::MountRequest;
-use crate::rootfs::{RootMount, RootfsRequest};
 use crate::{Engine, Error, ErrorKind, Result};
+use tarpon_client::Client;
+use tarpon_client::protocol::MountRequest;
+use tarpon_client::rootfs::{RootMount, RootfsRequest};
 use tarpon_images::progress::Progress;
 use tarpon_images::{ImageRequest, Prepared, object_paths};
 

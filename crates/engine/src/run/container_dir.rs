@@ -23,12 +23,12 @@ use std::time::Duration;
 
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
+use tarpon_client::{ContainerName, ROOTFS, random_id};
 use tarpon_store::flock;
 use tarpon_store::private;
 use tarpon_store::{FileLock, Store};
 
 use super::record::{ContainerRecord, RECORD_BYTES};
-use crate::container_name::{ContainerName, ROOTFS, random_id};
 use crate::{Error, ErrorKind, Result};
 
 /// Prefix of directories that are not yet, or no longer, a container.

@@ -4,6 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use oci_spec::runtime::Mount;
+use tarpon_client::random_id;
+use tarpon_client::rootfs::{RootMount, RootfsRequest};
 use tarpon_images::Prepared;
 use tarpon_mount::Writable;
 use tarpon_oci::RunConfig;
@@ -15,8 +17,6 @@ use super::{ContainerName, ContainerRecord, RunRequest};
 use crate::container::{
     Bundle, Confinement, ContainerOptions, Handle, HostEntry, Network, Runtime, bind, image_volumes,
 };
-use crate::container_name::random_id;
-use crate::rootfs::{RootMount, RootfsRequest};
 use crate::{Engine, Error, ErrorKind, Result};
 
 /// The stop signal if neither the image nor the user sets one.

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use tarpon_client::mount_record::is_served;
 use tarpon_store::Store;
 
 use super::container_dir::{ContainerDir, Containers, Holding, container_dir_at};
@@ -13,7 +14,6 @@ use super::record::{ContainerState, now};
 use super::signals::signal_name;
 use super::{ContainerName, ContainerRecord};
 use crate::container::{Handle, forget_all};
-use crate::mount_record::is_served;
 use crate::{Engine, Error, ErrorKind, Result};
 
 /// Time limit for a killed container to be settled.

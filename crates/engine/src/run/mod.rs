@@ -36,9 +36,9 @@ pub use self::log::{LogLine, LogTime, LogWish, Output};
 pub use self::record::{ContainerRecord, ContainerState};
 pub use self::signals::{Signals, signal_name};
 use crate::container::{ContainerOptions, Runtime};
-use crate::container_name::ContainerName;
-use crate::protocol::Backfill;
 use crate::{Engine, Error, ErrorKind, Result};
+use tarpon_client::ContainerName;
+use tarpon_client::protocol::Backfill;
 use tarpon_images::progress::Progress;
 use tarpon_images::{ImageRequest, Prepared};
 

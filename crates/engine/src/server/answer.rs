@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use tarpon_client::protocol::{Request, Response};
+
 use super::metrics;
 use super::mount_table::MountTable;
-use crate::protocol::{Request, Response};
 use crate::{Error, ErrorKind, Result};
 
 /// Executes a request. Mounting blocks for milliseconds in the kernel.

@@ -15,6 +15,7 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 use tarpon_blob::BlobSource;
+use tarpon_client::protocol::{Backfill, BackfillState, BackfillStatus, MountRequest};
 use tarpon_fetch::{Background, Fetcher};
 use tarpon_images::prepare::complete::{Completion, Incomplete};
 use tarpon_images::prepare::pace::{Pace, STREAMS};
@@ -28,7 +29,6 @@ use tokio::time::Instant;
 use self::throttle::{Throttle, Turn};
 use super::images::{Image, Images};
 use crate::ErrorKind;
-use crate::protocol::{Backfill, BackfillState, BackfillStatus, MountRequest};
 
 /// Attempts for a layer before giving up. The source retries by itself. These attempts are for outages, and their pauses add up to a
 /// quarter of an hour.

@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use tarpon_client::protocol::{MountRequest, MountStatus};
 use tarpon_oci::Digest;
 
 use super::images::Image;
 use crate::Result;
-use crate::protocol::{MountRequest, MountStatus};
 
 /// A store of exposed images, with one mount for all of them. Mount requests and paths name the store to which they belong.
 pub trait Exhibit: Send + Sync {

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use tarpon_client::Client;
 use tarpon_fetch::Fetcher;
 use tarpon_mount::{Host, MountError, Protected};
 use tarpon_store::Store;
@@ -11,7 +12,6 @@ use tokio::runtime::Handle;
 
 use super::changes::Changes;
 use super::domain::Domain;
-use crate::client::Client;
 use crate::{Error, ErrorKind, Result};
 
 /// The parts of the server that an [`super::Exhibit`] uses.

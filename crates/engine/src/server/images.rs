@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tarpon_blob::BlobSource;
+use tarpon_client::protocol::MountRequest;
 use tarpon_fetch::{Background, BootIndex, Fetcher, ImageHandle, Stats};
 use tarpon_images::Access;
 use tarpon_images::access;
@@ -22,7 +23,6 @@ use tarpon_trace::Trace;
 
 use super::early::EarlyPack;
 use super::hints;
-use crate::protocol::MountRequest;
 use crate::{Error, ErrorKind, Result};
 
 /// An image that was loaded from its record and registered with the fetcher.

@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
+use tarpon_client::protocol::{MountRequest, MountStatus, Request, Response};
+use tarpon_client::rootfs::MountHost;
+use tarpon_client::{Hold, settled, unexpected};
+
 use super::answer::carry_out;
 use super::mount_table::MountTable;
-use crate::client::{Hold, settled, unexpected};
-use crate::protocol::{MountRequest, MountStatus, Request, Response};
-use crate::rootfs::MountHost;
 use crate::{Error, ErrorKind, Result};
 
 /// The mounts of the server in this process, as long as it lives.

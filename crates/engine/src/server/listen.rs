@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use tarpon_blob::LogLimit;
+use tarpon_client::protocol::{LINE_BYTES, Request};
+use tarpon_client::wire;
 use tokio::sync::Semaphore;
 
 use super::answer::answer;
 use super::mount_table::MountTable;
-use crate::protocol::{LINE_BYTES, Request};
-use crate::wire;
 
 /// Maximum number of clients served concurrently. More wait in the socket's queue.
 const CLIENTS: usize = 32;

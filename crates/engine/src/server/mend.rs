@@ -21,6 +21,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rustix::fs::{CWD, Mode as Permissions, OFlags, ResolveFlags};
 use tarpon_blob::LogLimit;
+use tarpon_client::protocol::{Mended, UnmendedMount};
 use tarpon_fetch::Fetcher;
 use tarpon_mount::Mode;
 use tarpon_oci::Digest;
@@ -33,7 +34,6 @@ use tokio::task::{Id, JoinSet};
 use super::domain::Domain;
 use super::images::Image;
 use super::mount_table::MountTable;
-use crate::protocol::{Mended, UnmendedMount};
 use crate::{Error, ErrorKind, Result};
 
 /// Damaged files that are fetched concurrently.

@@ -7,6 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tarpon_client::ContainerName;
+use tarpon_client::mount_record::SavedMount;
+use tarpon_client::protocol::{MountRequest, MountStatus};
+use tarpon_client::traces;
 use tarpon_images::Access;
 use tarpon_images::origin::Origin;
 use tarpon_images::tenant;
@@ -18,7 +22,6 @@ use tokio::runtime::Handle;
 use super::changes::Changes;
 use super::domain::{Domain, Domains};
 use super::exhibit::Exhibit;
-use super::hints;
 use super::host::{ExhibitHost, cannot_mount};
 use super::images::Image;
 use super::mend::Damage;
@@ -28,9 +31,6 @@ use super::recording::Recording;
 use super::scrub::Scrub;
 use super::setup::ServerSetup;
 use super::status::exposed;
-use crate::container_name::ContainerName;
-use crate::mount_record::SavedMount;
-use crate::protocol::{MountRequest, MountStatus};
 use crate::{Error, ErrorKind, Result};
 
 /// Why a remembered mount of a stopped server is not mounted.
@@ -195,7 +195,7 @@ impl MountTable {
     /// Starts to fetch the data that is likely to be read first. Returns why the trace of the request is not followed, if it is not. A
     /// recorded mount fetches only what the container reads.
     fn follow_hints(&self, request: &MountRequest, trace: Option<&Path>, image: &Image) -> Option<String> {
-        let trace = trace.map(|path| hints::take(&self.store, path));
+        let trace = trace.map(|path| traces::take(&self.store, path));
         if request.record {
             return None;
         }

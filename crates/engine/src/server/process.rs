@@ -6,6 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tarpon_client::protocol::{Mended, MountRequest, MountStatus, Request, Response, ScrubStatus};
+use tarpon_client::rootfs::{Folders, Rootfs, RootfsRequest};
+use tarpon_client::wire;
 use tarpon_images::Prepared;
 use tarpon_mount::Unmounted;
 use tarpon_store::{LockError, ServerLock};
@@ -18,9 +21,7 @@ use super::mount_table::MountTable;
 use super::setup::ServerSetup;
 use super::signals::{Ended, Signals};
 use super::{listen, metrics, recover, scrub};
-use crate::protocol::{Mended, MountRequest, MountStatus, Request, Response, ScrubStatus};
-use crate::rootfs::{Folders, Rootfs, RootfsRequest};
-use crate::{Error, ErrorKind, Result, wire};
+use crate::{Error, ErrorKind, Result};
 
 /// Interval of the store's maintenance: syncing what was published, probing a failing disk.
 const MAINTENANCE: Duration = Duration::from_secs(30);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use tarpon_client::protocol::MountRequest;
 use tarpon_fetch::Fetcher;
 use tarpon_fs::{Errno, Objects};
 use tarpon_oci::Digest;
@@ -14,7 +15,6 @@ use tarpon_store::Store;
 use tarpon_trace::{Header, Origin, Recorder};
 
 use super::mount_table::MountTable;
-use crate::protocol::MountRequest;
 use crate::{Error, ErrorKind, Result};
 
 /// The fetcher, wrapped to record reads.

@@ -4,12 +4,12 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
+use tarpon_client::mount_record::{SavedMount, dead};
+use tarpon_client::protocol::{Request, Response};
 use tarpon_store::MountRecord;
 
 use super::answer::answer;
 use super::mount_table::{MountTable, STOPPED};
-use crate::mount_record::{SavedMount, dead};
-use crate::protocol::{Request, Response};
 
 /// Cleans up after a dead server, and mounts again what it had mounted and was not unmounted since.
 pub(super) async fn recover(mounts: &Arc<MountTable>) {

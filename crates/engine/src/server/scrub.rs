@@ -8,12 +8,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use tarpon_client::protocol::ScrubStatus;
 use tarpon_store::{ScrubRun, Scrubber, Store};
 use tokio::sync::watch;
 
 use super::idle::lower_priority;
 use super::mount_table::MountTable;
-use crate::protocol::ScrubStatus;
 use crate::{Error, ErrorKind, Result};
 
 /// Longest interval between two checks of whether a run is due, because the wall clock may be set.

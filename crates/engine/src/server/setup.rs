@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use tarpon_client::Client;
+use tarpon_client::rootfs::Folders;
 use tarpon_store::Store;
 
 use super::exhibit::Exhibit;
 use super::host::ExhibitHost;
-use crate::client::Client;
-use crate::rootfs::Folders;
 
 /// Creates an exhibit of a server that starts.
 pub(crate) type NewExhibit = fn(ExhibitHost) -> Arc<dyn Exhibit>;

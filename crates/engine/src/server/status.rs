@@ -1,8 +1,9 @@
 //! The status of images that this server exposes.
 
+use tarpon_client::mount_record::described;
+use tarpon_client::protocol::{LayerVerification, MountRequest, MountStatus};
+
 use super::images::Image;
-use crate::mount_record::described;
-use crate::protocol::{LayerVerification, MountRequest, MountStatus};
 
 /// The status of a mount or exposed image, as far as it is the same for all modes.
 pub(crate) fn exposed(request: &MountRequest, image: &Image, alive: bool) -> MountStatus {

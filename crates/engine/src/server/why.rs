@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use tarpon_client::protocol::MountAccount;
+
 use super::mount_table::MountTable;
-use crate::protocol::MountAccount;
 use crate::{Error, ErrorKind, Result};
 
 impl MountTable {

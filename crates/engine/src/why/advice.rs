@@ -1,12 +1,12 @@
 //! Advice on slow mounts. Each piece of advice contains its figures, and is not given without them.
 
 use serde::Serialize;
+use tarpon_client::protocol::Backfill;
 use tarpon_fetch::{Event, START, WaitSum, WaitedFor};
 use tarpon_oci::Source;
 use tarpon_store::LayerRecord;
 
 use super::{Explanation, was_streamed};
-use crate::protocol::Backfill;
 
 /// Waits that are shorter in total need no action: users do not notice them.
 const WORTH_MILLIS: u64 = 100;

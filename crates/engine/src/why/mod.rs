@@ -1,6 +1,6 @@
 //! Why a mounted image was slow: what its readers waited for, the purpose of each fetch, and what can be done about it.
 //!
-//! The server reports its counters ([`crate::protocol::MountAccount`]). Names of files are looked up here, in the process of the client,
+//! The server reports its counters ([`tarpon_client::protocol::MountAccount`]). Names of files are looked up here, in the process of the client,
 //! and [`advice`] is derived from these figures alone.
 
 mod advice;
@@ -13,8 +13,8 @@ use tarpon_oci::Digest;
 use tarpon_store::{LayerRecord, Verification};
 
 pub use self::advice::{Advice, Topic};
-use crate::protocol::{LayerVerification, MountAccount, MountStatus};
 use crate::{Engine, Error, ErrorKind, Result};
+use tarpon_client::protocol::{LayerVerification, MountAccount, MountStatus};
 use tarpon_images::object_paths::Hints;
 
 /// Why a mounted image was slow. Everything but `mount` concerns the image since the server loaded it.

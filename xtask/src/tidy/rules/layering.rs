@@ -16,7 +16,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("fs", &["oci", "layer", "tree", "blob", "fetch"]),
     ("mount", &["oci", "layer", "tree", "fs"]),
     ("images", &["oci", "layer", "tree", "blob", "registry", "store", "fetch", "trace"]),
-    ("engine", &["oci", "layer", "tree", "blob", "registry", "store", "fetch", "trace", "fs", "mount", "images"]),
+    ("client", &["oci", "store", "fetch", "trace", "mount", "images"]),
+    (
+        "engine",
+        &["oci", "layer", "tree", "blob", "registry", "store", "fetch", "trace", "fs", "mount", "images", "client"],
+    ),
     ("daemon", &["engine"]),
     ("snapshotter", &["oci", "engine"]),
     ("cli", &["oci", "engine", "daemon", "snapshotter"]),

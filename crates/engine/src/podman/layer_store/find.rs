@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
+use tarpon_client::protocol::{LayersPart, MountRequest};
 use tarpon_fs::{LayerKey, Layers};
 use tarpon_images::Prepared;
 use tarpon_oci::Reference;
@@ -17,7 +18,6 @@ use tokio::sync::Semaphore;
 
 use super::super::offer::{Offer, ask};
 use super::{LayerStore, backfill};
-use crate::protocol::{LayersPart, MountRequest};
 use crate::{Error, ErrorKind, Result};
 
 /// How long Podman waits for a layer that is searched, queueing included: less than the watchdog of mounts waits for a response.

@@ -25,6 +25,8 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::{Mutex, RwLock};
+use tarpon_client::mount_record::SavedMount;
+use tarpon_client::protocol::{Backfill, DiffIds, LayersPart, MountRequest, MountStatus};
 use tarpon_fs::{Errno, LayerKey, LayerStoreFs, Layers, ShownLayer, Use};
 use tarpon_images::Access;
 use tarpon_mount::Mounted;
@@ -37,8 +39,6 @@ use super::clock::now;
 use super::guard::Guard;
 use super::offered::Offered;
 use super::place::make_empty;
-use crate::mount_record::SavedMount;
-use crate::protocol::{Backfill, DiffIds, LayersPart, MountRequest, MountStatus};
 use crate::server::{Exhibit, ExhibitHost, Image, cannot_mount};
 use crate::{Error, ErrorKind, Result};
 

@@ -1,8 +1,9 @@
 //! The status of Podman's store of layers: one line for the mount, with what Podman had to pull instead, and one for each image.
 
+use tarpon_client::mount_record::described;
+use tarpon_client::protocol::MountStatus;
+
 use super::LayerStore;
-use crate::mount_record::described;
-use crate::protocol::MountStatus;
 use crate::server::exposed;
 
 /// The name used as the mode of these mounts.

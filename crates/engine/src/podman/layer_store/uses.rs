@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tarpon_client::protocol::LayersPart;
 use tarpon_fs::{LayerKey, Use};
 use tarpon_oci::Digest;
 
 use super::{Entry, LayerStore};
-use crate::protocol::LayersPart;
 
 impl Entry {
     fn used(&self) -> Option<&BTreeMap<Digest, u64>> {

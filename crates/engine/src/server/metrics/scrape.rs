@@ -8,11 +8,11 @@ use std::sync::{Arc, Weak};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{StreamExt, stream};
+use tarpon_client::protocol::MountRequest;
 use tarpon_registry::serve::{Body, Handler};
 
 use super::super::mount_table::MountTable;
 use super::text::{self, Exposition, Label};
-use crate::protocol::MountRequest;
 use crate::{Error, ErrorKind, Result};
 
 /// Opens the endpoint if the mount requests it. Must be called in a runtime. Returns `true` if it was not open before, so that a failed

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use tarpon_client::protocol::ScrubStatus;
 use tarpon_fetch::Stats;
 use tarpon_oci::Digest;
-
-use crate::protocol::ScrubStatus;
 
 /// The content type of the text.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use tarpon_client::protocol::{BackfillStatus, LayerVerification, MountAccount, MountStatus};
 use tarpon_fetch::{Account, Early, Noted};
 use tarpon_mount::Writable;
 use tarpon_oci::Digest;
@@ -9,7 +10,6 @@ use tarpon_store::{LayerKind, Verification};
 
 use super::super::explanation;
 use super::*;
-use crate::protocol::{BackfillStatus, LayerVerification, MountAccount, MountStatus};
 
 const MIB: u64 = 1 << 20;
 

@@ -12,13 +12,13 @@ mod host;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub(crate) use folder::Folders;
-pub(crate) use host::MountHost;
+pub use folder::Folders;
+pub use host::MountHost;
 use tarpon_mount::{ModeChoice, Writable};
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 
-use self::folder::Place;
+use self::folder::MountDir;
 use crate::protocol::{Backfill, MountRequest, MountStatus};
 use crate::{Error, ErrorKind, Result};
 use tarpon_images::Prepared;
@@ -67,15 +67,15 @@ pub struct Rootfs {
 
 /// The mount itself. Dropping it unmounts it synchronously: that blocks.
 #[derive(Debug)]
-pub(crate) struct RootMount {
+pub struct RootMount {
     host: Arc<dyn MountHost>,
-    place: Place,
+    dir: MountDir,
     is_over: bool,
 }
 
 impl RootfsRequest {
     /// The mount request for `prepared` on `directory`.
-    pub(crate) fn of(&self, prepared: &Prepared, directory: PathBuf) -> MountRequest {
+    pub fn of(&self, prepared: &Prepared, directory: PathBuf) -> MountRequest {
         MountRequest {
             mode: self.mode,
             writable: self.writable.clone(),
@@ -89,7 +89,7 @@ impl RootfsRequest {
 
 impl Rootfs {
     /// Creates a root file system through `host`, as `Engine::rootfs` does.
-    pub(crate) async fn mount(
+    pub async fn mount(
         folders: &Arc<Folders>,
         host: Arc<dyn MountHost>,
         prepared: &Prepared,
@@ -98,13 +98,13 @@ impl Rootfs {
         let (folders, prepared, request) = (folders.clone(), prepared.clone(), request.clone());
         let made = spawn_blocking(move || {
             folders.hold(&*host)?;
-            let place = match &request.directory {
-                Some(directory) => Place::given(directory)?,
-                None => folders.place(&*host)?,
+            let dir = match &request.directory {
+                Some(directory) => MountDir::given(directory)?,
+                None => folders.new_dir(&*host)?,
             };
-            let wanted = request.of(&prepared, place.path().to_owned());
-            let path = place.path().to_owned();
-            RootMount::mount(host, place, wanted).map(|(mount, status)| Self { mount: Some(mount), path, status })
+            let wanted = request.of(&prepared, dir.path().to_owned());
+            let path = dir.path().to_owned();
+            RootMount::mount(host, dir, wanted).map(|(mount, status)| Self { mount: Some(mount), path, status })
         });
         made.await.map_err(|error| Error::new(ErrorKind::Other, "mount", error))?
     }
@@ -143,39 +143,40 @@ impl Drop for Rootfs {
 
 impl RootMount {
     /// Mounts on a directory of the caller's.
-    pub(crate) fn at(host: Arc<dyn MountHost>, request: MountRequest) -> Result<Self> {
-        let place = Place::given(&request.mountpoint)?;
-        Self::mount(host, place, request).map(|(mount, _)| mount)
+    pub fn at(host: Arc<dyn MountHost>, request: MountRequest) -> Result<Self> {
+        let dir = MountDir::given(&request.mountpoint)?;
+        Self::mount(host, dir, request).map(|(mount, _)| mount)
     }
 
-    fn mount(host: Arc<dyn MountHost>, place: Place, request: MountRequest) -> Result<(Self, MountStatus)> {
+    fn mount(host: Arc<dyn MountHost>, dir: MountDir, request: MountRequest) -> Result<(Self, MountStatus)> {
         match host.mount(request) {
-            Ok(status) => Ok((Self { host, place, is_over: false }, status)),
+            Ok(status) => Ok((Self { host, dir, is_over: false }, status)),
             Err(error) => {
-                place.abandon(&*host);
+                dir.abandon(&*host);
                 Err(error)
             }
         }
     }
 
-    pub(crate) fn path(&self) -> &Path {
-        self.place.path()
+    /// The mount point.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
     }
 
     /// Unmounts it. It may be unmounted already.
-    pub(crate) fn unmount(mut self) -> Result<()> {
+    pub fn unmount(mut self) -> Result<()> {
         self.end()
     }
 
     /// Keeps it mounted, for another process to unmount.
-    pub(crate) fn keep(mut self) {
+    pub fn keep(mut self) {
         self.is_over = true;
     }
 
     fn end(&mut self) -> Result<()> {
         self.is_over = true;
         self.host.unmount(self.path())?;
-        self.place.remove();
+        self.dir.remove();
         Ok(())
     }
 }

@@ -43,7 +43,7 @@ struct Folder {
 
 /// A mount point.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct MountDir {
     path: PathBuf,
     /// The folder that the directory was created in; the directory is removed with the mount.
     own: Option<Arc<Folder>>,
@@ -51,7 +51,7 @@ pub(super) struct Place {
 
 impl Folders {
     /// Nothing is created yet.
-    pub(crate) fn of(store: &Store) -> Self {
+    pub fn of(store: &Store) -> Self {
         Self { run: store.run_folder(), folder: Mutex::default(), hold: Mutex::default() }
     }
 
@@ -65,23 +65,23 @@ impl Folders {
     }
 
     /// Creates a directory for a new root file system.
-    pub(super) fn place(&self, host: &dyn MountHost) -> Result<Place> {
+    pub(super) fn new_dir(&self, host: &dyn MountHost) -> Result<MountDir> {
         let failed = |error: io::Error| Error::new(ErrorKind::Store, "make a place for the root file system", error);
         let folder = self.folder(host).map_err(failed)?;
         let path = folder.path.join(folder.made.fetch_add(1, Ordering::Relaxed).to_string());
         private::create_dir(&path).map_err(failed)?;
-        Ok(Place { path, own: Some(folder) })
+        Ok(MountDir { path, own: Some(folder) })
     }
 
     fn folder(&self, host: &dyn MountHost) -> io::Result<Arc<Folder>> {
-        let mut known = self.folder.lock();
-        if let Some(folder) = &*known {
+        let mut folder = self.folder.lock();
+        if let Some(folder) = &*folder {
             return Ok(folder.clone());
         }
         sweep(&self.run, host);
-        let folder = Arc::new(Folder::make(&self.run)?);
-        *known = Some(folder.clone());
-        Ok(folder)
+        let new = Arc::new(Folder::make(&self.run)?);
+        *folder = Some(new.clone());
+        Ok(new)
     }
 }
 
@@ -110,7 +110,7 @@ impl Drop for Folder {
     }
 }
 
-impl Place {
+impl MountDir {
     /// A directory of the caller's.
     pub(super) fn given(path: &Path) -> Result<Self> {
         let failed = |error| Error::new(ErrorKind::NotFound, format!("find {}", path.display()), error);
@@ -176,13 +176,13 @@ mod tests {
         let store = Store::open(folder.path(), StoreConfig::default()).unwrap();
         let host = Client::new(store.clone(), Vec::new());
         let held = Folders::of(&store);
-        let place = held.place(&host).unwrap();
+        let dir = held.new_dir(&host).unwrap();
         let left = store.run_folder().join("rootfs-left");
         std::fs::create_dir_all(left.join("7")).unwrap();
         let other = Folders::of(&store);
-        let another = other.place(&host).unwrap();
-        assert!(place.path().is_dir() && another.path().is_dir() && !left.exists());
-        let paths: HashSet<_> = (0..9).map(|_| held.place(&host).unwrap().path).collect();
+        let another = other.new_dir(&host).unwrap();
+        assert!(dir.path().is_dir() && another.path().is_dir() && !left.exists());
+        let paths: HashSet<_> = (0..9).map(|_| held.new_dir(&host).unwrap().path).collect();
         assert_eq!(paths.len(), 9);
         another.remove();
         let parent = another.path().parent().unwrap().to_owned();
@@ -191,10 +191,10 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_somebody_elses_must_be_there_and_stays() {
+    fn a_directory_of_the_caller_must_exist_and_stays() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(Place::given(&folder.path().join("none")).unwrap_err().kind, ErrorKind::NotFound);
-        Place::given(folder.path()).unwrap().remove();
+        assert_eq!(MountDir::given(&folder.path().join("none")).unwrap_err().kind, ErrorKind::NotFound);
+        MountDir::given(folder.path()).unwrap().remove();
         assert!(folder.path().exists());
     }
 }

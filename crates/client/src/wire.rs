@@ -22,13 +22,13 @@ pub(crate) const SOCKET: &str = "server.sock";
 pub(crate) const QUEUE: Duration = Duration::from_secs(10);
 
 /// How often a client that waits for a response checks if the server is still running.
-pub(crate) const LOOK: Duration = Duration::from_millis(500);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Longest path of a Unix socket, without the NUL at its end.
 const ADDRESS_BYTES: usize = 107;
 
 /// Writes one message.
-pub(crate) fn send(mut stream: &UnixStream, message: &impl Serialize) -> io::Result<()> {
+pub fn send(mut stream: &UnixStream, message: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
     stream.set_write_timeout(Some(ANSWER))?;
@@ -36,18 +36,18 @@ pub(crate) fn send(mut stream: &UnixStream, message: &impl Serialize) -> io::Res
 }
 
 /// Reads one message of at most `longest` bytes; `None` when the other side closed the connection.
-pub(crate) fn receive<T: DeserializeOwned>(stream: &UnixStream, longest: u64) -> io::Result<Option<T>> {
+pub fn receive<T: DeserializeOwned>(stream: &UnixStream, longest: u64) -> io::Result<Option<T>> {
     receive_within(stream, longest, ANSWER, || Ok(()))
 }
 
-/// As [`receive`], within `patience`, as long as `goes_on` succeeds, which is called every [`LOOK`].
+/// As [`receive`], within `patience`, as long as `goes_on` succeeds, which is called every [`POLL_INTERVAL`].
 pub(crate) fn receive_within<T: DeserializeOwned>(
     stream: &UnixStream,
     longest: u64,
     patience: Duration,
     mut goes_on: impl FnMut() -> io::Result<()>,
 ) -> io::Result<Option<T>> {
-    stream.set_read_timeout(Some(LOOK))?;
+    stream.set_read_timeout(Some(POLL_INTERVAL))?;
     let until = Instant::now() + patience;
     let (mut reader, mut line) = (BufReader::new(stream.take(longest)), Vec::new());
     loop {
@@ -66,7 +66,7 @@ pub(crate) fn receive_within<T: DeserializeOwned>(
 }
 
 /// Whether the other side has closed the connection: a client that has reported a failure must not get the work done later.
-pub(crate) fn is_closed(stream: &UnixStream) -> bool {
+pub fn is_closed(stream: &UnixStream) -> bool {
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
     let mut polled = [PollFd::new(stream, PollFlags::empty())];
     rustix::event::poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().contains(PollFlags::HUP)
@@ -78,7 +78,7 @@ pub(crate) fn is_late(error: &io::Error) -> bool {
 }
 
 /// Connects to the socket in `run`, within [`QUEUE`].
-pub(crate) fn connect(run: &Path) -> io::Result<UnixStream> {
+pub fn connect(run: &Path) -> io::Result<UnixStream> {
     connect_within(run, QUEUE)
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn connect_within(run: &Path, patience: Duration) -> io::Result<UnixS
 }
 
 /// As [`connect`], for the listening side. Removes what a dead server left. The caller must hold the server lock.
-pub(crate) fn listen(run: &Path) -> io::Result<std::os::unix::net::UnixListener> {
+pub fn listen(run: &Path) -> io::Result<std::os::unix::net::UnixListener> {
     match std::fs::remove_file(run.join(SOCKET)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

@@ -40,7 +40,7 @@ pub struct Client {
 
 /// Keeps a server without mounts from ending.
 #[derive(Debug)]
-pub(crate) struct Hold(UnixStream);
+pub struct Hold(UnixStream);
 
 impl Hold {
     /// Whether the server still runs. It sends nothing on this connection, so readable means closed.
@@ -52,16 +52,17 @@ impl Hold {
 
 impl Client {
     /// `start`: the command line that starts a server of this store.
-    pub(crate) fn new(store: Store, start: Vec<OsString>) -> Self {
+    pub fn new(store: Store, start: Vec<OsString>) -> Self {
         Self { store, start }
     }
 
-    pub(crate) fn store(&self) -> &Store {
+    /// The store.
+    pub fn store(&self) -> &Store {
         &self.store
     }
 
     /// The command line that starts a server of this store.
-    pub(crate) fn server_command(&self) -> &[OsString] {
+    pub fn server_command(&self) -> &[OsString] {
         &self.start
     }
 
@@ -112,7 +113,7 @@ impl Client {
     }
 
     /// Keeps a server without mounts running until the returned value is dropped. Starts one if none runs.
-    pub(crate) fn hold(&self) -> Result<Hold> {
+    pub fn hold(&self) -> Result<Hold> {
         match self.ask_or_start_with(&Request::Hold)? {
             (Response::Held, stream) => Ok(Hold(stream)),
             (other, _) => Err(unexpected(other)),
@@ -178,7 +179,7 @@ impl Client {
     }
 
     /// The stalls of a mount. `None`: no server runs.
-    pub(crate) fn why(&self, mountpoint: &Path) -> Result<Option<MountAccount>> {
+    pub fn why(&self, mountpoint: &Path) -> Result<Option<MountAccount>> {
         match self.ask(&Request::Why { mountpoint: mountpoint.to_owned() })? {
             None => Ok(None),
             Some(Response::Why(account)) => Ok(Some(*account)),
@@ -196,7 +197,7 @@ impl Client {
     }
 
     /// The status of the store's scrub. `None`: no server runs, or one of a version without scrub.
-    pub(crate) fn scrub(&self) -> Result<Option<ScrubStatus>> {
+    pub fn scrub(&self) -> Result<Option<ScrubStatus>> {
         match self.ask(&Request::Scrub)? {
             None => Ok(None),
             Some(Response::Scrub(status)) => Ok(Some(status)),
@@ -205,7 +206,7 @@ impl Client {
     }
 
     /// Fails if Podman uses any image or layer shown to it.
-    pub(crate) fn podman_unused(&self) -> Result<()> {
+    pub fn podman_unused(&self) -> Result<()> {
         match self.ask_or_start(&Request::PodmanUnused)? {
             Response::Unused => Ok(()),
             other => Err(unexpected(other)),
@@ -213,7 +214,7 @@ impl Client {
     }
 
     /// Stops showing an image to Podman.
-    pub(crate) fn podman_remove(&self, mountpoint: &Path, name: Option<&str>, force: bool) -> Result<()> {
+    pub fn podman_remove(&self, mountpoint: &Path, name: Option<&str>, force: bool) -> Result<()> {
         let request = Request::PodmanRemove { mountpoint: mountpoint.to_owned(), name: name.map(str::to_owned), force };
         match self.ask_or_start(&request)? {
             Response::Unmounted { .. } => Ok(()),
@@ -222,7 +223,7 @@ impl Client {
     }
 
     /// The file with the trace of a recorded mount.
-    pub(crate) fn trace(&self, mountpoint: &Path) -> Result<PathBuf> {
+    pub fn trace(&self, mountpoint: &Path) -> Result<PathBuf> {
         match self.ask_or_start(&Request::Trace { mountpoint: mountpoint.to_owned() })? {
             Response::Trace { file } => Ok(file),
             other => Err(unexpected(other)),
@@ -277,7 +278,7 @@ impl Client {
         let failed = |cause: String| Error::new(ErrorKind::Store, "ask the server", cause);
         if let Some(pid) = stopped {
             let pid = pid.as_raw_nonzero();
-            return failed(format!("process {pid} is stopped, by SIGSTOP or a debugger, and answers nobody"))
+            return failed(format!("process {pid} is stopped, by SIGSTOP or a debugger, and does not answer"))
                 .hint(format!("`kill -CONT {pid}` lets it go on"));
         }
         if !wire::is_late(error) {
@@ -331,7 +332,7 @@ impl Client {
 }
 
 /// Unmounts in the kernel if the server has unmounted it or does not know it.
-pub(crate) fn settled<T>(asked: Result<T>, mountpoint: &Path) -> Result<()> {
+pub fn settled<T>(asked: Result<T>, mountpoint: &Path) -> Result<()> {
     match asked {
         Err(error) if error.kind != ErrorKind::NotFound => Err(error),
         _ => {
@@ -381,7 +382,8 @@ fn is_end(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::NotConnected)
 }
 
-pub(crate) fn unexpected(response: Response) -> Error {
+/// The error for a response of another kind than the request's.
+pub fn unexpected(response: Response) -> Error {
     Error::new(ErrorKind::Other, "ask the server", format!("an answer to another question: {response:?}"))
         .hint("the server may be of another version: unmount everything and try again")
 }

@@ -13,29 +13,30 @@ use crate::{Error, ErrorKind, Result};
 
 /// The text of a mount record.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct SavedMount {
+pub struct SavedMount {
     /// The mount request, without secrets.
-    pub(crate) request: MountRequest,
+    pub request: MountRequest,
     /// The mode of the mount; `None` until it is mounted.
-    pub(crate) mode: Option<Mode>,
+    pub mode: Option<Mode>,
     /// Why it could not be mounted again.
-    pub(crate) problem: Option<String>,
+    pub problem: Option<String>,
 }
 
 impl SavedMount {
-    pub(crate) fn new(request: &MountRequest) -> Self {
+    /// The request without its credentials, not mounted yet.
+    pub fn new(request: &MountRequest) -> Self {
         let credentials_lost = request.credentials_lost || request.access.creds.is_some();
         let access = Access { creds: None, ..request.access.clone() };
         Self { request: MountRequest { access, credentials_lost, ..request.clone() }, mode: None, problem: None }
     }
 
     /// Parses a record. `None` if it is of another version.
-    pub(crate) fn read(record: &MountRecord) -> Option<Self> {
+    pub fn read(record: &MountRecord) -> Option<Self> {
         serde_json::from_str(&record.request).ok()
     }
 
     /// Writes it as the record of the mount, owned by this process.
-    pub(crate) fn write(&self, store: &Store) -> std::result::Result<(), StoreError> {
+    pub fn write(&self, store: &Store) -> std::result::Result<(), StoreError> {
         // The request is JSON on the wire, so serialization cannot fail.
         let text = serde_json::to_string(self).unwrap_or_default();
         let request = &self.request;
@@ -44,12 +45,12 @@ impl SavedMount {
 }
 
 /// Whether a live server serves the mount.
-pub(crate) fn is_served(mount: &Mount) -> bool {
+pub fn is_served(mount: &Mount) -> bool {
     mount.live && SavedMount::read(&mount.record).is_some_and(|saved| saved.problem.is_none())
 }
 
 /// The status of a mount whose server is dead. A record that cannot be read leaves fields of the status empty.
-pub(crate) fn dead(store: &Store, record: &MountRecord) -> MountStatus {
+pub fn dead(store: &Store, record: &MountRecord) -> MountStatus {
     let image = store.of_mount(record).image(&record.image).ok().flatten();
     let saved = SavedMount::read(record);
     let mode = saved.as_ref().map(|saved| match saved.mode {
@@ -92,7 +93,7 @@ pub(crate) fn dead(store: &Store, record: &MountRecord) -> MountStatus {
 }
 
 /// The status of a mount as far as the request defines it.
-pub(crate) fn described(request: &MountRequest) -> MountStatus {
+pub fn described(request: &MountRequest) -> MountStatus {
     MountStatus {
         image: request.image.clone(),
         manifest: request.manifest,
@@ -124,7 +125,7 @@ pub(crate) fn described(request: &MountRequest) -> MountStatus {
 
 impl Client {
     /// All mounts of this store: those of the running server, else those left by a dead one.
-    pub(crate) fn mounts(&self) -> Result<Vec<MountStatus>> {
+    pub fn mounts(&self) -> Result<Vec<MountStatus>> {
         if let Some(mounts) = self.status()? {
             return Ok(mounts);
         }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tarpon_store::Store;
 
 /// The directory, in a container's own, on which its image is mounted.
-pub(crate) const ROOTFS: &str = "rootfs";
+pub const ROOTFS: &str = "rootfs";
 
 /// Longest name. It names a directory, which gets a longer name while it is removed.
 const NAME_BYTES: usize = 128;
@@ -30,7 +30,7 @@ pub struct ContainerName(String);
 
 impl ContainerName {
     /// A generated name that is likely to be free.
-    pub(crate) fn random() -> Self {
+    pub fn random() -> Self {
         let mut number = random();
         let mut pick = |words: &[&'static str; 16]| {
             let word = words[usize::try_from(number % 16).unwrap_or(0)];
@@ -42,7 +42,7 @@ impl ContainerName {
     }
 
     /// The container of the store whose root file system is mounted at `mountpoint`.
-    pub(crate) fn of_mount(store: &Store, mountpoint: &Path) -> Option<Self> {
+    pub fn of_mount(store: &Store, mountpoint: &Path) -> Option<Self> {
         let name: Self = mountpoint.parent()?.file_name()?.to_str()?.parse().ok()?;
         (mountpoint == store.containers_folder().join(name.as_str()).join(ROOTFS)).then_some(name)
     }
@@ -54,7 +54,7 @@ impl ContainerName {
 }
 
 /// Twelve hexadecimal digits, unique to a container.
-pub(crate) fn random_id() -> String {
+pub fn random_id() -> String {
     format!("{:012x}", random() & 0xffff_ffff_ffff)
 }
 

@@ -8,7 +8,7 @@ use crate::client::{Client, Hold};
 use crate::protocol::{MountRequest, MountStatus};
 
 /// A server, in this or another process, that mounts and serves root file systems.
-pub(crate) trait MountHost: Debug + Send + Sync {
+pub trait MountHost: Debug + Send + Sync {
     /// Mounts.
     fn mount(&self, request: MountRequest) -> Result<MountStatus>;
 

@@ -22,7 +22,7 @@ impl Namespaces {
     }
 
     /// Refuses a mount for a client in other namespaces: the client could not see it.
-    pub(crate) fn check(&self) -> Result<()> {
+    pub fn check(&self) -> Result<()> {
         let ours = Self::of_this_process();
         let what = match (self.mount == ours.mount, self.user == ours.user) {
             (true, true) => return Ok(()),
@@ -30,7 +30,7 @@ impl Namespaces {
             (true, false) => "user",
         };
         let cause = format!(
-            "the server of this store (process {}) runs in another {what} namespace: nobody here would see the mount",
+            "the server of this store (process {}) runs in another {what} namespace: this process would not see the mount",
             std::process::id()
         );
         Err(Error::new(ErrorKind::CannotMount, "mount", cause)

@@ -16,7 +16,7 @@ use crate::ErrorKind;
 use crate::namespaces::Namespaces;
 
 /// Maximum length of a request. A server reads requests of many clients at once.
-pub(crate) const LINE_BYTES: u64 = 4 << 20;
+pub const LINE_BYTES: u64 = 4 << 20;
 
 /// Maximum length of a response, of which a client reads one at a time. A status of ten thousand mounts fits, at about a thousand bytes
 /// each.
@@ -113,7 +113,7 @@ impl Request {
     }
 
     /// A request to mount in the namespaces of this process.
-    pub(crate) fn mount(request: MountRequest) -> Self {
+    pub fn mount(request: MountRequest) -> Self {
         Self::Mount { request: Box::new(request), namespaces: Namespaces::of_this_process() }
     }
 }
@@ -180,13 +180,13 @@ pub struct ScrubStatus {
 
 impl ScrubStatus {
     /// The state recorded in the store, for use without a server.
-    pub(crate) fn of_store(store: &Store) -> Self {
+    pub fn of_store(store: &Store) -> Self {
         let ScrubRecord { last, under_way } = store.scrub_record();
         Self { rate: None, running: false, under_way, last }
     }
 
     /// Whether there is anything to report.
-    pub(crate) fn is_known(&self) -> bool {
+    pub fn is_known(&self) -> bool {
         *self != Self::default()
     }
 }
@@ -360,7 +360,7 @@ pub struct BackfillStatus {
 
 impl BackfillStatus {
     /// The status before anything is known.
-    pub(crate) fn begun(how: Backfill) -> Self {
+    pub fn begun(how: Backfill) -> Self {
         Self { how, state: BackfillState::Running, layers_done: 0, layers: 0, problem: None, alarms: Vec::new() }
     }
 }

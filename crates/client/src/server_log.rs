@@ -17,7 +17,7 @@ pub fn path(store: &Store) -> PathBuf {
 /// Opens it for a server that is being started.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     if fs::metadata(path).is_ok_and(|log| log.len() > SERVER_LOG_BYTES) {
-        begin_anew(path)?;
+        rotate(path)?;
     }
     OpenOptions::new().create(true).append(true).open(path)
 }
@@ -27,7 +27,7 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 ///
 /// # Errors
 /// It cannot be emptied. A failed copy is no error: a full disk must not make the log grow.
-pub fn begin_anew(path: &Path) -> io::Result<()> {
+pub fn rotate(path: &Path) -> io::Result<()> {
     let before = path.with_extension("log.1");
     let kept = before.with_extension("1.new");
     if let Err(error) = fs::copy(path, &kept).and_then(|_| fs::rename(&kept, &before)) {
@@ -50,7 +50,7 @@ mod tests {
         let mut log = open(&path).unwrap();
         for text in ["first", "second", "third"] {
             log.write_all(text.as_bytes()).unwrap();
-            begin_anew(&path).unwrap();
+            rotate(&path).unwrap();
             assert_eq!(fs::read_to_string(path.with_extension("log.1")).unwrap(), text);
         }
         log.write_all(b"last").unwrap();

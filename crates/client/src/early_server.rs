@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use crate::client::Client;
 
 /// The server of a store, before the request to mount an image.
-pub(crate) struct EarlyServer {
+pub struct EarlyServer {
     client: Client,
     image: String,
     access: Access,
@@ -18,12 +18,13 @@ pub(crate) struct EarlyServer {
 }
 
 impl EarlyServer {
-    pub(crate) fn new(client: Client, request: &ImageRequest) -> Self {
+    /// Sends nothing yet.
+    pub fn new(client: Client, request: &ImageRequest) -> Self {
         Self { client, image: request.text.clone(), access: request.access.clone(), asked: Mutex::default() }
     }
 
     /// Returns once the server was notified: until then it may be starting, and a further request should not start another.
-    pub(crate) async fn settled(&self) {
+    pub async fn settled(&self) {
         let asked = self.asked.lock().take();
         if let Some(asked) = asked {
             let _done = asked.await;

@@ -7,29 +7,29 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 /// The line that the server prints when it listens on its socket.
-pub(crate) const READY: &str = "ready";
+pub const READY: &str = "ready";
 
 /// Maximum length of the line.
 const LINE_BYTES: u64 = 64 << 10;
 
 /// Waits for the server's one line, written when it listens or cannot. Its end without a line is an error, too.
 pub(crate) fn wait_until_ready(child: &mut Child, patience: Duration) -> std::result::Result<(), String> {
-    let said = match child.stdout.take() {
+    let line = match child.stdout.take() {
         Some(output) => read_line(output, Instant::now() + patience).map_err(|error| {
-            format!("process {} has not said within {} s that it listens: {error}", child.id(), patience.as_secs())
+            format!("process {} has not reported within {} s that it listens: {error}", child.id(), patience.as_secs())
         })?,
         None => String::new(),
     };
-    match said.trim_end() {
+    match line.trim_end() {
         READY => Ok(()),
-        "" => Err("it ended without a word".into()),
+        "" => Err("it exited without output".into()),
         why => Err(why.into()),
     }
 }
 
 /// The first line that a child writes, without waiting for more. Empty if it wrote none.
-pub(crate) fn read_line(mut output: ChildStdout, until: Instant) -> io::Result<String> {
-    let mut said = Vec::new();
+pub fn read_line(mut output: ChildStdout, until: Instant) -> io::Result<String> {
+    let mut line = Vec::new();
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let left = Timespec::try_from(left).map_err(io::Error::other)?;
@@ -40,11 +40,11 @@ pub(crate) fn read_line(mut output: ChildStdout, until: Instant) -> io::Result<S
         };
         let mut piece = [0; 1024];
         let length = output.read(&mut piece)?;
-        said.extend_from_slice(&piece[..length]);
-        if length == 0 || said.ends_with(b"\n") {
-            return Ok(String::from_utf8_lossy(&said).into_owned());
+        line.extend_from_slice(&piece[..length]);
+        if length == 0 || line.ends_with(b"\n") {
+            return Ok(String::from_utf8_lossy(&line).into_owned());
         }
-        if said.len() as u64 > LINE_BYTES {
+        if line.len() as u64 > LINE_BYTES {
             return Err(io::ErrorKind::InvalidData.into());
         }
     }
@@ -56,21 +56,21 @@ mod tests {
 
     use super::*;
 
-    fn said(script: &str, patience: Duration) -> std::result::Result<(), String> {
+    fn outcome(script: &str, patience: Duration) -> std::result::Result<(), String> {
         let mut child = Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
-        let said = wait_until_ready(&mut child, patience);
+        let outcome = wait_until_ready(&mut child, patience);
         let _ended = child.kill();
         child.wait().unwrap();
-        said
+        outcome
     }
 
     #[test]
-    fn what_a_server_says_at_its_start_is_told_and_silence_is_not_waited_for() {
+    fn the_line_of_a_starting_server_is_reported_and_silence_ends_the_wait() {
         let patience = Duration::from_secs(60);
-        assert_eq!(said("echo ready; exec sleep 60", patience), Ok(()), "it goes on with its output open");
-        assert_eq!(said("exit 1", patience), Err("it ended without a word".into()));
-        assert_eq!(said("echo the disk is full", patience), Err("the disk is full".into()));
-        let silent = said("exec sleep 60", Duration::ZERO).unwrap_err();
-        assert!(silent.contains("has not said within 0 s"), "{silent}");
+        assert_eq!(outcome("echo ready; exec sleep 60", patience), Ok(()), "it goes on with its output open");
+        assert_eq!(outcome("exit 1", patience), Err("it exited without output".into()));
+        assert_eq!(outcome("echo the disk is full", patience), Err("the disk is full".into()));
+        let silent = outcome("exec sleep 60", Duration::ZERO).unwrap_err();
+        assert!(silent.contains("has not reported within 0 s"), "{silent}");
     }
 }

@@ -1,0 +1,72 @@
+//! Traces that a client passes to the server: the server may not see the client's other files, but it sees the store.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::Path;
+
+use tarpon_store::Store;
+use tarpon_trace::{FILE_BYTES, Trace};
+
+use crate::{Error, ErrorKind, Result};
+
+/// Name prefix of the files.
+const PREFIX: &str = "trace-";
+
+/// Leaves a trace where the server finds it, until the returned value is dropped.
+///
+/// # Errors
+/// The store is not writable.
+pub fn leave(store: &Store, trace: &Trace) -> Result<impl AsRef<Path> + use<>> {
+    let failed = |error: std::io::Error| Error::new(ErrorKind::Store, "leave the trace for the server", error);
+    let mut file = tempfile::Builder::new().prefix(PREFIX).tempfile_in(store.run_folder()).map_err(failed)?;
+    file.write_all(&trace.write()).map_err(failed)?;
+    Ok(file.into_temp_path())
+}
+
+/// Takes the trace that a client left, and reads it within bounds. `Err`: why it is not followed.
+pub fn take(store: &Store, path: &Path) -> std::result::Result<Trace, String> {
+    let is_left = path.parent() == Some(&store.run_folder())
+        && path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()));
+    if !is_left {
+        return Err(format!("{} is not where a client leaves one", path.display()));
+    }
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(FILE_BYTES as u64 + 1).read_to_end(&mut bytes));
+    let _removed = std::fs::remove_file(path);
+    read.map_err(|error| error.to_string())?;
+    Trace::read(&bytes).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use tarpon_oci::Digest;
+    use tarpon_store::StoreConfig;
+    use tarpon_trace::Header;
+
+    use super::*;
+
+    #[test]
+    fn a_trace_is_taken_once_and_only_from_where_clients_leave_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("store"), StoreConfig::default()).unwrap();
+        let header = Header {
+            image: "a".into(),
+            manifest: Digest::of(b"m"),
+            profile: "default".into(),
+            command: Vec::new(),
+            ready: None,
+            truncated: false,
+        };
+        let trace = Trace { header, touches: Vec::new() };
+        let path = leave(&store, &trace).unwrap();
+        let path = path.as_ref();
+        assert_eq!(take(&store, path), Ok(trace.clone()));
+        assert!(!path.exists() && take(&store, path).is_err());
+        let elsewhere = folder.path().join("trace-mine");
+        std::fs::write(&elsewhere, trace.write()).unwrap();
+        assert!(take(&store, &elsewhere).is_err() && elsewhere.exists());
+        let broken = store.run_folder().join("trace-broken");
+        std::fs::write(&broken, "no trace").unwrap();
+        assert!(take(&store, &broken).is_err() && !broken.exists());
+    }
+}
