@@ -266,7 +266,7 @@ impl Client {
         let answer = wire::send(&stream, request)
             .and_then(|()| wire::receive_within(&stream, ANSWER_BYTES, request.patience(), || health.check()));
         match answer {
-            Ok(Some(Response::Failed { kind, step, cause, hint })) => Err(Error { kind, step, cause, hint }),
+            Ok(Some(Response::Failed(error))) => Err(error),
             Ok(answer) => Ok(answer.map(|answer| (answer, stream))),
             Err(error) if is_end(&error) => Ok(None),
             Err(error) => Err(self.unanswered(&error, health.stopped, request.patience())),
@@ -475,7 +475,7 @@ mod tests {
         let mut health = Health { server: Some(pid), looks: 0, stopped: None };
         let late = (0..STOPPED_LOOKS).find_map(|_| health.check().err()).unwrap();
         let error = client.unanswered(&late, health.stopped, Duration::from_secs(60));
-        assert!(error.cause.contains(&format!("process {} is stopped", child.id())), "{error}");
+        assert!(error.cause().to_string().contains(&format!("process {} is stopped", child.id())), "{error}");
         assert!(error.hint.unwrap().contains("kill -CONT"));
         rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
         while is_stopped(pid) {
@@ -501,7 +501,7 @@ mod tests {
             }
         };
         assert!(wire::is_late(&late), "{late}");
-        assert!(client.unanswered(&late, None, Duration::from_secs(10)).cause.contains("no answer within 10 s"));
+        assert!(client.unanswered(&late, None, Duration::from_secs(10)).to_string().contains("no answer within 10 s"));
     }
 
     #[test]
@@ -510,6 +510,9 @@ mod tests {
         let client = client(folder.path(), &[]);
         let _lock = client.store.server_lock().unwrap();
         let error = client.unanswered(&io::ErrorKind::WouldBlock.into(), None, Duration::from_secs(60));
-        assert!(error.cause.contains(&format!("no answer within 60 s (process {})", std::process::id())), "{error}");
+        assert!(
+            error.cause().to_string().contains(&format!("no answer within 60 s (process {})", std::process::id())),
+            "{error}"
+        );
     }
 }

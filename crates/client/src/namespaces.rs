@@ -50,7 +50,7 @@ mod tests {
         let elsewhere = Namespaces { mount: "mnt:[1]".into(), ..ours.clone() };
         let error = elsewhere.check().unwrap_err();
         assert_eq!(error.kind, ErrorKind::CannotMount);
-        assert!(error.cause.contains("another mount namespace") && error.hint.is_some());
+        assert!(error.cause().to_string().contains("another mount namespace") && error.hint.is_some());
         assert!(Namespaces { user: "user:[1]".into(), ..ours }.check().is_err());
     }
 }

@@ -12,7 +12,7 @@ use tarpon_mount::{ModeChoice, Unmounted, Writable};
 use tarpon_oci::{Blob, Digest};
 use tarpon_store::{LayerKind, ScrubRecord, ScrubRun, Store, Verification};
 
-use crate::ErrorKind;
+use crate::Error;
 use crate::namespaces::Namespaces;
 
 /// Maximum length of a request. A server reads requests of many clients at once.
@@ -153,16 +153,7 @@ pub enum Response {
     /// What was repaired, and what was not.
     Mended(Mended),
     /// The request failed.
-    Failed {
-        /// As in [`crate::Error`].
-        kind: ErrorKind,
-        /// As in [`crate::Error`].
-        step: String,
-        /// As in [`crate::Error`].
-        cause: String,
-        /// As in [`crate::Error`].
-        hint: Option<String>,
-    },
+    Failed(Error),
 }
 
 /// The scrub of a store, which periodically hashes all objects.

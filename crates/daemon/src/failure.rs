@@ -95,8 +95,8 @@ impl From<ErrorKind> for FailureKind {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let Error { kind, step, cause, hint } = error;
-        Self { kind: kind.into(), step, cause, hint }
+        let cause = error.cause().to_string();
+        Self { kind: error.kind.into(), step: error.step, cause, hint: error.hint }
     }
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use tarpon_oci::limits;
 
-use crate::{Error, ErrorKind, Result};
+use crate::{Cause, Error, ErrorKind, Result};
 
 /// A JSON object whose values are not parsed.
 pub(crate) type Object = BTreeMap<String, Box<RawValue>>;
@@ -27,6 +27,6 @@ pub(crate) fn sized(document: Vec<u8>) -> Result<Bytes> {
 }
 
 /// The error for a malformed document.
-pub(crate) fn malformed(error: impl std::fmt::Display) -> Error {
+pub(crate) fn malformed(error: impl Into<Cause>) -> Error {
     Error::new(ErrorKind::Refused, "write the new manifest", error)
 }

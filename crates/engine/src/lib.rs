@@ -75,9 +75,9 @@ pub use tarpon_client::{
 };
 pub use tarpon_fetch::{Early, Event, Noted, PROFILE_BYTES, Stall, Stats, WaitSum, WaitedFor};
 pub use tarpon_images::{
-    Access, Commits, Committed, DEFAULT_PROFILE, Error, ErrorKind, Flights, ImageRequest, Images, IndexChoice,
-    Inspection, Item, LayerInspection, LayerPlan, LayerWay, LockFile, Prepared, Progress, Pull, Pulled, Result, Silent,
-    TreeView, auth_files, open_store,
+    Access, Cause, Commits, Committed, DEFAULT_PROFILE, Error, ErrorKind, Flights, ImageRequest, Images, IndexChoice,
+    Inspection, Item, LayerInspection, LayerPlan, LayerWay, LockFile, Prepared, Progress, Pull, Pulled, Result,
+    ResultExt, Silent, TreeView, auth_files, open_store,
 };
 pub use tarpon_layer::toc::Format as LayerFormat;
 pub use tarpon_mount::{Capability, Mode, ModeChoice, Unmounted, Writable, probe};

@@ -112,7 +112,7 @@ impl ForGood {
             let mounts = asked.ok().and_then(|status| status.ok().flatten()).unwrap_or_default().len();
             if mounts > 0 {
                 let s = if mounts == 1 { "" } else { "s" };
-                tracing::warn!("{}, with {mounts} mount{s}: this one takes its place when it has ended", error.cause);
+                tracing::warn!("{}, with {mounts} mount{s}: this one takes its place when it has ended", error.cause());
                 let failed = |error: io::Error| Error::new(ErrorKind::Other, "listen for signals", error);
                 this.signals = Some(Signals::listen().map_err(failed)?);
                 return Ok(this);
@@ -155,7 +155,7 @@ impl ForGood {
             && let Some(left_out) = UNTOLD.admit()
         {
             let seconds = METRICS_RETRY.as_secs();
-            tracing::warn!("cannot tell metrics: {}; next try in {seconds} s{left_out}", error.cause);
+            tracing::warn!("cannot tell metrics: {}; next try in {seconds} s{left_out}", error.cause());
         }
     }
 

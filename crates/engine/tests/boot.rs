@@ -407,7 +407,7 @@ async fn what_cannot_become_a_pack_is_an_error() {
     let fixture = PackFixture::new(image());
     let request = fixture.request(None);
     let twice = fixture.engine.make_index(&request, &[web_start(), web_start()], &fixture.notes).await.unwrap_err();
-    assert!(twice.kind == ErrorKind::Refused && twice.cause.contains("\"web\""), "{twice}");
+    assert!(twice.kind == ErrorKind::Refused && twice.cause().to_string().contains("\"web\""), "{twice}");
     let nothing = start("default", &[(b"of another image", 0..16)]);
     let nothing = fixture.engine.make_index(&request, &[nothing], &fixture.notes).await.unwrap_err();
     assert_eq!(nothing.kind, ErrorKind::Refused, "{nothing}");

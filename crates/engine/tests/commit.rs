@@ -238,15 +238,17 @@ async fn what_is_only_here_is_no_image_to_be_mounted() {
     fixture.commit(&name).await;
     let request = ImageRequest { text: name.to_string(), source: name.clone(), ..fixture.base() };
     let error = fixture.engine.prepare(&request, &Silent).await.unwrap_err();
-    assert!(error.cause.contains("not pushed") && error.hint.unwrap().contains("tarpon push"));
+    assert!(error.cause().to_string().contains("not pushed") && error.hint.unwrap().contains("tarpon push"));
     // A push under another name does not change what the name means elsewhere.
     fixture.push(&name, &fixture.at("other:v1")).await.unwrap();
     for pull in [Pull::Missing, Pull::Always] {
         let request = ImageRequest { pull, ..request.clone() };
-        assert!(fixture.engine.prepare(&request, &Silent).await.unwrap_err().cause.contains("not pushed"));
+        assert!(
+            fixture.engine.prepare(&request, &Silent).await.unwrap_err().cause().to_string().contains("not pushed")
+        );
         let of_upper = CommitSource::Upper { directory: fixture.upper(), base: Some(Box::new(request)) };
         let on_top = CommitRequest { source: of_upper, ..fixture.request(&fixture.at("next:v1")) };
-        assert!(fixture.engine.commit(&on_top, &Silent).await.unwrap_err().cause.contains("not pushed"));
+        assert!(fixture.engine.commit(&on_top, &Silent).await.unwrap_err().cause().to_string().contains("not pushed"));
     }
     fixture.push(&name, &name).await.unwrap();
     fixture.engine.prepare(&request, &Silent).await.unwrap();
@@ -278,7 +280,7 @@ async fn an_upper_that_is_no_layer_leaves_nothing() {
     std::fs::write(fixture.upper().join("dir/.wh.x"), "").unwrap();
     let error = fixture.engine.commit(&fixture.request(&fixture.at("new:v1")), &Silent).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Refused);
-    assert!(error.cause.starts_with("/dir/.wh.x: "), "{error}");
+    assert!(error.cause().to_string().starts_with("/dir/.wh.x: "), "{error}");
     assert_eq!(files(&fixture.engine.store().commits_folder()), 0);
 }
 
@@ -306,7 +308,7 @@ async fn an_upper_that_never_stands_still_is_an_error_unless_that_is_wanted() {
     writer.join().unwrap();
     let error = torn.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Conflict, "{error}");
-    assert!(error.cause.starts_with("/dir/busy changed while it was read"), "{error}");
+    assert!(error.cause().to_string().starts_with("/dir/busy changed while it was read"), "{error}");
     assert!(error.hint.unwrap().contains("--pause=false"));
     assert!(taken.unwrap().notes[0].starts_with("/dir/busy changed while it was read"));
     assert_eq!(fixture.commit(&name).await.notes, Vec::<String>::new(), "now it stands still");

@@ -139,7 +139,7 @@ async fn a_mount_tells_what_was_read_and_why_it_waited() {
 
     let engine = fixture.engine.clone();
     let nowhere = tokio::task::spawn_blocking(move || engine.why("/nowhere".as_ref())).await.unwrap().unwrap_err();
-    assert!(nowhere.cause.contains("no image is mounted at /nowhere"), "{nowhere}");
+    assert!(nowhere.cause().to_string().contains("no image is mounted at /nowhere"), "{nowhere}");
     server.stop(true).await;
     assert!(TcpStream::connect(address).is_err(), "the endpoint ends with its server");
 }
@@ -180,7 +180,7 @@ async fn a_server_keeps_the_address_that_it_has_and_says_so() {
     server.mount(fixture.request("three", Some(address)).await).await.unwrap();
     let other: SocketAddr = ([127, 0, 0, 2], address.port()).into();
     let refused = server.mount(fixture.request("four", Some(other)).await).await.unwrap_err();
-    assert!(refused.cause.contains(&format!("tells them at {address} already")), "{refused}");
+    assert!(refused.cause().to_string().contains(&format!("tells them at {address} already")), "{refused}");
     assert_eq!(server.status().len(), 3, "nothing was mounted");
     assert_eq!(scrape(address).await["tarpon_mounts{mode=\"fuse\"}"], 3.0);
     server.stop(true).await;

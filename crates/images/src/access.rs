@@ -8,7 +8,7 @@ use tarpon_oci::{ImageConfig, Platform, Source};
 use tarpon_registry::{AccessOptions, Credentials, Destination, Repository, ResolvedImage};
 
 use crate::auth_files;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, ResultExt};
 
 /// How to access an image's blobs. Carries no secret but `creds`, which stays in memory.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -65,7 +65,7 @@ fn read(image: &str, access: &Access) -> Result<(Source, AccessOptions)> {
 }
 
 fn parse(image: &str) -> Result<Source> {
-    image.parse().map_err(|error| Error::new(ErrorKind::NotFound, "read the image's name", error))
+    image.parse().context(ErrorKind::NotFound, "read the image's name")
 }
 
 fn options(access: &Access, source: &Source) -> Result<AccessOptions> {
@@ -91,18 +91,22 @@ pub async fn resolve(repository: &Repository, platform: &Platform) -> Result<Res
 
 /// The error for a tag or digest that leads to no image, with the host that was contacted: users write `alpine` and mean Docker Hub's.
 fn unresolved(repository: &Repository, error: tarpon_registry::Error) -> Error {
-    let error = registry("resolve", error);
-    let Some(host) = host(repository) else { return error };
-    let cause = match error.kind {
-        // The index exists, and the message names the platforms in it.
-        ErrorKind::NotFound if error.cause.starts_with("GET ") => format!("{host} has no such image: {}", error.cause),
-        // Docker Hub replies this for repositories that do not exist.
-        ErrorKind::Denied if !error.cause.contains(&host) => {
-            format!("{host} denies access, or has no such image: {}", error.cause)
-        }
-        _ => return error,
+    let cause = match (host(repository), &error) {
+        (Some(host), tarpon_registry::Error::Source(cause)) => match cause.fault {
+            Fault::NotFound => Some(format!("{host} has no such image: {cause}")),
+            // Docker Hub replies this for repositories that do not exist.
+            Fault::Denied if !cause.to_string().contains(&host) => {
+                Some(format!("{host} denies access, or has no such image: {cause}"))
+            }
+            _ => None,
+        },
+        _ => None,
     };
-    Error { cause, ..error }
+    let error = registry("resolve", error);
+    match cause {
+        Some(cause) => error.because(cause),
+        None => error,
+    }
 }
 
 /// The registry's host; `None` for a layout or an archive.
@@ -119,8 +123,9 @@ pub async fn config(repository: &Repository, image: &ResolvedImage) -> Result<Im
 }
 
 /// The error for a blob that could not be read while doing `step`.
-pub fn source(step: impl Into<String>, error: &SourceError) -> Error {
-    with_hint(Error::new(kind(error.fault), step, error), error.fault)
+pub fn source(step: impl Into<String>, error: SourceError) -> Error {
+    let fault = error.fault;
+    with_hint(Error::new(kind(fault), step, error), fault)
 }
 
 /// The error for a registry, layout or archive that failed while doing `step`.

@@ -26,7 +26,7 @@ use tarpon_store::flock;
 use tarpon_store::private;
 use tarpon_store::{FileLock, Store};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, ResultExt};
 
 /// The version that this program writes, and the only one that it reads.
 const VERSION: u32 = 1;
@@ -124,9 +124,8 @@ impl Commits {
 
     /// All commits, by name. Unreadable ones are left out.
     pub fn list(&self) -> Result<Vec<Committed>> {
-        let failed = |error: io::Error| Error::new(ErrorKind::Store, "list the committed images", error);
         let mut all = Vec::new();
-        for folder in self.folders().map_err(failed)? {
+        for folder in self.folders().context(ErrorKind::Store, "list the committed images")? {
             match read(&folder) {
                 Ok(committed) => all.push(committed),
                 Err(error) => tracing::warn!(commit = %folder.display(), %error, "is not believed"),
@@ -169,15 +168,15 @@ impl Commits {
 
     /// Removes the commits that were pushed to a registry under their names. Their content is available from there.
     pub fn remove_pushed(&self) -> Result<Vec<Committed>> {
-        let failed = |error: io::Error| Error::new(ErrorKind::Store, "remove a committed image", error);
-        if self.folders().map_err(failed)?.is_empty() {
+        let step = "remove a committed image";
+        if self.folders().context(ErrorKind::Store, step)?.is_empty() {
             return Ok(Vec::new());
         }
         // An unpushed commit does not replace a pushed one between these steps.
-        let _whole = self.lock().map_err(failed)?;
+        let _whole = self.lock().context(ErrorKind::Store, step)?;
         let mut removed = Vec::new();
         for committed in self.list()?.into_iter().filter(Committed::is_dispensable) {
-            self.retire(&self.named(&committed.image)).map_err(failed)?;
+            self.retire(&self.named(&committed.image)).context(ErrorKind::Store, step)?;
             removed.push(committed);
         }
         Ok(removed)
@@ -198,18 +197,18 @@ impl Commits {
 
     /// Locks the commit of this name for reading.
     pub fn hold(&self, image: &Source) -> Result<Option<Held>> {
-        let failed = |error: io::Error| Error::new(ErrorKind::Store, "read the committed image", error);
+        let step = "read the committed image";
         if !self.folder.exists() {
             return Ok(None);
         }
         // The commit is not replaced between these steps.
-        let _whole = self.lock().map_err(failed)?;
+        let _whole = self.lock().context(ErrorKind::Store, step)?;
         let folder = match File::open(self.place(image)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            folder => folder.map_err(failed)?,
+            folder => folder.context(ErrorKind::Store, step)?,
         };
-        let folder = share(folder).map_err(failed)?;
-        let committed = read(&by_descriptor(&folder)).map_err(failed)?;
+        let folder = share(folder).context(ErrorKind::Store, step)?;
+        let committed = read(&by_descriptor(&folder)).context(ErrorKind::Store, step)?;
         Ok(Some(Held { folder, committed }))
     }
 
@@ -402,7 +401,7 @@ mod tests {
         commit(&all, "app:1", "one");
         commit(&all, "app:2", "two");
         let error = all.remove(&source("app:1"), false).unwrap_err();
-        assert!(error.cause.contains("never pushed") && error.hint.unwrap().contains("tarpon push"));
+        assert!(error.to_string().contains("never pushed") && error.hint.unwrap().contains("tarpon push"));
         assert!(all.remove_pushed().unwrap().is_empty());
         let held = all.hold(&source("app:2")).unwrap().unwrap();
         all.note_pushed(&held, "there").unwrap();
@@ -455,6 +454,6 @@ mod tests {
         commit(&all, "app:1", "one");
         write(&all.place(&source("app:1")), &Committed { version: 9, ..committed("app:1", "one") }).unwrap();
         assert!(all.list().unwrap().is_empty());
-        assert!(all.find(&source("app:1")).unwrap_err().cause.contains("version 9"));
+        assert!(all.find(&source("app:1")).unwrap_err().to_string().contains("version 9"));
     }
 }

@@ -1,19 +1,24 @@
 //! The public error: which step failed, why, and the kind of failure.
 
+use std::error::Error as StdError;
 use std::fmt;
+use std::sync::Arc;
+
+/// What an error can be caused by: another error, which stays available as the source, or a message.
+pub type Cause = Box<dyn StdError + Send + Sync>;
 
 /// Why an operation on an image failed. Displays as one line: the step and the cause. The caller prepends the image and the operation that
-/// the user requested.
-#[derive(Debug, Clone)]
+/// the user requested. In another process, which gets it as text, the cause is a message.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+#[serde(into = "Report", from = "Report")]
 pub struct Error {
     /// The kind, which decides the exit code.
     pub kind: ErrorKind,
     /// The failed step: "resolve the tag", "read layer 3 (sha256:…)".
     pub step: String,
-    /// Why it failed.
-    pub cause: String,
     /// What the user can do, if any remedy is known.
     pub hint: Option<String>,
+    cause: Arc<dyn StdError + Send + Sync>,
 }
 
 /// Classes of failure that scripts distinguish.
@@ -41,16 +46,60 @@ pub enum ErrorKind {
 /// Shorthand for results of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// The form of an error that other processes read.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Report {
+    kind: ErrorKind,
+    step: String,
+    cause: String,
+    hint: Option<String>,
+}
+
+impl From<Error> for Report {
+    fn from(error: Error) -> Self {
+        Self { kind: error.kind, step: error.step, cause: error.cause.to_string(), hint: error.hint }
+    }
+}
+
+impl From<Report> for Error {
+    fn from(Report { kind, step, cause, hint }: Report) -> Self {
+        Self { hint, ..Self::new(kind, step, cause) }
+    }
+}
+
+/// Names the step that failed with another error.
+pub trait ResultExt<T> {
+    /// Makes the error the cause of one of `kind` while doing `step`.
+    fn context(self, kind: ErrorKind, step: impl Into<String>) -> Result<T>;
+}
+
+impl<T, E: Into<Cause>> ResultExt<T> for std::result::Result<T, E> {
+    fn context(self, kind: ErrorKind, step: impl Into<String>) -> Result<T> {
+        self.map_err(|cause| Error::new(kind, step, cause))
+    }
+}
+
 impl Error {
     /// An error of `kind` while doing `step`.
-    pub fn new(kind: ErrorKind, step: impl Into<String>, cause: impl fmt::Display) -> Self {
-        Self { kind, step: step.into(), cause: cause.to_string(), hint: None }
+    pub fn new(kind: ErrorKind, step: impl Into<String>, cause: impl Into<Cause>) -> Self {
+        Self { kind, step: step.into(), hint: None, cause: Arc::from(cause.into()) }
     }
 
     /// The same with advice.
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
+    }
+
+    /// The same with another cause.
+    pub fn because(mut self, cause: impl Into<Cause>) -> Self {
+        self.cause = Arc::from(cause.into());
+        self
+    }
+
+    /// Why the step failed.
+    pub fn cause(&self) -> &(dyn StdError + Send + Sync + 'static) {
+        &*self.cause
     }
 }
 
@@ -60,4 +109,8 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&*self.cause)
+    }
+}

@@ -7,7 +7,7 @@ use tarpon_oci::ImageConfig;
 use tarpon_store::{Isolation, IsolationError, OpenError, RenewTree, Store, StoreConfig};
 use tarpon_tree::erofs;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::image::Prepared;
 use crate::preparations::Preparations;
 
@@ -71,10 +71,10 @@ impl Images {
 
     /// The config of a prepared image, from the store.
     pub fn config(&self, prepared: &Prepared) -> Result<ImageConfig> {
-        let failed = |cause: String| Error::new(ErrorKind::Store, "read the image's config", cause);
+        let step = "read the image's config";
         let part = self.for_image(&prepared.text, &prepared.access)?;
-        let bytes = part.store().image_config(prepared.manifest()).map_err(|error| failed(error.to_string()))?;
-        let bytes = bytes.ok_or_else(|| failed("it is not in the store, or damaged".to_owned()))?;
-        ImageConfig::parse(bytes).map_err(|error| failed(error.to_string()))
+        let bytes = part.store().image_config(prepared.manifest()).context(ErrorKind::Store, step)?;
+        let bytes = bytes.ok_or_else(|| Error::new(ErrorKind::Store, step, "it is not in the store, or damaged"))?;
+        ImageConfig::parse(bytes).context(ErrorKind::Store, step)
     }
 }

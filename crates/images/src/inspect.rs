@@ -8,7 +8,7 @@ use tarpon_registry::ResolvedImage;
 use tarpon_store::LayerKind;
 
 use crate::access;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::image::{ImageRequest, Pull};
 use crate::images::Images;
 
@@ -70,16 +70,15 @@ impl Images {
 
     /// The image in the store, if its source need not be contacted. A damaged record is not reported here: preparing repairs it.
     fn inspect_local(&self, request: &ImageRequest) -> Result<Option<Inspection>> {
-        let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
+        let step = "look in the store";
         let Some(record) = self.without_source(request)? else { return Ok(None) };
-        let manifest = self.store().image_manifest(&record.manifest).map_err(failed)?;
-        let config = self.store().image_config(&record.manifest).map_err(failed)?;
+        let manifest = self.store().image_manifest(&record.manifest).context(ErrorKind::Store, step)?;
+        let config = self.store().image_config(&record.manifest).context(ErrorKind::Store, step)?;
         let (Some(manifest), Some(config)) = (manifest, config) else {
             let damaged = || Error::new(ErrorKind::Store, "read the image's record", "it is damaged");
             return if request.pull == Pull::Never { Err(damaged()) } else { Ok(None) };
         };
-        let refused = |error| Error::new(ErrorKind::Refused, "read the manifest", error);
-        let manifest = Manifest::parse(manifest).map_err(refused)?;
+        let manifest = Manifest::parse(manifest).context(ErrorKind::Refused, "read the manifest")?;
         let image = ResolvedImage { manifest, index_digest: None, name: request.source.to_string() };
         self.describe(request, &image, &config).map(Some)
     }
@@ -107,7 +106,7 @@ impl Images {
         // An isolated store contains nothing that is in no registry.
         let part = self.for_image(&request.text, &request.access).ok();
         let known = part.map_or(Ok(None), |part| part.store().image(&manifest_digest));
-        let known = known.map_err(|error| Error::new(ErrorKind::Store, "look in the store", error))?;
+        let known = known.context(ErrorKind::Store, "look in the store")?;
         Ok(Inspection {
             image: image.name.clone(),
             manifest_digest,
@@ -133,5 +132,5 @@ fn plain_format(layer: &MediaType) -> &'static str {
 }
 
 fn json(bytes: &[u8]) -> Result<Box<serde_json::value::RawValue>> {
-    serde_json::from_slice(bytes).map_err(|error| Error::new(ErrorKind::Refused, "read the manifest", error))
+    serde_json::from_slice(bytes).context(ErrorKind::Refused, "read the manifest")
 }

@@ -36,7 +36,7 @@ mod tree_view;
 pub use access::Access;
 pub use auth_files::auth_files;
 pub use commits::{Commits, Committed};
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Cause, Error, ErrorKind, Result, ResultExt};
 pub use flights::Flights;
 pub use image::{DEFAULT_PROFILE, ImageRequest, IndexChoice, Prepared, Pull};
 pub use images::{Images, open_store};

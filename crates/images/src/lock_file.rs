@@ -14,7 +14,7 @@ use tarpon_oci::{Digest, IndexLock, limits};
 use tarpon_store::FileLock;
 use tarpon_store::flock;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Cause, Error, ErrorKind, Result};
 
 /// Its file name in the folders that are searched.
 const NAME: &str = "tarpon.lock";
@@ -119,7 +119,7 @@ impl LockFile {
         File::open(folder)?.sync_all()
     }
 
-    fn failed(&self, cause: impl std::fmt::Display) -> Error {
+    fn failed(&self, cause: impl Into<Cause>) -> Error {
         Error::new(ErrorKind::Other, format!("use the lock file {}", self.path.display()), cause)
     }
 }

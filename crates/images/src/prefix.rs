@@ -12,7 +12,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use tarpon_oci::{Digest, ImageConfig, Manifest, Verified};
 use tarpon_store::{ImageRecord, LayerRecord, Store};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::image::seen_whole;
 use crate::image::{ImageRequest, Prepared};
 use crate::images::Images;
@@ -48,7 +48,7 @@ impl Images {
         let part = self.for_image(&prepared.text, &prepared.access)?;
         let documents = Documents::of(part.store(), prepared.manifest(), count)?;
         let looked = part.believed(documents.manifest.digest());
-        let known = looked.map_err(|error| Error::new(ErrorKind::Store, "look in the store", error))?.sound();
+        let known = looked.context(ErrorKind::Store, "look in the store")?.sound();
         let record = match known {
             Some(record) if follows(&record, &prepared.record) => record,
             _ => {
@@ -56,7 +56,7 @@ impl Images {
                 let (store, name) = (part.store().clone(), format!("{} (lowest {count} layers)", request.source));
                 let platform = request.platform.to_string();
                 let made = tokio::task::spawn_blocking(move || documents.assemble(&store, name, platform, known));
-                made.await.map_err(|error| Error::new(ErrorKind::Other, "merge the layers", error))??
+                made.await.context(ErrorKind::Other, "merge the layers")??
             }
         };
         Ok(Prepared { record, ..prepared.clone() })
@@ -82,19 +82,18 @@ struct Documents {
 
 impl Documents {
     fn of(store: &Store, image: &Digest, count: usize) -> Result<Self> {
-        let failed = |cause: String| Error::new(ErrorKind::Store, "read the image's manifest", cause);
-        let gone = || failed("it is not in the store, or damaged".to_owned());
-        let manifest = store.image_manifest(image).map_err(|error| failed(error.to_string()))?.ok_or_else(gone)?;
-        let config = store.image_config(image).map_err(|error| failed(error.to_string()))?.ok_or_else(gone)?;
-        let refused = |cause: String| Error::new(ErrorKind::Refused, "cut the image's layers off", cause);
-        let config =
-            Verified::seal(Bytes::from(cut_config(&config, count).map_err(|error| refused(error.to_string()))?));
-        let manifest = cut_manifest(&manifest, &config, count).map_err(|error| refused(error.to_string()))?;
+        let step = "read the image's manifest";
+        let gone = || Error::new(ErrorKind::Store, step, "it is not in the store, or damaged");
+        let manifest = store.image_manifest(image).context(ErrorKind::Store, step)?.ok_or_else(gone)?;
+        let config = store.image_config(image).context(ErrorKind::Store, step)?.ok_or_else(gone)?;
+        let step = "cut the image's layers off";
+        let config = Verified::seal(Bytes::from(cut_config(&config, count).context(ErrorKind::Refused, step)?));
+        let manifest = cut_manifest(&manifest, &config, count).context(ErrorKind::Refused, step)?;
         let manifest = Manifest::parse(Verified::seal(Bytes::from(manifest)));
-        let manifest = manifest.map_err(|error| refused(error.to_string()))?;
-        let config = ImageConfig::parse(config).map_err(|error| refused(error.to_string()))?;
+        let manifest = manifest.context(ErrorKind::Refused, step)?;
+        let config = ImageConfig::parse(config).context(ErrorKind::Refused, step)?;
         if manifest.layers.len() != count || config.diff_ids.len() != count {
-            return Err(refused(format!("it has fewer than {count} layers")));
+            return Err(Error::new(ErrorKind::Refused, step, format!("it has fewer than {count} layers")));
         }
         Ok(Self { manifest, config })
     }

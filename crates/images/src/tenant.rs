@@ -14,7 +14,7 @@ use tarpon_oci::Source;
 use tarpon_store::{Isolation, IsolationError, Store};
 
 use crate::access::Access;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::images::Images;
 
 impl Images {
@@ -103,7 +103,7 @@ pub fn refuse_isolated(store: &Store, what: &str) -> Result<()> {
 }
 
 fn isolation(store: &Store) -> Result<Isolation> {
-    store.isolation().map_err(|error| Error::new(ErrorKind::Store, "see how the store is isolated", error))
+    store.isolation().context(ErrorKind::Store, "see how the store is isolated")
 }
 
 /// The store with the content that the image may use; `None`: all of a shared store.
@@ -111,8 +111,7 @@ pub fn part_of(store: &Store, image: &str, access: &Access) -> Result<Option<Sto
     if isolation(store)? == Isolation::Shared {
         return Ok(None);
     }
-    let failed = |error| Error::new(ErrorKind::Store, "open the tenant's part of the store", error);
-    store.tenant(&name(image, access)?).map(Some).map_err(failed)
+    store.tenant(&name(image, access)?).map(Some).context(ErrorKind::Store, "open the tenant's part of the store")
 }
 
 /// Whether an isolated store accepts the image at all.

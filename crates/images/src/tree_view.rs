@@ -4,7 +4,7 @@ use tarpon_store::MappedFile;
 use tarpon_tree::Kind;
 use tarpon_tree::erofs::{Image, Inode, Nid};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Cause, Error, ErrorKind, Result, ResultExt};
 use crate::image::Prepared;
 use crate::images::Images;
 
@@ -30,11 +30,11 @@ pub struct Item {
 impl Images {
     /// The tree of a prepared image. Nothing is fetched.
     pub fn open_tree(&self, prepared: &Prepared) -> Result<TreeView> {
-        let failed = |cause: String| Error::new(ErrorKind::Store, "open the image's tree", cause);
+        let step = "open the image's tree";
         let part = self.for_image(&prepared.text, &prepared.access)?;
-        let loaded = part.store().load_image(prepared.manifest()).map_err(|error| failed(error.to_string()))?;
-        let loaded = loaded.ok_or_else(|| failed("its record in the store is damaged".into()))?;
-        let image = Image::open(loaded.tree).map_err(|error| failed(error.to_string()))?;
+        let loaded = part.store().load_image(prepared.manifest()).context(ErrorKind::Store, step)?;
+        let loaded = loaded.ok_or_else(|| Error::new(ErrorKind::Store, step, "its record in the store is damaged"))?;
+        let image = Image::open(loaded.tree).context(ErrorKind::Store, step)?;
         Ok(TreeView { image })
     }
 }
@@ -124,6 +124,6 @@ fn trimmed(path: &[u8]) -> &[u8] {
     path.strip_prefix(b"/").unwrap_or(path)
 }
 
-fn damaged(error: impl std::fmt::Display) -> Error {
+fn damaged(error: impl Into<Cause>) -> Error {
     Error::new(ErrorKind::Store, "read the image's tree", error)
 }

@@ -35,7 +35,7 @@ use futures::stream;
 use rustix::fs::FlockOperation;
 use tarpon_engine::service::{self, Socket};
 use tarpon_engine::store::FileLock;
-use tarpon_engine::{Ended, Engine, ErrorKind, LogLimit, allow_open_files};
+use tarpon_engine::{Ended, Engine, ErrorKind, LogLimit, ResultExt, allow_open_files};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::transport::Server;
@@ -70,22 +70,20 @@ pub struct Options {
 
 /// Serves containerd until SIGTERM or SIGINT. Mounts stay.
 pub async fn serve(engine: &Engine, options: Options) -> tarpon_engine::Result<Ended> {
-    let failed =
-        |step: &str, cause: &dyn std::fmt::Display| tarpon_engine::Error::new(ErrorKind::Store, step.to_owned(), cause);
     if !rustix::process::geteuid().is_root() {
         let step = "serve containerd";
         return Err(tarpon_engine::Error::new(ErrorKind::CannotMount, step, "only root may mount for containerd"));
     }
     allow_open_files();
-    let stop = stopped().map_err(|error| failed("listen for signals", &error))?;
-    let root = furnish(&options.root).map_err(|error| failed("make the snapshotter's directory", &error))?;
-    let _lock = lock(&root).map_err(|error| failed("lock the snapshotter's directory", &error))?;
+    let stop = stopped().context(ErrorKind::Store, "listen for signals")?;
+    let root = furnish(&options.root).context(ErrorKind::Store, "make the snapshotter's directory")?;
+    let _lock = lock(&root).context(ErrorKind::Store, "lock the snapshotter's directory")?;
     let images = Arc::new(EngineImages::new(engine.clone(), options.images));
-    let snapshots = Snapshots::open(&root, images).map_err(|error| failed("read the snapshots", &error))?;
+    let snapshots = Snapshots::open(&root, images).context(ErrorKind::Store, "read the snapshots")?;
     let snapshots = Arc::new(snapshots);
-    let cannot_listen = |error| failed(&format!("listen at {}", options.address.display()), &error);
-    let socket = Socket::make(&options.address).map_err(cannot_listen)?;
-    let listener = socket.listener().map_err(cannot_listen)?;
+    let step = format!("listen at {}", options.address.display());
+    let socket = Socket::make(&options.address).context(ErrorKind::Store, &step)?;
+    let listener = socket.listener().context(ErrorKind::Store, &step)?;
     let restored = tokio::spawn({
         let snapshots = snapshots.clone();
         async move {
@@ -102,7 +100,7 @@ pub async fn serve(engine: &Engine, options: Options) -> tarpon_engine::Result<E
     let served = answer(listener, Rpc(snapshots), stop).await;
     restored.abort();
     drop(socket);
-    served.map_err(|error| failed("serve containerd", &error))?;
+    served.context(ErrorKind::Store, "serve containerd")?;
     Ok(ended)
 }
 

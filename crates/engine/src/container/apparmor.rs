@@ -152,7 +152,7 @@ mod tests {
         let off = host(folder.path(), "N\n", "", Some("exit 1"));
         assert_eq!(on(&off), None);
         let error = AppArmor::Profile("mine".into()).profile_on(&off).unwrap_err();
-        assert!(error.cause.contains("has no AppArmor"), "{error}");
+        assert!(error.cause().to_string().contains("has no AppArmor"), "{error}");
         let none = Host { enabled: folder.path().join("nothing"), ..off };
         assert_eq!(on(&none), None);
     }
@@ -184,7 +184,7 @@ mod tests {
         let host = host(folder.path(), "Y", "my profile (complain)\n", None);
         let named = |name: &str| AppArmor::Profile(name.to_owned()).profile_on(&host);
         assert_eq!(named("my profile").unwrap().as_deref(), Some("my profile"));
-        assert!(named("my").unwrap_err().cause.contains("not loaded"));
+        assert!(named("my").unwrap_err().to_string().contains("not loaded"));
         assert_eq!(AppArmor::Unconfined.profile_on(&host).unwrap(), None);
     }
 

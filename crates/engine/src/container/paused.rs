@@ -168,7 +168,7 @@ mod tests {
     fn a_container_that_cannot_be_paused_has_no_mark() {
         let folder = tempfile::tempdir().unwrap();
         let handle = container(folder.path(), "echo no cgroups >&2; exit 1");
-        assert_eq!(handle.pause().unwrap_err().cause, "no cgroups");
+        assert_eq!(handle.pause().unwrap_err().cause().to_string(), "no cgroups");
         assert_eq!(handle.mark().metadata().unwrap().len(), 0);
     }
 }

@@ -358,19 +358,21 @@ pub(super) mod tests {
         let found = Runtime::find(Some(named)).unwrap();
         assert!(found.program().is_absolute() && found.program().exists(), "{found:?}");
         let missing = Runtime::find(Some(Path::new("./nonexistent"))).unwrap_err();
-        assert!(missing.cause.contains("./nonexistent") && missing.hint.is_some());
+        assert!(missing.cause().to_string().contains("./nonexistent") && missing.hint.is_some());
     }
 
     #[test]
     fn a_container_whose_runtime_cannot_be_asked_may_run() {
         let folder = tempfile::tempdir().unwrap();
         let failing = container(folder.path(), "echo broken >&2; exit 1");
-        assert_eq!(failing.is_running().unwrap_err().cause, "broken");
-        assert_eq!(failing.forget().unwrap_err().cause, "broken");
+        assert_eq!(failing.is_running().unwrap_err().cause().to_string(), "broken");
+        assert_eq!(failing.forget().unwrap_err().cause().to_string(), "broken");
         let state = folder.path().join("state");
         let missing = Runtime::of("/nonexistent/runc".into()).container("box", &state);
         let error = missing.forget().unwrap_err();
-        assert!(error.cause.contains("/nonexistent/runc") && error.hint.unwrap().contains("may still run"));
+        assert!(
+            error.cause().to_string().contains("/nonexistent/runc") && error.hint.unwrap().contains("may still run")
+        );
         assert!(missing.is_running().is_err());
         // With the state gone, nothing is left that could run.
         std::fs::remove_dir(state.join("box")).unwrap();
@@ -386,7 +388,7 @@ pub(super) mod tests {
         }
         let error = Runtime::of("/nonexistent/runc".into()).has_seccomp().unwrap_err();
         assert!(
-            error.cause.contains("/nonexistent/runc") && error.hint.unwrap().contains("--runtime"),
+            error.cause().to_string().contains("/nonexistent/runc") && error.hint.unwrap().contains("--runtime"),
             "and no hint weakens a container"
         );
     }

@@ -139,7 +139,7 @@ impl Work<'_> {
                 Err(error.hint("--force writes the layer anew from its tar, whatever its table of contents says"))
             }
             Err(TocFailure::Source(error)) => {
-                Err(advised(access::source(step("read", number, &layer.descriptor.digest), &error)))
+                Err(advised(access::source(step("read", number, &layer.descriptor.digest), error)))
             }
         }
     }

@@ -68,7 +68,7 @@ impl RewriteError {
     /// The public form of the error.
     pub(super) fn outward(self, step: String) -> Error {
         match self {
-            Self::Source(error) => advised(access::source(step, &error)),
+            Self::Source(error) => advised(access::source(step, error)),
             Self::Push(error) => outward(step, error),
             Self::Bad(cause) => Error::new(ErrorKind::Refused, step, cause),
             Self::Write(error @ WriteError::HoldsToc) => Error::new(ErrorKind::Refused, step, error)

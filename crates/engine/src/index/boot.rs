@@ -22,7 +22,7 @@ use tarpon_store::{MappedFile, Store};
 use tarpon_trace::{self as trace, Trace};
 use tokio::runtime::Handle;
 
-use crate::{Error, ErrorKind, Result};
+use crate::{Cause, Error, ErrorKind, Result};
 
 const STEP: &str = "make the boot pack";
 /// Bytes read at a time where a longer part of an object is hashed.
@@ -247,6 +247,6 @@ pub(super) fn indexed(layers: &[Layer]) -> Vec<Indexed> {
     indexed
 }
 
-fn failed(step: &'static str, cause: impl std::fmt::Display) -> Error {
+fn failed(step: &'static str, cause: impl Into<Cause>) -> Error {
     Error::new(ErrorKind::Other, step, cause)
 }

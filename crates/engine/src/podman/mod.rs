@@ -118,7 +118,7 @@ impl Engine {
         let (images, of_layers) = (self.store().podman_folder(), self.store().podman_layers_folder());
         let failed = |error| Error::new(ErrorKind::Store, "make a directory for Podman's store", error);
         // A mounted folder is not to be written to, and is complete.
-        let is_mounted = |folder: &Path| {
+        let is_mounted = |folder: &Path| -> Result<bool> {
             let mounted = tarpon_mount::mount_at(folder).map_err(failed)?;
             Ok(mounted.is_some_and(|mount| mount.is_ours()))
         };

@@ -172,7 +172,7 @@ mod tests {
         let (ran, said) = ended("echo 17 > $1; exit 3", &file).await;
         assert_eq!((exit_code(ran, "run", &log).unwrap(), said), (3, vec![17]));
         let (killed, _) = ended("echo 17 > $1; kill -KILL $$", &file).await;
-        assert!(exit_code(killed, "run", &log).unwrap_err().error.cause.contains("signal: 9"));
+        assert!(exit_code(killed, "run", &log).unwrap_err().error.cause().to_string().contains("signal: 9"));
     }
 
     #[test]

@@ -351,7 +351,7 @@ mod tests {
         let (place, lock) = all.create(&record("web")).unwrap();
         assert_eq!(place.record(), Ok(record("web")));
         let error = all.create(&record("web")).unwrap_err();
-        assert!(error.cause.contains("there is a container web already") && error.hint.is_some());
+        assert!(error.cause().to_string().contains("there is a container web already") && error.hint.is_some());
         assert!(all.check_free(&"web".parse().unwrap()).is_err());
         assert_eq!(names(&all), ["web"]);
         all.remove(&place, &lock).unwrap();

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, ErrorKind};
+use crate::{Cause, Error, ErrorKind};
 
 /// tarpon or the runtime failed.
 const FAILED: u8 = 125;
@@ -20,23 +20,14 @@ const INTERRUPTED: u8 = 130;
 const LOG_BYTES: u64 = 64 << 10;
 
 /// Why a container or a process in it did not run.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct RunError {
     /// As with Podman: 125 if tarpon or the runtime failed, 126 if the program cannot be executed, 127 if it does not exist; 130 if
     /// interrupted.
     pub exit: u8,
     /// The failed step and its cause.
+    #[serde(flatten)]
     pub error: Error,
-}
-
-/// The serialized form of the error, passed between processes.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Told {
-    exit: u8,
-    kind: ErrorKind,
-    step: String,
-    cause: String,
-    hint: Option<String>,
 }
 
 impl From<Error> for RunError {
@@ -45,20 +36,8 @@ impl From<Error> for RunError {
     }
 }
 
-impl From<RunError> for Told {
-    fn from(RunError { exit, error: Error { kind, step, cause, hint } }: RunError) -> Self {
-        Self { exit, kind, step, cause, hint }
-    }
-}
-
-impl From<Told> for RunError {
-    fn from(Told { exit, kind, step, cause, hint }: Told) -> Self {
-        Self { exit, error: Error { kind, step, cause, hint } }
-    }
-}
-
 impl RunError {
-    pub(super) fn failed(step: &str, cause: impl std::fmt::Display) -> Self {
+    pub(super) fn failed(step: &str, cause: impl Into<Cause>) -> Self {
         Error::new(ErrorKind::Other, step, cause).into()
     }
 
@@ -118,7 +97,7 @@ mod tests {
         let log = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(log.path(), text).unwrap();
         let failed = RunError::of_runtime("run the container", log.path(), ExitStatus::from_raw(256));
-        (failed.exit, failed.error.cause)
+        (failed.exit, failed.error.cause().to_string())
     }
 
     #[test]
@@ -154,8 +133,8 @@ mod tests {
 
     #[test]
     fn a_failure_is_told_from_process_to_process() {
-        let told = serde_json::to_string(&Told::from(RunError::interrupted())).unwrap();
-        let heard: RunError = serde_json::from_str::<Told>(&told).unwrap().into();
-        assert_eq!((heard.exit, heard.error.cause), (130, "it was interrupted".to_owned()));
+        let told = serde_json::to_string(&RunError::interrupted()).unwrap();
+        let heard: RunError = serde_json::from_str(&told).unwrap();
+        assert_eq!((heard.exit, heard.error.cause().to_string()), (130, "it was interrupted".to_owned()));
     }
 }

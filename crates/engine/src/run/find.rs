@@ -55,6 +55,9 @@ mod tests {
         }
         assert_eq!(["web", "web-", "o", "x"].map(|text| found(text).unwrap()), ["web", "web-db", "other", "x"]);
         let error = found("we").unwrap_err();
-        assert!(error.cause.contains("2 containers") && error.cause.ends_with("web, web-db"), "{error}");
+        assert!(
+            error.cause().to_string().contains("2 containers") && error.cause().to_string().ends_with("web, web-db"),
+            "{error}"
+        );
     }
 }

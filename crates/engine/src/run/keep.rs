@@ -18,12 +18,11 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt};
 
 use super::attend::{aside, exit_code, follow, process_of};
-use super::failure::Told;
 use super::held::Held;
 use super::log::{self, LOG_BYTES, LogWriter, Output};
 use super::signals::Signals;
 use super::{ContainerName, RunError, RunOutcome, RunRequest};
-use crate::Engine;
+use crate::{Cause, Engine};
 
 /// Time limit for a container to start. Its first program may have to be fetched.
 const STARTING: Duration = Duration::from_secs(300);
@@ -44,16 +43,19 @@ const STEP: &str = "run the container";
 #[serde(rename_all = "kebab-case", tag = "said")]
 enum Said {
     Runs,
-    Failed(Told),
+    Failed(RunError),
 }
 
 /// Starts a keeper for the container and waits until it reports that the container runs.
 pub(super) async fn hand_over(held: Held, request: &RunRequest, signals: &mut Signals) -> Result<RunOutcome, RunError> {
-    let failed = |cause: &dyn std::fmt::Display| RunError::failed("start the container's keeper", cause);
+    fn failed(cause: impl Into<Cause>) -> RunError {
+        RunError::failed("start the container's keeper", cause)
+    }
+
     let (program, arguments) =
-        request.keeper_command.split_first().ok_or_else(|| failed(&"this program cannot start one"))?;
+        request.keeper_command.split_first().ok_or_else(|| failed("this program cannot start one"))?;
     let name = held.record().name.clone();
-    let lock = held.lock().share().map_err(|error| failed(&error))?;
+    let lock = held.lock().share().map_err(failed)?;
     let mut keeper = tokio::process::Command::new(program)
         .args(arguments)
         .arg(name.as_str())
@@ -62,15 +64,15 @@ pub(super) async fn hand_over(held: Held, request: &RunRequest, signals: &mut Si
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
-        .map_err(|error| failed(&error))?;
+        .map_err(failed)?;
     let mut line = Vec::new();
     let said = keeper.stdout.take().map(|said| tokio::io::BufReader::new(said.take(SAID_BYTES)));
-    let mut said = said.ok_or_else(|| failed(&"it has no output"))?;
+    let mut said = said.ok_or_else(|| failed("it has no output"))?;
     let told = tokio::select! {
         told = tokio::time::timeout(STARTING, said.read_until(b'\n', &mut line)) => match told {
             Ok(Ok(_)) => heard(&line),
-            Ok(Err(error)) => Err(failed(&error)),
-            Err(_) => Err(failed(&format!("not running after {} s", STARTING.as_secs()))),
+            Ok(Err(error)) => Err(failed(error)),
+            Err(_) => Err(failed(format!("not running after {} s", STARTING.as_secs()))),
         },
         () = signals.asked_to_stop() => Err(RunError::interrupted()),
     };
@@ -101,7 +103,7 @@ async fn end(keeper: &mut tokio::process::Child) {
 fn heard(line: &[u8]) -> Result<(), RunError> {
     match serde_json::from_slice(line) {
         Ok(Said::Runs) => Ok(()),
-        Ok(Said::Failed(told)) => Err(told.into()),
+        Ok(Said::Failed(told)) => Err(told),
         Err(_) => Err(RunError::failed("start the container's keeper", "it ended without a word")),
     }
 }
@@ -122,7 +124,7 @@ impl Engine {
         let kept = keep(self, name, lock, signals, || say(said.take(), &Said::Runs)).await;
         match kept {
             Err(error) if said.is_some() => {
-                say(said.take(), &Said::Failed(error.into()));
+                say(said.take(), &Said::Failed(error));
                 Ok(())
             }
             other => other,
@@ -244,9 +246,9 @@ mod tests {
         say(Some(&mut said), &Said::Runs);
         assert!(heard(&said).is_ok());
         let mut said = Vec::new();
-        say(Some(&mut said), &Said::Failed(RunError::failed(STEP, "no room").into()));
-        assert_eq!(heard(&said).unwrap_err().error.cause, "no room");
-        assert!(heard(b"").unwrap_err().error.cause.contains("without a word"));
+        say(Some(&mut said), &Said::Failed(RunError::failed(STEP, "no room")));
+        assert_eq!(heard(&said).unwrap_err().error.cause().to_string(), "no room");
+        assert!(heard(b"").unwrap_err().error.cause().to_string().contains("without a word"));
     }
 
     #[test]

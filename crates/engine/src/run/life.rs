@@ -171,9 +171,8 @@ impl Engine {
         if !force {
             match &status.record {
                 Err(cause) => {
-                    return Err(
-                        Error::new(ErrorKind::Refused, step, cause).hint("tarpon rm -f removes it all the same")
-                    );
+                    return Err(Error::new(ErrorKind::Refused, step, cause.as_str())
+                        .hint("tarpon rm -f removes it all the same"));
                 }
                 Ok(_) if !status.has_ended() => {
                     return Err(Error::new(ErrorKind::Conflict, step, "it has not ended")
@@ -324,11 +323,11 @@ mod tests {
         drop(lock);
         assert_eq!(standing(&engine), Standing::Lost);
         let error = engine.remove_container(&name, false).unwrap_err();
-        assert!(error.cause.contains("has not ended") && error.hint.unwrap().contains("rm -f web"));
+        assert!(error.cause().to_string().contains("has not ended") && error.hint.unwrap().contains("rm -f web"));
         engine.stop_container(&name, Duration::ZERO).unwrap();
         assert_eq!(standing(&engine), Standing::Exited(None));
         engine.stop_container(&name, Duration::ZERO).unwrap();
-        assert!(engine.kill_container(&name, "TERM").unwrap_err().cause.contains("does not run"));
+        assert!(engine.kill_container(&name, "TERM").unwrap_err().to_string().contains("does not run"));
         engine.remove_container(&name, false).unwrap();
         assert!(engine.containers().unwrap().is_empty());
         assert_eq!(engine.remove_container(&name, true).unwrap_err().kind, ErrorKind::NotFound);
@@ -365,8 +364,8 @@ mod tests {
         let (place, _) = Containers::of(engine.store()).create(&record("web")).unwrap();
         std::fs::write(place.folder().join("container.json"), "{\"version\":9}").unwrap();
         assert_eq!(standing(&engine), Standing::Unreadable);
-        assert!(engine.stop_container(&name, Duration::ZERO).unwrap_err().cause.contains("version 9"));
-        assert!(engine.remove_container(&name, false).unwrap_err().cause.contains("version 9"));
+        assert!(engine.stop_container(&name, Duration::ZERO).unwrap_err().to_string().contains("version 9"));
+        assert!(engine.remove_container(&name, false).unwrap_err().to_string().contains("version 9"));
         engine.remove_container(&name, true).unwrap();
         assert!(engine.containers().unwrap().is_empty());
     }
@@ -380,7 +379,7 @@ mod tests {
         let remembered = place.runtime().join("tarpon-0123456789ab");
         std::fs::create_dir(&remembered).unwrap();
         let error = engine.remove_container(&name, true).unwrap_err();
-        assert!(error.cause.contains("/nonexistent/runc") && place.upper().exists(), "{error}");
+        assert!(error.cause().to_string().contains("/nonexistent/runc") && place.upper().exists(), "{error}");
         assert!(engine.stop_container(&name, Duration::ZERO).is_err());
         std::fs::remove_dir(remembered).unwrap();
         engine.remove_container(&name, true).unwrap();
@@ -394,6 +393,6 @@ mod tests {
         Containers::of(engine.store()).create(&attached).unwrap();
         let error =
             engine.container_logs(&"web".parse().unwrap(), &LogWish::default(), None, &mut |_| Ok(())).unwrap_err();
-        assert!(error.cause.contains("only of detached containers"));
+        assert!(error.cause().to_string().contains("only of detached containers"));
     }
 }

@@ -36,7 +36,7 @@ pub use self::log::{LogLine, LogTime, LogWish, Output};
 pub use self::record::{ContainerRecord, ContainerState};
 pub use self::signals::{Signals, signal_name};
 use crate::container::{ContainerOptions, Runtime};
-use crate::{Engine, Error, ErrorKind, Result};
+use crate::{Cause, Engine, Error, ErrorKind, Result};
 use tarpon_client::ContainerName;
 use tarpon_client::protocol::Backfill;
 use tarpon_images::progress::Progress;
@@ -168,7 +168,7 @@ impl NameFile {
         Ok(named)
     }
 
-    fn failed(file: &Path, cause: impl std::fmt::Display) -> Error {
+    fn failed(file: &Path, cause: impl Into<Cause>) -> Error {
         Error::new(ErrorKind::Other, format!("write the container's name into {}", file.display()), cause)
     }
 

@@ -118,7 +118,10 @@ mod tests {
         let (place, lock) = Containers::of(engine.store()).create(&record("web")).unwrap();
         drop(lock);
         let error = engine.wait_container(&name).unwrap_err();
-        assert!(error.cause.contains("its keeper was killed") && error.hint.unwrap().contains("tarpon stop web"));
+        assert!(
+            error.cause().to_string().contains("its keeper was killed")
+                && error.hint.unwrap().contains("tarpon stop web")
+        );
         place.write(&ended(3)).unwrap();
         assert_eq!(engine.wait_container(&name).unwrap(), Some(3));
         assert_eq!(engine.wait_container(&"db".parse().unwrap()).unwrap_err().kind, ErrorKind::NotFound);

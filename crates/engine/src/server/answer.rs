@@ -48,13 +48,13 @@ pub(super) async fn answer(mounts: &Arc<MountTable>, request: Request) -> Respon
     let done = tokio::task::spawn_blocking(move || carry_out(&mounts, request))
         .await
         .unwrap_or_else(|error| Err(Error::new(ErrorKind::Other, "serve the request", error)));
-    done.unwrap_or_else(|Error { kind, step, cause, hint }| Response::Failed { kind, step, cause, hint })
+    done.unwrap_or_else(Response::Failed)
 }
 
 /// The error of a response other than the expected one.
 pub(super) fn failure(response: Response) -> Error {
     match response {
-        Response::Failed { kind, step, cause, hint } => Error { kind, step, cause, hint },
+        Response::Failed(error) => error,
         other => Error::new(ErrorKind::Other, "ask the server", format!("an answer to another question: {other:?}")),
     }
 }

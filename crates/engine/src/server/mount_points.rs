@@ -322,7 +322,10 @@ mod tests {
         let places = places();
         mounted(&places, 1);
         let error = places.reserve(Path::new(PATH)).err().unwrap();
-        assert_eq!((error.kind, error.cause.as_str()), (ErrorKind::CannotMount, "an image is mounted there already"));
+        assert_eq!(
+            (error.kind, error.cause().to_string().as_str()),
+            (ErrorKind::CannotMount, "an image is mounted there already")
+        );
         assert!(places.reserve(Path::new("/other")).is_ok());
         let leaving = places.leave(Path::new(PATH)).unwrap().unwrap();
         assert_eq!(*leaving.mount(), 1);

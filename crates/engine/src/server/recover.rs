@@ -63,7 +63,7 @@ async fn again(mounts: &Arc<MountTable>, record: &MountRecord) -> Result<(), Str
     }
     super::metrics::tell_again(mounts, &mut saved.request);
     match answer(mounts, Request::mount(saved.request)).await {
-        Response::Failed { step, cause, .. } => Err(format!("{step}: {cause}")),
+        Response::Failed(error) => Err(error.to_string()),
         _ => {
             tracing::info!(mountpoint = %record.mountpoint.display(), "mounted again");
             Ok(())
@@ -83,7 +83,7 @@ async fn show_again(mounts: &Arc<MountTable>, saved: &SavedMount, folder: &Path)
     // Clears the mount of the dead server, which exists when the first image is shown.
     tarpon_mount::clear_dead(folder).map_err(|error| error.to_string())?;
     match answer(mounts, Request::mount(saved.request.clone())).await {
-        Response::Failed { step, cause, .. } => Err(format!("{step}: {cause}")),
+        Response::Failed(error) => Err(error.to_string()),
         _ => Ok(()),
     }
 }

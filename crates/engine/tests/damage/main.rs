@@ -338,11 +338,11 @@ async fn without_its_registry_an_image_with_a_damaged_record_is_an_error_that_na
             let error = fixture.prepare(&engine, pull).await.unwrap_err();
             assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
             let damage = format!("; the image is damaged in the store: {name}");
-            assert!(error.cause.ends_with(&damage), "{error}");
+            assert!(error.cause().to_string().ends_with(&damage), "{error}");
         }
         let error = fixture.prepare(&engine, Pull::Never).await.unwrap_err();
         let cause = format!("the image is damaged there: {name}");
-        assert_eq!((error.kind, error.cause), (ErrorKind::Store, cause));
+        assert_eq!((error.kind, error.cause().to_string()), (ErrorKind::Store, cause));
     }
 }
 

@@ -175,7 +175,7 @@ async fn what_would_show_images_to_others_is_refused_by_an_isolated_store() {
     ];
     for error in errors {
         assert_eq!(error.kind, ErrorKind::Refused, "{error}");
-        assert!(error.cause.contains("\"tenant\"") && error.hint.is_some(), "{error}");
+        assert!(error.cause().to_string().contains("\"tenant\"") && error.hint.is_some(), "{error}");
     }
     assert!(!conf.exists());
     assert!(fixture.engine(Isolation::Shared).may_serve_containerd().is_ok());

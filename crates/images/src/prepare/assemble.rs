@@ -11,7 +11,7 @@ use tarpon_store::{ImageRecord, LayerRecord, LoadedImage, Part, RemoveError, Sto
 use tarpon_tree::{Line, Object, erofs, merge};
 
 use super::layer::Layer;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::index::compare::{Piece, is_list, piece};
 
 /// Everything that a record is made of.
@@ -33,10 +33,9 @@ pub(crate) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
     let Image { name, platform, manifest, config, layers, fetched, boot } = image;
     let (indexes, layers): (Vec<LayerIndex>, Vec<Layer>) =
         layers.into_iter().map(|mut layer| (std::mem::take(&mut layer.index), layer)).unzip();
-    let tree = merge(&indexes).map_err(|error| Error::new(ErrorKind::Refused, "merge the layers", error))?;
+    let tree = merge(&indexes).context(ErrorKind::Refused, "merge the layers")?;
     let erofs = erofs::write(&tree);
-    let chunks = chunk_table(tree.objects(), &indexes, &layers)
-        .map_err(|error| Error::new(ErrorKind::Refused, "list the chunks", error))?;
+    let chunks = chunk_table(tree.objects(), &indexes, &layers).context(ErrorKind::Refused, "list the chunks")?;
     let objects = tree.objects().map(|object| object.id).collect();
     let records = layers.into_iter().map(|layer| LayerRecord {
         digest: layer.blob.digest,
@@ -60,14 +59,13 @@ pub(crate) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
         }
         staging.install()
     };
-    install().map_err(|error| Error::new(ErrorKind::Store, "write the image's record", error))
+    install().context(ErrorKind::Store, "write the image's record")
 }
 
 /// The chunk table of an image whose layers have these indexes.
 pub fn chunks_of(indexes: &[LayerIndex], layers: &[Layer]) -> Result<Vec<u8>> {
-    let tree = merge(indexes).map_err(|error| Error::new(ErrorKind::Refused, "merge the layers", error))?;
-    chunk_table(tree.objects(), indexes, layers)
-        .map_err(|error| Error::new(ErrorKind::Refused, "list the chunks", error))
+    let tree = merge(indexes).context(ErrorKind::Refused, "merge the layers")?;
+    chunk_table(tree.objects(), indexes, layers).context(ErrorKind::Refused, "list the chunks")
 }
 
 /// Places of the bytes of these objects. In a merged tree, these are the objects that a path still leads to.
@@ -98,8 +96,8 @@ pub fn chunk_table(
 
 /// If the image already exists and an external index contributed to it, that index's claims must still hold.
 fn compare(store: &Store, record: &mut ImageRecord, tree: &[u8], chunks: &[u8]) -> Result<()> {
-    let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
-    let Some(known) = store.load_image(&record.manifest).map_err(failed)? else { return Ok(()) };
+    let step = "look in the store";
+    let Some(known) = store.load_image(&record.manifest).context(ErrorKind::Store, step)? else { return Ok(()) };
     let pairs = known.record.layers.iter().zip(&mut record.layers);
     let mut raised: Vec<_> =
         pairs.filter(|(was, is)| was.verification.is_by_index() && was.verification != is.verification).collect();
@@ -107,7 +105,7 @@ fn compare(store: &Store, record: &mut ImageRecord, tree: &[u8], chunks: &[u8]) 
         return Ok(());
     }
     let cut = match known.tree.as_ref() == tree {
-        true => cut(store, known.chunks.as_ref(), chunks).map_err(failed)?,
+        true => cut(store, known.chunks.as_ref(), chunks).context(ErrorKind::Store, step)?,
         false if same_but_names(&known, tree) => Cut::Unknown,
         false => Cut::Lie,
     };
@@ -118,7 +116,7 @@ fn compare(store: &Store, record: &mut ImageRecord, tree: &[u8], chunks: &[u8]) 
         // Files cut or named differently: not necessarily a lie. But the mount continues to be read by those lists.
         match store.remove_record(&known.record.manifest) {
             Err(RemoveError::Mounted(_)) => raised.iter_mut().for_each(|(was, is)| (*is).clone_from(was)),
-            removed => removed.map_err(|error| Error::new(ErrorKind::Store, "replace the image's record", error))?,
+            removed => removed.context(ErrorKind::Store, "replace the image's record")?,
         }
         return Ok(());
     }

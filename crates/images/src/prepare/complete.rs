@@ -21,7 +21,7 @@ use super::pace::Pace;
 use super::stream::{self, StreamError};
 use super::stream_job::StreamJob;
 use super::{assemble, kept};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::image::seen_whole;
 use crate::index::compare::{self, Verdict};
 use crate::progress::Silent;
@@ -61,14 +61,14 @@ impl Completion {
     /// # Errors
     /// It is not in the store, or damaged.
     pub fn open(store: Store, manifest: &Digest, source: Arc<dyn BlobSource>, pace: Arc<dyn Pace>) -> Result<Self> {
-        let failed = |cause: String| Error::new(ErrorKind::Store, "load the image's record", cause);
-        let found = store.load_image(manifest).map_err(|error| failed(error.to_string()))?;
+        let step = "load the image's record";
+        let found = store.load_image(manifest).context(ErrorKind::Store, step)?;
         let LoadedImage { record, manifest, config, chunks, .. } =
-            found.ok_or_else(|| failed("it is not in the store, or damaged".into()))?;
-        let manifest = Manifest::parse(manifest).map_err(|error| failed(error.to_string()))?;
-        let config = ImageConfig::parse(config).map_err(|error| failed(error.to_string()))?;
-        manifest.check_config(&config).map_err(|error| failed(error.to_string()))?;
-        let table = ChunkTable::open(Bytes::from_owner(chunks)).map_err(|error| failed(error.to_string()))?;
+            found.ok_or_else(|| Error::new(ErrorKind::Store, step, "it is not in the store, or damaged"))?;
+        let manifest = Manifest::parse(manifest).context(ErrorKind::Store, step)?;
+        let config = ImageConfig::parse(config).context(ErrorKind::Store, step)?;
+        manifest.check_config(&config).context(ErrorKind::Store, step)?;
+        let table = ChunkTable::open(Bytes::from_owner(chunks)).context(ErrorKind::Store, step)?;
         let layers = wanted(&manifest.layers)?;
         Ok(Self { store, record, manifest, config, table, layers, source, pace, noting: Mutex::default() })
     }
@@ -260,7 +260,7 @@ impl Completion {
             };
             match assemble::assemble(&image.store, assembled) {
                 Ok(record) => Ok(seen_whole(&record)),
-                Err(error) if error.kind == ErrorKind::Refused => Err(Incomplete::Lie(error.cause)),
+                Err(error) if error.kind == ErrorKind::Refused => Err(Incomplete::Lie(error.cause().to_string())),
                 Err(error) => Err(Incomplete::Failed(error)),
             }
         })

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tarpon_oci::Digest;
 use tarpon_store::{FileLock, Store, flock};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result, ResultExt};
 use crate::image::ImageRequest;
 use crate::progress::Progress;
 
@@ -29,14 +29,13 @@ pub(super) struct Alone {
 /// Waits until no other process prepares the image or name with this digest. `None`: another process took too long, and the wait was
 /// given up.
 pub(super) async fn alone(store: &Store, what: &Digest, progress: &dyn Progress) -> Result<Option<Alone>> {
-    let failed = |error: io::Error| Error::new(ErrorKind::Store, "see whether somebody else prepares it", error);
     // A tenant's work blocks no other tenant.
     let what = store.tenant_id().map_or(*what, |tenant| Digest::of(format!("{tenant}\n{what}").as_bytes()));
     let path = store.run_folder().join(format!("{PREFIX}{}", what.hex()));
     let began = Instant::now();
     let mut is_told = false;
     loop {
-        if let Some(lock) = Alone::try_new(&path).map_err(failed)? {
+        if let Some(lock) = Alone::try_new(&path).context(ErrorKind::Store, "see whether somebody else prepares it")? {
             return Ok(Some(lock));
         }
         if began.elapsed() >= PATIENCE {

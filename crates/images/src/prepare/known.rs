@@ -8,7 +8,7 @@ use tarpon_tree::{erofs, merge};
 use super::layer::{self, Extent, Layer};
 use super::{kept, layers};
 use crate::access;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::image::ImageRequest;
 use crate::images::Images;
 use crate::progress::Progress;
@@ -60,7 +60,7 @@ pub async fn known_layers(
         return Err(Error::new(ErrorKind::Refused, "read the layers", cause).hint("add it with --pull always"));
     }
     // Content fetched here is needed until it is kept with the image's record, which protects it.
-    let _pin = images.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the import", error))?;
+    let _pin = images.store().pin().context(ErrorKind::Store, "pin the import")?;
     let extent = Extent::Index(&request.index, None);
     let layers = layers::index_all(images.store(), &repository, &image, extent, progress).await?.layers;
     let known = record.clone();
@@ -77,17 +77,17 @@ pub async fn known_layers(
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| Error::new(ErrorKind::Other, "read the layers", error))?
+    tokio::task::spawn_blocking(work).await.context(ErrorKind::Other, "read the layers")?
 }
 
 /// All layers, if all are kept.
 fn kept_layers(store: &Store, record: &ImageRecord) -> Result<Option<Vec<Layer>>> {
-    let failed = |cause: String| Error::new(ErrorKind::Store, "load the image's record", cause);
-    let gone = || failed("it is not in the store, or damaged".into());
-    let manifest = store.image_manifest(&record.manifest).map_err(|error| failed(error.to_string()))?;
-    let manifest = Manifest::parse(manifest.ok_or_else(gone)?).map_err(|error| failed(error.to_string()))?;
-    let config = store.image_config(&record.manifest).map_err(|error| failed(error.to_string()))?;
-    let config = ImageConfig::parse(config.ok_or_else(gone)?).map_err(|error| failed(error.to_string()))?;
+    let step = "load the image's record";
+    let gone = || Error::new(ErrorKind::Store, step, "it is not in the store, or damaged");
+    let manifest = store.image_manifest(&record.manifest).context(ErrorKind::Store, step)?;
+    let manifest = Manifest::parse(manifest.ok_or_else(gone)?).context(ErrorKind::Store, step)?;
+    let config = store.image_config(&record.manifest).context(ErrorKind::Store, step)?;
+    let config = ImageConfig::parse(config.ok_or_else(gone)?).context(ErrorKind::Store, step)?;
     let wanted = layer::wanted(&manifest.layers)?;
     let allowance = Allowance::default();
     let layer = |(number, descriptor): (usize, &tarpon_oci::Descriptor)| {

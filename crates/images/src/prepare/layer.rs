@@ -6,7 +6,7 @@ use tarpon_layer::toc::Claim;
 use tarpon_oci::{Blob, Descriptor, Digest, ImageConfig};
 use tarpon_store::{LayerKind, Verification};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::image::IndexChoice;
 use crate::index::artifact::Indexed;
 use crate::index::pack::PackWanted;
@@ -97,7 +97,7 @@ pub(crate) fn wanted(layers: &[Descriptor]) -> Result<Vec<Wanted>> {
     let mut wanted: Vec<Wanted> = Vec::with_capacity(layers.len());
     for (number, layer) in layers.iter().enumerate() {
         let claim = Claim::of(&layer.media_type, &layer.annotations, layer.size)
-            .map_err(|error| Error::new(ErrorKind::Refused, step(number, &layer.digest), error))?;
+            .context(ErrorKind::Refused, step(number, &layer.digest))?;
         match wanted.iter().find(|other| other.blob.digest == layer.digest) {
             None => wanted.push(Wanted { number, blob: layer.blob(), claim }),
             Some(other) if other.claim == claim && other.blob == layer.blob() => {}

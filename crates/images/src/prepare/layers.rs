@@ -238,7 +238,7 @@ pub(super) async fn through_toc(
         Err(toc::TocFailure::Refused(error)) => {
             Err(Error::new(ErrorKind::Refused, step(layer.number, &layer.blob.digest), error))
         }
-        Err(toc::TocFailure::Source(error)) => Err(access::source(step(layer.number, &layer.blob.digest), &error)),
+        Err(toc::TocFailure::Source(error)) => Err(access::source(step(layer.number, &layer.blob.digest), error)),
     }
 }
 

@@ -7,7 +7,7 @@ use tarpon_oci::Digest;
 use tarpon_store::{Checked, ImageRecord, ImageState, StoreError};
 use tokio::sync::watch;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::image::{ImageRequest, Prepared};
 use crate::images::Images;
 use crate::progress::Progress;
@@ -18,12 +18,12 @@ const HASHING_LINE: Duration = Duration::from_secs(1);
 impl Images {
     /// The local state of the image that this name last referred to.
     pub(super) fn local(&self, request: &ImageRequest) -> Result<ImageState> {
-        let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
+        let step = "look in the store";
         let (name, platform) = (request.source.to_string(), request.platform.to_string());
-        let Some(reference) = self.store().reference(&name, &platform).map_err(failed)? else {
+        let Some(reference) = self.store().reference(&name, &platform).context(ErrorKind::Store, step)? else {
             return Ok(ImageState::Absent);
         };
-        self.believed(&reference.manifest).map_err(failed)
+        self.believed(&reference.manifest).context(ErrorKind::Store, step)
     }
 
     /// The local state of the image. A record derived from a lying index is removed, unless the image is mounted: then the finding is part
@@ -59,12 +59,12 @@ impl Images {
             };
             store.check_image(&manifest, &tell)
         });
-        let failed = |cause: String| Error::new(ErrorKind::Store, "check the image's objects", cause);
+        let step = "check the image's objects";
         loop {
             tokio::select! {
                 checked = &mut check => {
-                    let checked = checked.map_err(|error| failed(error.to_string()))?;
-                    report(&checked.map_err(|error| failed(error.to_string()))?, progress);
+                    let checked = checked.context(ErrorKind::Store, step)?;
+                    report(&checked.context(ErrorKind::Store, step)?, progress);
                     return Ok(());
                 }
                 () = tokio::time::sleep(HASHING_LINE) => {
@@ -112,7 +112,7 @@ pub(super) fn with_damage(
             progress.note(&line);
             Ok(Prepared::of(request, record, vec![line]))
         }
-        _ => Err(Error { cause: format!("{}; {damage}", error.cause), ..error.clone() }),
+        _ => Err(error.clone().because(format!("{}; {damage}", error.cause()))),
     }
 }
 

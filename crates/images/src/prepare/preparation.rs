@@ -15,7 +15,7 @@ use tarpon_store::{ImageRecord, ImageState};
 use super::layer::{Extent, Layer};
 use super::layers::{self, Indexes};
 use super::{assemble, exclusive, local, platform};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::image::{ImageRequest, Prepared, Pull};
 use crate::images::Images;
 use crate::index::pack::{PackListener, PackWanted};
@@ -137,7 +137,7 @@ impl Images {
     pub(super) fn note_name(&self, request: &ImageRequest, record: &ImageRecord) -> Result<()> {
         let (name, platform) = (request.source.to_string(), request.platform.to_string());
         let noted = self.store().set_reference(&name, &platform, &record.manifest);
-        noted.map_err(|error| Error::new(ErrorKind::Store, "note the image's name", error))
+        noted.context(ErrorKind::Store, "note the image's name")
     }
 
     /// Contacts the source. Boxed: most calls find what they want in the store, and the future they wait for should be small.
@@ -177,8 +177,7 @@ impl Images {
 
     /// The local state of an image that the registry names. An error if it is not for the requested platform.
     fn already_here(&self, request: &ImageRequest, manifest: &Digest) -> Result<ImageState> {
-        let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
-        let known = self.believed(manifest).map_err(failed)?;
+        let known = self.believed(manifest).context(ErrorKind::Store, "look in the store")?;
         if let ImageState::Sound(record) = &known {
             platform::check_record(self.store(), request, record)?;
         }
@@ -199,7 +198,7 @@ impl Images {
             platform::check(request, &access::config(repository, &resolved).await?)?;
         }
         // Objects of this import are not evicted before the record that needs them exists.
-        let _pin = self.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the import", error))?;
+        let _pin = self.store().pin().context(ErrorKind::Store, "pin the import")?;
         let indexes = layers::index_all(self.store(), repository, &resolved, extent, progress).await?;
         let by_index = indexes.layers.iter().any(|layer| layer.verification.is_by_index());
         match self.assemble(request, resolved.clone(), indexes, repository.stats().bytes).await {
@@ -226,7 +225,7 @@ impl Images {
         let store = self.store().clone();
         let record = tokio::task::spawn_blocking(move || assemble::assemble(&store, image))
             .await
-            .map_err(|error| Error::new(ErrorKind::Other, "merge the layers", error))??;
+            .context(ErrorKind::Other, "merge the layers")??;
         Ok((record, fallbacks))
     }
 }
@@ -238,7 +237,7 @@ pub async fn index_layers(
     image: &ResolvedImage,
     progress: &dyn Progress,
 ) -> Result<Vec<Layer>> {
-    let _pin = images.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the import", error))?;
+    let _pin = images.store().pin().context(ErrorKind::Store, "pin the import")?;
     Ok(layers::index_all(images.store(), repository, image, Extent::Own, progress).await?.layers)
 }
 

@@ -46,7 +46,7 @@ pub(super) enum StreamError {
 /// The public form of the error.
 pub(super) fn outward(step: String, error: StreamError) -> Error {
     match error {
-        StreamError::Source(error) => access::source(step, &error),
+        StreamError::Source(error) => access::source(step, error),
         StreamError::Bad(cause) => Error::new(ErrorKind::Refused, step, cause),
         StreamError::Store(error) => Error::new(ErrorKind::Store, step, error),
     }

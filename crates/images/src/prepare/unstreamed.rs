@@ -6,7 +6,7 @@ use tarpon_layer::toc::Claim;
 use super::kept;
 use super::layer::{self, Extent};
 use crate::access;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::image::{ImageRequest, Prepared};
 use crate::images::Images;
 use crate::progress::Progress;
@@ -20,8 +20,7 @@ impl Images {
         self.refuse_isolated("show its layers one by one")?;
         let repository = access::open(&request.text, &request.access).await?;
         let resolved = access::resolve(&repository, &request.platform).await?;
-        let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
-        let known = self.believed(resolved.manifest.digest()).map_err(failed)?.sound();
+        let known = self.believed(resolved.manifest.digest()).context(ErrorKind::Store, "look in the store")?.sound();
         let (record, fallbacks) = match known {
             Some(record) => (record, Vec::new()),
             None => {

@@ -33,7 +33,7 @@ pub(super) async fn checks(engine: &Engine, podman_conf: &Path, registry: Option
 }
 
 fn runtime() -> Check {
-    let found = tarpon_engine::oci_runtime().map_err(|error| error.cause);
+    let found = tarpon_engine::oci_runtime().map_err(|error| error.cause().to_string());
     check("OCI runtime", "tarpon run, tarpon record", found, Some(distribution::install("crun")))
 }
 
@@ -98,7 +98,7 @@ async fn answers(engine: &Engine, host: &str) -> Check {
                 Ok(Err(error)) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Denied) => {
                     Ok(format!("{host} answers"))
                 }
-                Ok(Err(error)) => Err(format!("{host}: {}", error.cause)),
+                Ok(Err(error)) => Err(format!("{host}: {}", error.cause())),
                 Err(_late) => Err(format!("{host} gave no answer within {} s", PATIENCE.as_secs())),
             }
         }

@@ -34,7 +34,7 @@ pub(in super::super) fn open(mounts: &Arc<MountTable>, address: SocketAddr) -> R
 pub(in super::super) fn tell_again(mounts: &Arc<MountTable>, request: &mut MountRequest) {
     if let Err(error) = tell(mounts, request) {
         tracing::warn!(%error, "the metrics of an earlier server are not told any more");
-        request.fallbacks.push(format!("no metrics: {}", error.cause));
+        request.fallbacks.push(format!("no metrics: {}", error.cause()));
         request.metrics = None;
     }
 }
