@@ -564,7 +564,7 @@ fn containers_whose_server_is_killed_keep_what_is_local_and_new_ones_start_at_on
         let status = bed.tarpon.status().unwrap();
         let lost = |one: &&Value| one["alive"] == false && one["container"].as_str().is_some();
         assert_eq!(status.as_array().unwrap().iter().filter(lost).count(), 8, "{status}");
-        assert_eq!(bed.tarpon.run("status", &[]).unwrap().matches("source lost: start container box").count(), 8);
+        assert_eq!(bed.tarpon.run("status", &[]).unwrap().matches("source lost: replace container box").count(), 8);
     };
     signal(server, "KILL");
     until(|| {

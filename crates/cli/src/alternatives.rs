@@ -1,48 +1,49 @@
 //! Alternatives to commands and options of other tools that tarpon does not have, and a check of clap's suggestions.
 //!
-//! No answer weakens the confinement of a container, and none suggests a command that removes something unless the user asked for that.
+//! No alternative weakens the confinement of a container, and none suggests a command that removes something, unless the user asked for
+//! that.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// The answer for everything without one of its own.
-const PODMAN: &str = "use Podman for that, with tarpon's store: tarpon podman --help";
+/// For commands and options without an alternative in tarpon.
+const PODMAN: &str = "use Podman with tarpon's image store: tarpon podman --help";
 
 const NETWORK: &str =
-    "a container has this host's network: what listens on a port listens on the host's, and nothing is published";
-const NAMES: &str = "this host's network and resolver are used; --add-host NAME:ADDRESS adds a name";
-const PODS: &str = "Podman runs pods, also with tarpon's store: tarpon podman --help";
-const WRITTEN: &str =
-    "what a container wrote is in STORE/containers/NAME/upper; tarpon exec NAME cat FILE prints a file";
-const AGAIN: &str = "a container that has ended is not started again: tarpon run starts a new one";
+    "containers use this host's network: ports of the container are ports of the host and need no publishing";
+const NAMES: &str = "containers use this host's network and resolver; --add-host NAME:ADDRESS adds a name";
+const PODS: &str = "use Podman for pods; it can use tarpon's image store: tarpon podman --help";
+const CHANGES: &str =
+    "the changes of a container are in STORE/containers/NAME/upper; tarpon exec NAME cat FILE prints a file";
+const RESTART: &str = "containers cannot be restarted; tarpon run starts a new one";
 
 /// Commands, and their alternatives.
 const COMMANDS: [(&[&str], &str); 24] = [
     (&["images"], "tarpon cache ls lists the images in the store"),
-    (&["rmi"], "tarpon cache rm IMAGE takes an image out of the store"),
-    (&["image"], "images have commands of their own: pull, push, inspect, cache ls"),
-    (&["container"], "containers have commands of their own: run, ps, exec, logs, wait, stop"),
-    (&["login", "logout"], "podman login and skopeo login write the credentials file that tarpon reads"),
+    (&["rmi"], "tarpon cache rm IMAGE removes an image from the store"),
+    (&["image"], "use tarpon pull, push, inspect or cache ls"),
+    (&["container"], "use tarpon run, ps, exec, logs, wait or stop"),
+    (&["login", "logout"], "use podman login or skopeo login; tarpon reads their credentials file"),
     (
         &["build", "buildx", "bud"],
-        "podman build and buildah make images; tarpon commit makes one of what a container wrote",
+        "use podman build or buildah; tarpon commit creates an image from the changes of a container",
     ),
-    (&["start", "restart", "create"], AGAIN),
-    (&["cp", "diff"], WRITTEN),
-    (&["attach"], "tarpon logs -f NAME follows its output, tarpon exec -it NAME sh opens a shell in it"),
-    (&["top", "stats"], "tarpon ps --json has the process id, for ps and systemd-cgtop on this host"),
+    (&["start", "restart", "create"], RESTART),
+    (&["cp", "diff"], CHANGES),
+    (&["attach"], "tarpon logs -f NAME follows the output, tarpon exec -it NAME sh opens a shell"),
+    (&["top", "stats"], "tarpon ps --json shows the process ID, for ps and systemd-cgtop on this host"),
     (&["port", "network"], NETWORK),
-    (&["volume"], "there are no volumes with names: tarpon run -v DIRECTORY:PLACE uses a directory of this host"),
+    (&["volume"], "named volumes are not supported; tarpon run -v DIRECTORY:PATH mounts a directory of this host"),
     (&["pod", "kube", "play", "generate", "compose", "quadlet"], PODS),
-    (&["events"], "tarpon daemon has a stream of events: GET /v1/events"),
-    (&["history", "manifest"], "tarpon inspect IMAGE shows its layers, tarpon inspect --raw IMAGE its manifest"),
-    (&["info", "system"], "tarpon doctor and tarpon status show the host and the mounts, tarpon cache usage the store"),
+    (&["events"], "tarpon daemon streams events: GET /v1/events"),
+    (&["history", "manifest"], "tarpon inspect IMAGE shows the layers, tarpon inspect --raw IMAGE the manifest"),
+    (&["info", "system"], "tarpon doctor shows the host, tarpon status the mounts, tarpon cache usage the store"),
     (&["version"], "tarpon --version"),
     (&["help"], "tarpon --help, or tarpon COMMAND --help"),
-    (&["search"], "tarpon has no list of images: skopeo list-tags lists the tags of one"),
-    (&["save", "export"], "tarpon convert writes oci:DIR; of a mount, tar makes an archive"),
-    (&["load", "import"], "archives are read where they are: tarpon mount oci-archive:FILE DIR"),
-    (&["tag", "untag"], "skopeo copy gives an image another name in its registry"),
-    (&["prune"], "tarpon cache gc takes out of the store what is not needed"),
+    (&["search"], "tarpon cannot search registries; skopeo list-tags lists the tags of an image"),
+    (&["save", "export"], "tarpon convert writes oci:DIR; tar can archive a mounted image"),
+    (&["load", "import"], "archives need no import: tarpon mount oci-archive:FILE DIR"),
+    (&["tag", "untag"], "skopeo copy copies an image to another name in its registry"),
+    (&["prune"], "tarpon cache gc removes unneeded content from the store"),
     (
         &[
             "auto-update",
@@ -82,34 +83,34 @@ const RUN: [(&[&str], &str); 22] = [
         ],
         NAMES,
     ),
-    (&["--restart"], "a systemd unit with tarpon run in it starts it again (Restart=on-failure)"),
-    (&["-l", "--label", "--label-file", "--annotation"], "containers have names and no labels: --name NAME"),
-    (&["-a", "--attach", "--sig-proxy", "--detach-keys"], "without -d it is attached, and signals are passed on to it"),
-    (&["--volumes-from"], "-v DIRECTORY:PLACE gives both the same directory of this host"),
+    (&["--restart"], "run it in a systemd unit with Restart=on-failure"),
+    (&["-l", "--label", "--label-file", "--annotation"], "containers have names, but no labels: --name NAME"),
+    (&["-a", "--attach", "--sig-proxy", "--detach-keys"], "without -d the container is attached and receives signals"),
+    (&["--volumes-from"], "-v DIRECTORY:PATH mounts the same directory of this host in both"),
     (&["--memory-swap", "--memory-reservation", "--memory-swappiness"], "-m SIZE limits memory and swap together"),
     (&["-c", "--cpu-shares", "--cpu-period", "--cpu-quota"], "--cpus NUMBER limits processors"),
     (&["--arch", "--os", "--variant"], "--platform OS/ARCH[/VARIANT]"),
-    (&["--group-add"], "-u USER:GROUP sets the group; groups that the image gives the user are kept"),
-    (&["--replace"], "--rm lets the name go when it ends; or choose another --name"),
+    (&["--group-add"], "-u USER:GROUP sets the group; supplementary groups from the image are kept"),
+    (&["--replace"], "--rm frees the name when the container ends; or choose another --name"),
     (&["--stop-timeout"], "tarpon stop -t SECONDS NAME"),
-    (&["--timeout"], "timeout SECONDS tarpon run … ends it after that time"),
+    (&["--timeout"], "timeout SECONDS tarpon run … stops it after that time"),
     (
         &["--env-host", "--env-merge", "--http-proxy", "--unsetenv", "--unsetenv-all"],
-        "-e NAME passes a variable on, -e NAME= empties it",
+        "-e NAME passes a variable on, -e NAME= sets it to an empty value",
     ),
     (&["--tz"], "-e TZ=ZONE"),
-    (&["--pidfile", "--conmon-pidfile"], "tarpon ps --json has the process id"),
-    (&["--log-driver", "--log-opt"], "with -d its output is kept: tarpon logs NAME"),
-    (&["--init-path"], "--init uses the init that it finds on this host"),
+    (&["--pidfile", "--conmon-pidfile"], "tarpon ps --json shows the process ID"),
+    (&["--log-driver", "--log-opt"], "with -d the output is logged: tarpon logs NAME"),
+    (&["--init-path"], "--init uses an init program of this host"),
     (
         &["--no-healthcheck", "--health-cmd", "--health-interval", "--health-retries", "--health-timeout"],
-        "health checks of images are not run",
+        "health checks are not supported",
     ),
     (
         &["--image-volume", "--read-only-tmpfs"],
-        "volumes of images stay with the container; --tmpfs PLACE is a directory in memory",
+        "volumes of the image belong to the container; --tmpfs PATH mounts a tmpfs",
     ),
-    (&["--rootfs"], "tarpon mount makes a root file system for other tools"),
+    (&["--rootfs"], "tarpon mount provides a root file system for other tools"),
     (
         &[
             "--blkio-weight",
@@ -184,12 +185,12 @@ const OTHERS: [(&str, &[&str], &str); 8] = [
             "-w",
             "--watch",
         ],
-        "tarpon ps --json has all that is known, whole",
+        "tarpon ps --json shows all fields in full",
     ),
     (
         "logs",
         &["--until", "--color", "--names", "-l", "--latest"],
-        "tarpon logs -t NAME prints times, for grep and awk",
+        "tarpon logs -t NAME prints timestamps, for grep and awk",
     ),
     ("stop", &["-a", "--all"], "tarpon stop $(tarpon ps -q)"),
     ("kill", &["-a", "--all"], "tarpon kill $(tarpon ps -q)"),
@@ -197,17 +198,17 @@ const OTHERS: [(&str, &[&str], &str); 8] = [
     (
         "rm",
         &["-v", "--volumes", "-t", "--time"],
-        "volumes of its own go with it; tarpon stop -t SECONDS stops it before",
+        "the container's own volumes are removed with it; tarpon stop -t SECONDS stops it first",
     ),
     ("exec", &["-d", "--detach", "--detach-keys", "--privileged", "--preserve-fds"], PODMAN),
     (
         "inspect",
         &["-f", "--format", "-t", "--type"],
-        "tarpon inspect --json IMAGE, and jq; containers: tarpon ps --json",
+        "use jq: tarpon inspect --json IMAGE; for containers tarpon ps --json",
     ),
 ];
 
-/// Commands that end or remove something: no typing error may lead to a suggestion of one.
+/// Commands that end or remove something: they are never suggested for a typing error.
 const HARMFUL: [&str; 6] = ["rm", "kill", "stop", "clear", "gc", "--force"];
 
 /// The alternative to `option` of the subcommand `command`.
@@ -215,10 +216,10 @@ pub(crate) fn option(command: &str, option: &str) -> Option<String> {
     let name = option.split('=').next().unwrap_or(option);
     // `-p8080:80` means `-p`.
     let short = name.get(..2).filter(|short| !short.starts_with("--"));
-    let is_it = |known: &&[&str]| known.iter().any(|one| *one == name || Some(*one) == short);
+    let matches = |names: &&[&str]| names.iter().any(|one| *one == name || Some(*one) == short);
     let of_run = RUN.iter().filter(|_| command == "run").map(|(names, answer)| (names, answer));
     let others = OTHERS.iter().filter(|(of, ..)| *of == command).map(|(_, names, answer)| (names, answer));
-    of_run.chain(others).find(|(names, _)| is_it(names)).map(|(_, answer)| (*answer).to_owned())
+    of_run.chain(others).find(|(names, _)| matches(names)).map(|(_, answer)| (*answer).to_owned())
 }
 
 /// The alternative to the command or option that `error` is about.
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn no_answer_is_about_something_that_there_is() {
+    fn no_alternative_replaces_an_existing_command_or_option() {
         let tarpon = crate::cli::Cli::command();
         for name in COMMANDS.iter().flat_map(|(names, _)| names.iter()) {
             assert!(tarpon.find_subcommand(name).is_none(), "{name}");
@@ -277,20 +278,20 @@ mod tests {
         let of_run = RUN.iter().map(|(names, _)| ("run", *names));
         for (command, names) in of_run.chain(OTHERS.iter().map(|(command, names, _)| (*command, *names))) {
             let command = tarpon.find_subcommand(command).expect("a subcommand");
-            let known = |name: &str| {
+            let exists = |name: &str| {
                 command.get_arguments().chain(tarpon.get_arguments()).any(|argument| {
                     let long = argument.get_long().is_some_and(|long| name == format!("--{long}"));
                     long || argument.get_short().is_some_and(|short| name == format!("-{short}"))
                 })
             };
             for name in names {
-                assert!(!known(name), "{} {name}", command.get_name());
+                assert!(!exists(name), "{} {name}", command.get_name());
             }
         }
     }
 
     #[test]
-    fn no_answer_weakens_a_container() {
+    fn no_alternative_weakens_a_container() {
         for answer in answers() {
             for word in ["unconfined", "privileged", "disable", "tls-verify"] {
                 assert!(!answer.contains(word), "{answer}");
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_with_its_value_is_known() {
+    fn an_option_with_its_value_is_recognised() {
         for text in ["-p", "-p8080:80", "--publish=80:80", "-P"] {
             assert_eq!(option("run", text).as_deref(), Some(NETWORK), "{text}");
         }

@@ -18,12 +18,12 @@ use crate::global::Global;
 
 const EXAMPLES: &str = "\
 Examples:
-  tarpon demo                                     see it work, with nothing installed
+  tarpon demo                                     run a demonstration; needs no registry and no root
   tarpon mount docker.io/library/alpine /mnt      mount an image from a registry
-  ls /mnt && tarpon status && tarpon umount /mnt  use it, look at it, let it go
-  tarpon run --rm -it alpine sh                   run it
-  tarpon ls -l debian:12:/etc                     look into an image without mounting it
-  tarpon doctor                                   see what works on this machine
+  ls /mnt && tarpon status && tarpon umount /mnt  use the mount, show its state, unmount it
+  tarpon run --rm -it alpine sh                   run a container
+  tarpon ls -l debian:12:/etc                     list files of an image without mounting it
+  tarpon doctor                                   check what works on this machine
 
 IMAGE is [docker://]NAME[:TAG|@DIGEST], oci:DIR[:TAG], oci-archive:FILE or docker-archive:FILE.";
 
@@ -44,7 +44,7 @@ impl Cli {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let global = &self.global;
         let done = match self.command {
-            // The exit code of these two is that of their program.
+            // These two exit with the code of their program.
             Command::Run(command) => return command.run(global),
             Command::Exec(command) => return command.run(global),
             Command::Mount(command) => command.run(global),

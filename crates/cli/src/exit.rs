@@ -40,20 +40,20 @@ pub(crate) const HELP: &str = "\
 Exit codes:
   0    success
   1    failure without a code of its own
-  2    the command line is wrong
+  2    invalid command line
   3    not found: no such image, tag, platform, path or mount
   4    access denied by the registry
-  5    the registry or the network failed, or did not answer in time
-  6    refused: the image is malformed, unsupported or not what its digest says, or the registry's
-       certificate or answer is not to be trusted
+  5    the registry or the network failed, or did not respond in time
+  6    rejected: the image is malformed, unsupported or does not match its digest, or the registry's
+       certificate or response is not trusted
   7    this machine or this user cannot mount it this way (see `tarpon doctor`)
-  8    the local store failed, or something in it is damaged
+  8    the local store failed, or some of its content is damaged
   130  interrupted
 
-`run` and `exec` exit with the code of what they ran, which is 128 plus the number of the signal
-that ended it, or with
-  125  nothing was run: any of the failures above but a wrong command line
-  126  the program is there and cannot be executed
+`run` and `exec` exit with the code of the program that they ran, which is 128 plus the signal's
+number if a signal ended it. If nothing ran, the code is
+  125  nothing was run, for any reason except an invalid command line
+  126  the program exists and cannot be executed
   127  there is no such program";
 
 impl From<Exit> for ExitCode {

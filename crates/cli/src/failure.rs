@@ -101,8 +101,8 @@ mod tests {
     }
 
     #[test]
-    fn control_characters_of_others_stay_off_the_terminal() {
-        let failure = Failure::new(Exit::Failure, "registry said \x1b[2J\nhello");
-        assert_eq!(failure.text(), "tarpon: registry said \\x1b[2J\\nhello\n");
+    fn control_characters_are_escaped() {
+        let failure = Failure::new(Exit::Failure, "registry sent \x1b[2J\nhello");
+        assert_eq!(failure.text(), "tarpon: registry sent \\x1b[2J\\nhello\n");
     }
 }

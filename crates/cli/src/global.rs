@@ -1,4 +1,4 @@
-//! The options of every subcommand, and the store that they choose.
+//! The options of every subcommand, and the store that they select.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -17,16 +17,16 @@ const SYSTEM: &str = "/var/lib/tarpon";
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// Where fetched content is kept [default: /var/lib/tarpon as root, else $XDG_DATA_HOME/tarpon]
+    /// Store directory [default: /var/lib/tarpon as root, else $XDG_DATA_HOME/tarpon]
     #[arg(long, global = true, value_name = "DIR", env = "TARPON_STORE", hide_env_values = true)]
     #[arg(value_parser = OsStringValueParser::new().map(PathBuf::from))]
     pub(crate) store: Option<PathBuf>,
-    /// Which images of the store share content: all (shared), or those of one repository, to which the registry must grant access each
-    /// time (tenant); kept with the store [default: as the store is, shared for a new one]
+    /// Content sharing between images: shared (all images) or tenant (images of one repository, to which the registry must grant
+    /// access each time); recorded in the store [default: the store's setting, shared for a new store]
     #[arg(long, global = true, value_name = "KIND", env = "TARPON_ISOLATION", hide_env_values = true)]
     #[arg(value_parser = isolation)]
     pub(crate) isolation: Option<Isolation>,
-    /// Say nothing but errors and what was asked for
+    /// Print only errors and results
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
 }
@@ -58,8 +58,8 @@ fn default_store(root: bool, variable: impl Fn(&str) -> Option<OsString>) -> Res
     let absolute = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let data = absolute("XDG_DATA_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/share")));
     data.map(|dir| dir.join("tarpon")).ok_or_else(|| {
-        Failure::new(Exit::Usage, "cannot tell where the store is: neither $XDG_DATA_HOME nor $HOME is set")
-            .hint("say where with --store DIR or $TARPON_STORE")
+        Failure::new(Exit::Usage, "cannot determine the store directory: neither $XDG_DATA_HOME nor $HOME is set")
+            .hint("set --store DIR or $TARPON_STORE")
     })
 }
 
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     fn with(variables: &[(&str, &str)]) -> Result<PathBuf> {
-        default_store(false, |name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into()))
+        default_store(false, |name| variables.iter().find(|(set, _)| *set == name).map(|(_, value)| value.into()))
     }
 
     #[test]
@@ -86,15 +86,15 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_name_is_none() {
+    fn an_empty_store_option_counts_as_not_set() {
         let folder = |store| Global { store, ..Global::default() }.store_folder().ok();
         assert_eq!(folder(Some(PathBuf::new())), folder(None));
         assert_eq!(folder(Some("/srv/x".into())), Some("/srv/x".into()));
     }
 
     #[test]
-    fn without_a_home_the_user_is_told_what_to_say() {
-        let failure = with(&[]).expect_err("nowhere to put it");
+    fn without_a_home_directory_the_hint_names_the_option() {
+        let failure = with(&[]).expect_err("no default");
         assert_eq!(failure.exit, Exit::Usage);
         assert!(failure.text().contains("--store"));
     }

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_could_act_on_a_terminal_is_escaped() {
+    fn control_characters_and_invalid_bytes_are_escaped() {
         let table: [(&[u8], &str); 7] = [
             (b"/usr/bin", "/usr/bin"),
             ("gr\u{fc}n \u{9c7c}".as_bytes(), "gr\u{fc}n \u{9c7c}"),
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_name_is_written_out_once() {
+    fn a_repeated_long_name_is_shortened() {
         let digest = format!("sha256:{}", "0123456789abcdef".repeat(4));
         let line = format!("cannot read layer 1 ({digest}): GET app/blobs/{digest}: 404 Not Found");
         let short = format!("cannot read layer 1 ({digest}): GET app/blobs/sha256:0123456789ab…: 404 Not Found");

@@ -54,7 +54,7 @@ impl ServerLog {
         self.bytes = self.bytes.saturating_add(line as u64);
         if self.bytes > SERVER_LOG_BYTES {
             // If the log cannot be restarted, it continues, and the next attempt comes after as many bytes.
-            let _tried_again = server_log::rotate(&self.path);
+            let _retried_later = server_log::rotate(&self.path);
             self.bytes = line as u64;
         }
     }

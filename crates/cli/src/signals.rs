@@ -55,7 +55,7 @@ fn end() -> ! {
     let line: &[u8] = if stderr.is_terminal() { b"\ntarpon: interrupted\n" } else { b"tarpon: interrupted\n" };
     let mut ready = [PollFd::new(&stderr, PollFlags::OUT)];
     if poll(&mut ready, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
-        let _nobody_reads_it = rustix::io::write(&stderr, line);
+        let _is_read = rustix::io::write(&stderr, line);
     }
     std::process::exit(Exit::Interrupted as i32)
 }
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_ignored_is_told_by_the_kernel() {
+    fn ignored_signals_are_read_from_the_process_status() {
         for (mask, ignored) in [("0000000000000001", true), ("0000000000001002", false), ("", false), ("x", false)] {
             let status = format!("Name:\ttarpon\nSigIgn:\t{mask}\nSigCgt:\t0000000000000001\n");
             assert_eq!(ignores(&status, SignalKind::hangup()), ignored, "{mask}");

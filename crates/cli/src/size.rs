@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_rounded_to_what_a_person_reads() {
+    fn sizes_have_two_or_three_digits() {
         let table = [
             (0, "0 B"),
             (999, "999 B"),

@@ -29,8 +29,8 @@ pub(crate) fn report(error: &clap::Error) -> ExitCode {
 
 /// Builds a failure from clap's paragraphs: the error, perhaps tips, the usage. `words` are the command line.
 fn failure(error: &clap::Error, words: &[OsString]) -> Failure {
-    let said = error.to_string();
-    let mut paragraphs = said.split("\n\n").map(one_line);
+    let text = error.to_string();
+    let mut paragraphs = text.split("\n\n").map(one_line);
     let message = paragraphs.next().unwrap_or_default();
     let message = without_secret(error, message.strip_prefix("error: ").unwrap_or(&message));
     let rest: Vec<String> = paragraphs.collect();
@@ -38,7 +38,7 @@ fn failure(error: &clap::Error, words: &[OsString]) -> Failure {
     let tip = alternatives::answer(error).or_else(|| tip.filter(|_| alternatives::is_safe(error)));
     let usage = || rest.iter().find(|line| line.starts_with("Usage: ")).map(|line| line.replacen('U', "u", 1));
     let hint = tip.or_else(|| expected(error, words)).or_else(usage);
-    Failure::new(Exit::Usage, message).hint(hint.unwrap_or_else(|| format!("{} lists what there is", help(words))))
+    Failure::new(Exit::Usage, message).hint(hint.unwrap_or_else(|| format!("see {}", help(words))))
 }
 
 /// Removes the value of an option that takes a password: this output ends up in the logs of CI jobs.
@@ -95,20 +95,20 @@ mod tests {
 
     use super::*;
 
-    fn said(arguments: &[&str]) -> String {
+    fn reported(arguments: &[&str]) -> String {
         let error = crate::cli::Cli::try_parse_from(["tarpon"].iter().chain(arguments)).expect_err("wrong");
         let words: Vec<OsString> = arguments.iter().map(OsString::from).collect();
         failure(&error, &words).text()
     }
 
     #[test]
-    fn a_password_that_lacks_its_user_is_not_repeated() {
+    fn a_password_without_a_user_is_not_repeated() {
         for arguments in [
             &["inspect", "--creds", "secret", "x"][..],
             &["convert", "--src-creds", "secret", "x", "y"],
             &["convert", "--dest-creds=secret", "x", "y"],
         ] {
-            let text = said(arguments);
+            let text = reported(arguments);
             assert!(text.contains("creds") && !text.contains("secret"), "{text}");
         }
     }
@@ -116,46 +116,47 @@ mod tests {
     #[test]
     fn a_wrong_value_is_one_line_with_its_reason() {
         assert_eq!(
-            said(&["mount", "--platform", "linux", "alpine", "/mnt"]),
+            reported(&["mount", "--platform", "linux", "alpine", "/mnt"]),
             "tarpon: invalid value 'linux' for '--platform <PLATFORM>': \
              not a platform (os/architecture[/variant]): \"linux\"\n\
-             hint: --platform <PLATFORM>: Choose this platform from an image index, as OS/ARCH[/VARIANT] \
+             hint: --platform <PLATFORM>: Platform to select from an image index, as OS/ARCH[/VARIANT] \
              [default: this machine's] (tarpon mount --help)\n"
         );
         assert!(
-            said(&["podman", "layers", "start", "--tls-verify=x"]).ends_with("(tarpon podman layers start --help)\n")
+            reported(&["podman", "layers", "start", "--tls-verify=x"])
+                .ends_with("(tarpon podman layers start --help)\n")
         );
     }
 
     #[test]
-    fn commands_and_options_of_podman_are_answered_with_what_to_use_instead() {
+    fn commands_and_options_of_podman_get_an_alternative_as_hint() {
         for (line, hint) in [
             ("images", "tarpon cache ls"),
             ("rmi app:v1", "tarpon cache rm IMAGE"),
             ("login registry.example", "podman login"),
-            ("top web", "process id"),
+            ("top web", "process ID"),
             ("ps --last 3", "tarpon ps --json"),
             ("logs --until 5m web", "tarpon logs -t"),
         ] {
-            let said = said(&line.split(' ').collect::<Vec<_>>());
-            let answer = said.split_once("\nhint: ").map(|(_, hint)| hint.to_owned()).unwrap_or_default();
-            assert!(answer.contains(hint) && said.lines().count() == 2, "{line}: {said}");
+            let text = reported(&line.split(' ').collect::<Vec<_>>());
+            let answer = text.split_once("\nhint: ").map(|(_, hint)| hint.to_owned()).unwrap_or_default();
+            assert!(answer.contains(hint) && text.lines().count() == 2, "{line}: {text}");
         }
     }
 
     #[test]
-    fn no_word_is_taken_for_a_command_that_removes_something() {
+    fn no_typing_error_suggests_a_command_that_removes_something() {
         for word in ["rmx", "rmm", "kil", "stopp", "killl"] {
-            let said = said(&[word]);
-            assert!(!["'rm'", "'kill'", "'stop'"].iter().any(|name| said.contains(name)), "{said}");
+            let text = reported(&[word]);
+            assert!(!["'rm'", "'kill'", "'stop'"].iter().any(|name| text.contains(name)), "{text}");
         }
-        assert!(said(&["mout"]).contains("'mount'"));
+        assert!(reported(&["mout"]).contains("'mount'"));
     }
 
     #[test]
     fn a_tip_or_the_usage_is_the_hint() {
-        assert!(said(&["mount", "--quite", "a", "/b"]).ends_with("hint: a similar argument exists: '--quiet'\n"));
-        let missing = said(&["umount"]);
+        assert!(reported(&["mount", "--quite", "a", "/b"]).ends_with("hint: a similar argument exists: '--quiet'\n"));
+        let missing = reported(&["umount"]);
         assert!(missing.starts_with("tarpon: the following required arguments were not provided: "), "{missing}");
         assert!(missing.contains("\nhint: usage: tarpon umount "), "{missing}");
     }

@@ -115,7 +115,7 @@ impl Daemon {
 
     /// Resolves at SIGTERM or SIGINT.
     pub async fn until_signal(&mut self) -> Ended {
-        self.server.until_told().await
+        self.server.until_signal().await
     }
 
     /// Ends the daemon: it accepts no more connections, stops all containers and unmounts everything. Mounts that belong to no

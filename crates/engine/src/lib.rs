@@ -16,7 +16,7 @@
 //! let server = Server::start(&engine).await?;                                      // a server in this process
 //! server.mount(MountRequest::for_image(&prepared, dir)).await?;  server.rootfs(…).await?;  server.run().await;
 //! let mut server = ForGood::start(&engine, Equipment::default()).await?;            // a permanent one, which restores its mounts
-//! server.until_told().await;  server.suspend().await;
+//! server.until_signal().await;  server.suspend().await;
 //!
 //! engine.run(&RunRequest { … }, &mut signals, &progress).await?;                   // containers: run, list, stop, remove
 //! engine.containers()?;  engine.stop_container(&name, patience)?;  engine.remove_container(&name, force)?;

@@ -171,16 +171,16 @@ impl ForGood {
 
     /// Resolves at SIGTERM or SIGINT and returns which one. The server still runs then. While another process is the server, it tries to
     /// replace it.
-    pub async fn until_told(&mut self) -> Ended {
+    pub async fn until_signal(&mut self) -> Ended {
         let mut next_telling = Instant::now();
         loop {
             if let Some(server) = &mut self.server {
                 if self.equipment.metrics.is_none() || server.metrics().is_some() {
-                    return server.until_told().await;
+                    return server.until_signal().await;
                 }
                 if Instant::now() < next_telling {
                     tokio::select! {
-                        ended = server.until_told() => return ended,
+                        ended = server.until_signal() => return ended,
                         () = tokio::time::sleep_until(next_telling.into()) => {}
                     }
                 }

@@ -202,7 +202,7 @@ async fn a_server_for_good_serves_also_while_its_address_for_metrics_is_taken_an
     assert!(!second.serves(), "the first one has mounts");
     first.suspend().await;
     tokio::select! {
-        ended = second.until_told() => panic!("nobody told it: {ended:?}"),
+        ended = second.until_signal() => panic!("nobody told it: {ended:?}"),
         served = tokio::time::timeout(Duration::from_secs(30), observer.changes()) => assert!(served.unwrap().is_some()),
     }
     let mounts = || {
@@ -214,7 +214,7 @@ async fn a_server_for_good_serves_also_while_its_address_for_metrics_is_taken_an
     drop(taken);
     tokio::select! {
         biased;
-        ended = second.until_told() => panic!("nobody told it: {ended:?}"),
+        ended = second.until_signal() => panic!("nobody told it: {ended:?}"),
         () = std::future::ready(()) => {}
     }
     assert_eq!(mounts().await.remove(0).metrics, Some(address));

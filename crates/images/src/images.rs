@@ -65,7 +65,7 @@ impl Images {
                 IsolationError::Conflict { .. } | IsolationError::InUse => ErrorKind::Conflict,
             };
             Error::new(kind, format!("open the store {}", self.store.folder().display()), error)
-                .hint("name another store with --store DIR, or leave --isolation and $TARPON_ISOLATION away")
+                .hint("choose another store with --store DIR, or omit --isolation and unset $TARPON_ISOLATION")
         })
     }
 

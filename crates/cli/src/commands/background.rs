@@ -14,13 +14,13 @@ use crate::failure::{Context, Failure, Result};
 use crate::global::Global;
 use crate::logging;
 
-/// Serve the mounts of a store until the last one is gone
+/// Serve the mounts of a store until the last one is unmounted
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
-    /// Serve nothing: wait until the standard input ends, then unmount what a dead server left there
+    /// Do not serve: wait until standard input ends, then unmount what a dead server left in DIR
     #[arg(long, value_name = "DIR")]
     guard: Option<PathBuf>,
-    /// Serve nothing: prepare the image that a line on the standard input names, and say what came of it
+    /// Do not serve: prepare the image that a line on standard input names, and print the result
     #[arg(long)]
     offer: bool,
     #[command(flatten)]
@@ -45,22 +45,22 @@ impl Serve {
     }
 }
 
-/// Keep a container until it ends
+/// Supervise a container until it ends
 #[derive(Debug, Args)]
 pub(crate) struct Keep {
-    /// The container; its lock is the standard input
+    /// Container; standard input is its lock
     name: ContainerName,
 }
 
 impl Keep {
     pub(crate) fn run(&self, global: &Global) -> Result {
-        let doing = || format!("cannot keep {}", self.name);
+        let doing = || format!("cannot supervise {}", self.name);
         let session = Session::open_as_it_is(global)?;
         let lock = std::io::stdin().as_fd().try_clone_to_owned().doing(doing)?;
         runtime()?.block_on(async {
             let mut signals = Signals::listen().doing(doing)?;
-            let kept = session.engine().keep(&self.name, lock, std::io::stdout(), &mut signals).await;
-            kept.map_err(|failed| Failure::engine(doing(), failed.error))
+            let ended = session.engine().keep(&self.name, lock, std::io::stdout(), &mut signals).await;
+            ended.map_err(|failed| Failure::engine(doing(), failed.error))
         })
     }
 }

@@ -14,15 +14,16 @@ use crate::global::Global;
 
 const EXAMPLES: &str = "\
 Examples:
-  tarpon cache usage                            how much is kept, and how much may be
-  tarpon cache ls                               the images that can be mounted without a registry
-  tarpon cache verify                           check the digest of everything that is kept
-  tarpon cache rm docker.io/library/alpine      remove an image and what only it needs
+  tarpon cache usage                            disk usage and limits
+  tarpon cache ls                               images that can be mounted without a registry
+  tarpon cache verify                           verify the digests of all content
+  tarpon cache rm docker.io/library/alpine      remove an image and the content that only it needs
   tarpon cache clear                            remove everything that is not mounted
 
-What a live mount needs is never removed, nor is a committed image that was not pushed, but by `rm --force`.";
+Content of live mounts is never removed. A committed image that was not pushed is removed only by
+`rm --force`.";
 
-/// Look after what is kept in the store
+/// Manage the content of the store
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, subcommand_required = true, arg_required_else_help = true)]
 #[command(disable_help_subcommand = true)]
@@ -49,7 +50,7 @@ impl Cache {
         };
         let store = open_store(&folder).map_err(|error| failure(&error))?;
         if let Some(isolation) = global.isolation {
-            let hint = "name another store with --store DIR, or leave --isolation and $TARPON_ISOLATION away";
+            let hint = "choose another store with --store DIR, or omit --isolation and unset $TARPON_ISOLATION";
             store.settle_isolation(isolation).map_err(|error| failure(&error).hint(hint))?;
         }
         match self.command {

@@ -1,4 +1,4 @@
-//! `tarpon commit`: makes an image of the changes over another image.
+//! `tarpon commit`: creates an image from the changes over another image.
 
 use std::path::PathBuf;
 
@@ -24,61 +24,61 @@ Examples:
   tarpon commit -c 'CMD [\"serve\"]' -c 'ENV MODE=fast' -m 'with a cache' box registry.example/app:v2
   tarpon mount --rw=/srv/changes app:v1 /mnt && touch /mnt/new && tarpon umount /mnt
   tarpon commit /srv/changes app:v2
-  tarpon commit --base app:v1 ./changes app:v2          it was written elsewhere
+  tarpon commit --base app:v1 ./changes app:v2          changes written by another tool
 
-The image is in the store afterwards: its config and manifest, and the new layer. The layers below
-are not fetched for it; `tarpon push` has the registry take them over. What was not pushed stays
-until `tarpon cache rm --force`; `tarpon cache ls` lists it.";
+The store keeps the config, the manifest and the new layer. The layers of the base are not fetched;
+`tarpon push` lets the registry reuse them. An image that was not pushed stays until
+`tarpon cache rm --force`; `tarpon cache ls` lists it.";
 
-/// Make an image of what a container wrote
+/// Create an image from the changes of a container
 ///
-/// Writes what CONTAINER changed of its image, or what is in UPPERDIR, as one new layer, and keeps it as IMAGE until it is pushed.
-/// The config is that of the image below, with the changes that are asked for: nothing of the container's options is in it.
-/// Left out are places where something was mounted in the container, and volumes with what is in them.
+/// Writes the changes that CONTAINER made to its image, or the content of UPPERDIR, as one new layer, and stores the result as IMAGE
+/// until it is pushed. The config is that of the base image with the changes of --change; it contains no options of the container.
+/// Mount points of the container and its volumes are left out.
 ///
-/// The result is an OCI image, also if the one below is Docker's. A layer holds no sockets and no access control lists; names must be
-/// UTF-8 and must not begin with .wh.
+/// The result is an OCI image, even if the base is a Docker image. A layer cannot contain sockets or access control lists; names must
+/// be UTF-8 and must not begin with .wh.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Commit {
-    /// What the new layer becomes [default: what the layers below are, else zstd:chunked]
+    /// Format of the new layer [default: that of the base's layers, else zstd:chunked]
     #[arg(long, value_name = "FORMAT")]
     format: Option<FormatName>,
-    /// Say something otherwise in the config: CMD, ENTRYPOINT, ENV, EXPOSE, LABEL, STOPSIGNAL, USER, VOLUME or WORKDIR, as in
-    /// a Dockerfile; more than once, in order
+    /// Dockerfile instruction to apply to the config: CMD, ENTRYPOINT, ENV, EXPOSE, LABEL, STOPSIGNAL, USER, VOLUME or WORKDIR; may be
+    /// repeated
     #[arg(short, long, value_name = "INSTRUCTION")]
     change: Vec<Change>,
-    /// Whose work it is
+    /// Author of the image
     #[arg(short, long, value_name = "NAME")]
     author: Option<String>,
-    /// What was done
+    /// Commit message
     #[arg(short, long, value_name = "TEXT")]
     message: Option<String>,
-    /// When it was made, in seconds since 1970; no file of the layer is newer then, so that the same files give the same digest
+    /// Creation time in seconds since 1970; files of the layer get no later time, so that the same files give the same digest
     /// [default: now]
     #[arg(long, value_name = "SECONDS", env = "SOURCE_DATE_EPOCH", hide_env_values = true)]
     timestamp: Option<i64>,
-    /// Make the layer of what is there at one moment: a container that runs stands still meanwhile, where its runtime can do that,
-    /// and an UPPERDIR that changes while it is read is read again, or an error [default: true]
+    /// Pause a running container during the commit, if its runtime can; read an UPPERDIR again that changes meanwhile, or fail
+    /// [default: true]
     #[arg(short, long, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
     #[arg(default_value = "true", default_missing_value = "true", hide_default_value = true)]
     #[arg(action = clap::ArgAction::Set)]
     pause: bool,
-    /// The image that UPPERDIR was written over [default: that of the mount whose --rw=UPPERDIR it is, or was last]
+    /// Base image of UPPERDIR [default: the image of its current or last mount with --rw=UPPERDIR]
     #[arg(long, value_name = "IMAGE", value_parser = image_name)]
     base: Option<ImageName>,
-    /// Which image --base is, of one for several platforms, as OS/ARCH[/VARIANT] [default: this machine's]
+    /// Platform to select from the image index of --base, as OS/ARCH[/VARIANT] [default: this machine's]
     #[arg(long, value_name = "PLATFORM", requires = "base")]
     platform: Option<Platform>,
-    /// Print what was done as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     registry: RegistryOptions,
-    /// A container of `tarpon run`, of whose name the beginning is enough, or an upper directory of overlayfs, with a slash in its name
+    /// Container of `tarpon run`, by name or unique prefix, or upper directory of overlayfs, as a path with a slash
     #[arg(value_name = "CONTAINER|UPPERDIR")]
     source: PathBuf,
-    /// What to call it: [docker://]NAME[:TAG] or oci:DIR[:TAG], where a push brings it
+    /// Name of the new image: [docker://]NAME[:TAG] or oci:DIR[:TAG]; the destination of a push
     #[arg(value_name = "IMAGE", value_parser = destination_name)]
     image: ImageName,
 }
@@ -116,7 +116,7 @@ impl Commit {
 
     fn request(&self) -> std::result::Result<CommitRequest, String> {
         Ok(CommitRequest {
-            source: self.what()?,
+            source: self.commit_source()?,
             image: self.image.source.clone(),
             access: self.registry.access(),
             format: self.format.map(LayerFormat::from),
@@ -129,7 +129,7 @@ impl Commit {
     }
 
     /// The source: a container name, unless `--base` or the spelling shows that it is a path.
-    fn what(&self) -> std::result::Result<CommitSource, String> {
+    fn commit_source(&self) -> std::result::Result<CommitSource, String> {
         let is_path = self.base.is_some() || self.source.as_os_str().as_encoded_bytes().contains(&b'/');
         if is_path || [".", ".."].iter().any(|name| self.source.as_os_str() == *name) {
             let base = self.base.as_ref().map(|image| Box::new(self.base_request(image)));

@@ -10,7 +10,7 @@ use tarpon_engine::{
 use tarpon_oci::Platform;
 
 use super::creds::{Creds, creds, creds_file};
-use super::image::{ImageName, REGISTRY_OPTIONS, RegistryPlace, destination_name, image_name};
+use super::image::{ImageName, REGISTRY_OPTIONS, RegistryConnection, destination_name, image_name};
 use super::options::FormatName;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
@@ -26,78 +26,78 @@ Examples:
   tarpon convert --format estargz --prioritize files.txt oci-archive:app.tar oci:/srv/layout:v1
   tarpon convert --format zstd:chunked --json oci:app localhost:5000/app | jq -r .digest
 
-SRC is as IMAGE of the other commands; DST is [docker://]NAME[:TAG] or oci:DIR[:TAG].
-The result is an OCI image, also if SRC is one of Docker's. The same image and options always give the same digest.";
+SRC is an image as in other commands; DST is [docker://]NAME[:TAG] or oci:DIR[:TAG].
+The result is an OCI image, even if SRC is a Docker image. The same image and options give the same digest.";
 
 const HIGHEST_GZIP_LEVEL: u8 = 9;
 const HIGHEST_ZSTD_LEVEL: u8 = 22;
 
-/// Convert an image to a format whose files can be fetched one by one
+/// Convert an image to a format that can be read lazily
 ///
-/// Streams each layer from SRC to DST and rewrites it on the way; nothing is unpacked. Layers that are in the format already
-/// are copied as they are. DST's tag is set last, when everything was checked against the digests of SRC and is there.
+/// Streams each layer from SRC to DST and rewrites it on the way, without unpacking it. Layers that are already in the format are
+/// copied. The tag of DST is set last, after all content was verified against the digests of SRC and uploaded.
 ///
-/// Of an image for several platforms, the one for this machine is converted, to a single image; --platform and
-/// --all-platforms choose otherwise. Attestations in an index are left out, because they name digests that change. Foreign
-/// layers are refused, and so are layers that the format cannot hold, for example for a name that is not UTF-8.
+/// Of an image index, only the image for this machine is converted, unless --platform or --all-platforms is given. Attestations are
+/// left out, because they refer to digests that change. Foreign layers are rejected, and so are layers that the format cannot
+/// represent, for example because a name is not UTF-8.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Convert {
-    /// What layers become
+    /// Target format
     #[arg(long, value_name = "FORMAT")]
     format: FormatName,
-    /// Convert the image for this platform, as OS/ARCH[/VARIANT]; more than one give an index [default: this machine's]
+    /// Platform to convert, as OS/ARCH[/VARIANT]; several give an index [default: this machine's]
     #[arg(long, value_name = "PLATFORM")]
     platform: Vec<Platform>,
-    /// Convert the images for all platforms, to an index
+    /// Convert all platforms, to an index
     #[arg(long, conflicts_with = "platform")]
     all_platforms: bool,
-    /// How hard to compress: 0 to 9 for estargz [default: 6], 1 to 22 for zstd:chunked [default: 6]
+    /// Compression level: 0 to 9 for estargz [default: 6], 1 to 22 for zstd:chunked [default: 6]
     #[arg(long, value_name = "N")]
     level: Option<u8>,
-    /// Layers to convert at once [default: 3]; each takes up to 60 MiB of memory, and its table of contents
+    /// Layers to convert in parallel [default: 3]; each needs up to 60 MiB of memory, plus its table of contents
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_CONVERT_JOBS as i64))]
     jobs: Option<u16>,
-    /// Keep diffIDs, and so the config and the image's ID; eStargz then has its tables of contents in an image of their own,
-    /// DST-esgztoc (zstd:chunked always keeps them)
+    /// Keep diffIDs, config and image ID; eStargz tables of contents then go to a separate image, DST-esgztoc (zstd:chunked always
+    /// keeps them)
     #[arg(long)]
     keep_diff_id: bool,
-    /// Put the files that FILE lists, one path a line, first in their layers, so that others prefetch them (estargz only; takes
-    /// disk space for uncompressed layers in $TMPDIR or /var/tmp)
+    /// File with paths, one per line, of files to put first in their layers for prefetching (estargz only; needs disk space for
+    /// uncompressed layers in $TMPDIR or /var/tmp)
     #[arg(long, value_name = "FILE", conflicts_with = "keep_diff_id")]
     prioritize: Option<PathBuf>,
-    /// Also rewrite layers that are in the format already
+    /// Rewrite layers that are already in the format
     #[arg(long)]
     force: bool,
-    /// Print what was done as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     registries: Registries,
-    /// The image, for example docker.io/library/alpine:3.20
+    /// Image to convert, for example docker.io/library/alpine:3.20
     #[arg(value_name = "SRC", value_parser = image_name)]
     source: ImageName,
-    /// Where the result goes
+    /// Destination
     #[arg(value_name = "DST", value_parser = destination_name)]
     destination: ImageName,
 }
 
-/// How to talk to the registries of SRC and DST.
+/// Options for the registries of SRC and DST.
 #[derive(Debug, Clone, Args)]
 struct Registries {
     #[command(flatten)]
-    place: RegistryPlace,
-    /// Credentials for SRC; other users can see arguments, so prefer --src-creds-file or --authfile
+    connection: RegistryConnection,
+    /// Credentials for SRC; visible to other users, so prefer --src-creds-file or --authfile
     #[arg(long, value_name = "USER:PASSWORD", value_parser = creds, help_heading = REGISTRY_OPTIONS)]
     src_creds: Option<Creds>,
-    /// Read the credentials for SRC, USER:PASSWORD, from this file; - is standard input, /dev/fd/3 a descriptor
+    /// File with the credentials for SRC as USER:PASSWORD; - for standard input, /dev/fd/3 for a descriptor
     #[arg(long, value_name = "FILE", value_parser = creds_file(), conflicts_with = "src_creds")]
     #[arg(help_heading = REGISTRY_OPTIONS)]
     src_creds_file: Option<Creds>,
-    /// Credentials for DST; other users can see arguments, so prefer --dest-creds-file or --authfile
+    /// Credentials for DST; visible to other users, so prefer --dest-creds-file or --authfile
     #[arg(long, value_name = "USER:PASSWORD", value_parser = creds, help_heading = REGISTRY_OPTIONS)]
     dest_creds: Option<Creds>,
-    /// Read the credentials for DST, USER:PASSWORD, from this file; - is standard input, /dev/fd/3 a descriptor
+    /// File with the credentials for DST as USER:PASSWORD; - for standard input, /dev/fd/3 for a descriptor
     #[arg(long, value_name = "FILE", value_parser = creds_file(), conflicts_with = "dest_creds")]
     #[arg(help_heading = REGISTRY_OPTIONS)]
     dest_creds_file: Option<Creds>,
@@ -106,7 +106,7 @@ struct Registries {
 impl Registries {
     fn access(&self, argument: &Option<Creds>, file: &Option<Creds>) -> Access {
         let creds = argument.as_ref().or(file.as_ref());
-        Access { creds: creds.map(|creds| creds.0.clone()), ..self.place.access() }
+        Access { creds: creds.map(|creds| creds.0.clone()), ..self.connection.access() }
     }
 }
 
@@ -125,7 +125,7 @@ impl Convert {
         self.check_level()?;
         let usage = |message| Failure::new(Exit::Usage, message);
         if self.format == FormatName::ZstdChunked && self.prioritize.is_some() {
-            return Err(usage("--prioritize goes with --format estargz only"));
+            return Err(usage("--prioritize requires --format estargz"));
         }
         Ok(ConvertRequest {
             source_access: self.registries.access(&self.registries.src_creds, &self.registries.src_creds_file),
@@ -184,7 +184,7 @@ fn text(done: &Conversion) -> String {
     fact("image", format!("{} ({})", done.destination, done.format));
     fact(if done.is_index { "index" } else { "manifest" }, done.digest.to_string());
     if let Some(toc) = &done.external_toc {
-        fact("contents", format!("{} {}", toc.tag, toc.digest));
+        fact("toc image", format!("{} {}", toc.tag, toc.digest));
     }
     for image in &done.images {
         let (before, after) = (size::human(image.source_size), size::human(image.size));
@@ -198,12 +198,12 @@ fn text(done: &Conversion) -> String {
 }
 
 fn layers(image: &ConvertedImage, is_one_of_many: bool) -> String {
-    let mut table = Table::new(&[">LAYER", "FROM", "DIGEST", ">BEFORE", ">AFTER", ">RATIO", "HOW"]);
+    let mut table = Table::new(&[">LAYER", "SOURCE", "DIGEST", ">BEFORE", ">AFTER", ">RATIO", "RESULT"]);
     for (number, layer) in image.layers.iter().enumerate() {
         let how = match layer.outcome {
             Outcome::Converted => "converted",
             Outcome::Copied => "copied",
-            Outcome::Reused => "was there",
+            Outcome::Reused => "already present",
         };
         table.row([
             (number + 1).to_string(),
@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ratios_are_rounded_and_never_divide_by_nothing() {
+    fn ratios_are_rounded_and_a_size_of_zero_has_none() {
         assert_eq!([ratio(103, 100), ratio(1, 3), ratio(5, 0)], ["103 %", "33 %", "-"]);
     }
 }

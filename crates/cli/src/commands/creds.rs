@@ -40,7 +40,7 @@ fn read(file: &Path) -> Result<Creds, String> {
         return of(File::open(file).map_err(|error| error.to_string())?);
     }
     match io::stdin() {
-        stdin if stdin.is_terminal() => Err("standard input is a terminal, which would show the password".to_owned()),
+        stdin if stdin.is_terminal() => Err("standard input is a terminal and would echo the password".to_owned()),
         stdin => of(stdin.lock()),
     }
 }
@@ -49,7 +49,7 @@ fn of(input: impl Read) -> Result<Creds, String> {
     let mut text = String::new();
     input.take(FILE_BYTES + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
     if text.len() as u64 > FILE_BYTES {
-        return Err(format!("it has more than {FILE_BYTES} bytes"));
+        return Err(format!("the file has more than {FILE_BYTES} bytes"));
     }
     let line = text.strip_suffix('\n').unwrap_or(&text);
     let line = line.strip_suffix('\r').unwrap_or(line);
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_may_be_empty_or_hold_colons_and_never_prints() {
+    fn a_password_may_be_empty_or_contain_colons_and_is_never_printed() {
         assert_eq!(creds("a:b:c").expect("valid").0, "a:b:c");
         assert!(creds("a:").is_ok());
         assert!(creds("secret").is_err());
@@ -73,13 +73,13 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_one_line_with_or_without_its_end() {
+    fn a_file_has_one_line_with_or_without_a_newline() {
         for text in ["alice:pass word", "alice:pass word\n", "alice:pass word\r\n"] {
             assert_eq!(of(text.as_bytes()).expect(text).0, "alice:pass word");
         }
         for odd in ["", "\n", "alice", "alice:a\nbob:b\n", "alice:\0"] {
             assert!(of(odd.as_bytes()).is_err(), "{odd:?}");
         }
-        assert!(of(io::repeat(b'x')).is_err(), "it is not read without end");
+        assert!(of(io::repeat(b'x')).is_err(), "an endless file is rejected");
     }
 }

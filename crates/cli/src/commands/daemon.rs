@@ -16,45 +16,45 @@ use crate::global::Global;
 
 const EXAMPLES: &str = "\
 Examples:
-  tarpon daemon                                            at /run/tarpon/tarpon.sock
+  tarpon daemon                                            listen on /run/tarpon/tarpon.sock
   tarpon daemon --listen unix:///tmp/tarpon.sock --metrics 9464
-  tarpon daemon --scrub=8MiB                               hashes the store once a week
+  tarpon daemon --scrub=8MiB                               verify the store once a week
   curl --unix-socket /run/tarpon/tarpon.sock http://localhost/v1/mounts
   curl --unix-socket /run/tarpon/tarpon.sock http://localhost/v1/mounts \\
        -d '{\"image\": \"docker.io/library/alpine:3.20\", \"mountpoint\": \"/mnt\"}'
   curl --unix-socket /run/tarpon/tarpon.sock http://localhost/v1/events -N
   curl --unix-socket /run/tarpon/tarpon.sock http://localhost/openapi.json
 
-While it runs, `tarpon mount` and all other subcommands use it. It ends with SIGTERM or
-SIGINT: containers are stopped, everything is unmounted, and mounted again when it, or any
-server of the store, starts the next time. While a mount is in use, all of them stay, and it
-serves them until the last one is unmounted; SIGINT ends it. Where another process
-serves mounts of the store already, it takes the place of that one when that has ended.
-contrib/systemd has units for it.
-Its log goes to standard error; $RUST_LOG says how much of it.";
+All other commands use the daemon while it runs. SIGTERM and SIGINT stop it: containers are
+stopped, everything is unmounted, and mounted again when a server of the store starts the
+next time. While a mount is in use, all mounts stay and are served until the last one is
+unmounted; a second signal stops the daemon at once. If another process already serves mounts
+of the store, the daemon takes over when that process ends.
+contrib/systemd contains unit files.
+The log goes to standard error; $RUST_LOG sets its level.";
 
-/// Serve a store for good, with an HTTP API on a Unix socket
+/// Serve a store permanently, with an HTTP API on a Unix socket
 ///
-/// The server that other subcommands start on demand ends with its last mount. This one stays, and offers the engine to programs:
-/// prepare, mount, unmount, run, prefetch, record, list, statistics, events. GET /openapi.json describes the API. The socket is open
-/// to its owner alone. One that systemd hands over is used instead of --listen.
+/// The server that other commands start on demand ends with its last mount. The daemon keeps running and offers an API to programs:
+/// prepare, mount, unmount, run, prefetch, record, list, statistics, events. GET /openapi.json describes it. Only the owner can access
+/// the socket. A socket from systemd is used instead of --listen.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Daemon {
-    /// Where to listen: unix:///PATH [default: /run/tarpon/tarpon.sock as root, else $XDG_RUNTIME_DIR/tarpon/tarpon.sock]
-    #[arg(long, value_name = "ADDR", env = "TARPON_LISTEN", value_parser = place)]
+    /// Socket to listen on: unix:///PATH [default: /run/tarpon/tarpon.sock as root, else $XDG_RUNTIME_DIR/tarpon/tarpon.sock]
+    #[arg(long, value_name = "ADDR", env = "TARPON_LISTEN", value_parser = socket_path)]
     listen: Option<PathBuf>,
-    /// Tell metrics at http://ADDR/metrics, in the format of Prometheus: PORT (of 127.0.0.1) or IP:PORT
+    /// Serve Prometheus metrics at http://ADDR/metrics: PORT (on 127.0.0.1) or IP:PORT
     #[arg(long, value_name = "ADDR", env = "TARPON_METRICS", value_parser = address)]
     metrics: Option<SocketAddr>,
-    /// The OCI runtime where a request names none [default: crun or runc, whichever works here]
+    /// OCI runtime for requests that name none [default: crun or runc, whichever works]
     #[arg(long, value_name = "PROGRAM", env = "TARPON_RUNTIME")]
     runtime: Option<PathBuf>,
     #[command(flatten)]
     scrub: ScrubChoice,
 }
 
-fn place(text: &str) -> std::result::Result<PathBuf, String> {
+fn socket_path(text: &str) -> std::result::Result<PathBuf, String> {
     let path = text.strip_prefix("unix://").map(PathBuf::from);
     path.filter(|path| path.is_absolute()).ok_or_else(|| "expected unix:///PATH".to_owned())
 }
@@ -77,7 +77,7 @@ impl Daemon {
             let ended = daemon.until_signal().await;
             daemon.stop().await;
             match ended {
-                Ended::Interrupted => Err(Failure::new(Exit::Interrupted, "interrupted; everything is unmounted")),
+                Ended::Interrupted => Err(Failure::new(Exit::Interrupted, "interrupted; all mounts were unmounted")),
                 Ended::Idle | Ended::Terminated => Ok(()),
             }
         })
@@ -89,10 +89,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_an_absolute_path_of_a_unix_socket() {
-        assert_eq!(place("unix:///run/a.sock"), Ok("/run/a.sock".into()));
+    fn a_socket_has_an_absolute_path() {
+        assert_eq!(socket_path("unix:///run/a.sock"), Ok("/run/a.sock".into()));
         for odd in ["/run/a.sock", "unix://a.sock", "tcp://127.0.0.1:80", ""] {
-            assert!(place(odd).is_err(), "{odd}");
+            assert!(socket_path(odd).is_err(), "{odd}");
         }
     }
 }

@@ -33,13 +33,14 @@ Examples:
   tarpon demo --mode fuse
   tarpon demo --json | jq .fetched_bytes";
 
-/// See it work: mount an image from a registry on this machine and run a program from it
+/// Demonstrate a lazy mount on this machine
 ///
-/// Needs no registry, no network and no root. Leaves nothing behind.
+/// Mounts an image from a registry on loopback and runs a program from it. Requires no network and no root, and removes everything at
+/// the end.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Demo {
-    /// How to mount
+    /// Mount mode
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = mode())]
     mode: ModeChoice,
     /// Print the report as JSON
@@ -59,16 +60,16 @@ impl Demo {
             Stop::new().doing(|| "cannot listen for signals")?
         };
         let folder = tempfile::Builder::new().prefix("tarpon-demo-").tempdir();
-        let folder = folder.doing(|| "cannot make a temporary folder")?;
+        let folder = folder.doing(|| "cannot create a temporary directory")?;
         let shown = runtime.block_on(self.show(folder.path(), &mut stop));
-        let removed = folder.close().doing(|| "cannot remove the temporary folder");
+        let removed = folder.close().doing(|| "cannot remove the temporary directory");
         let report = shown?;
         removed?;
         if self.json { output::json(&report) } else { output::text(&report.text()) }
     }
 
     async fn show(&self, folder: &Path, stop: &mut Stop) -> Result<Report> {
-        let contents = image::contents().doing(|| "cannot read the image that this program carries")?;
+        let contents = image::contents().doing(|| "cannot read the embedded image")?;
         let registry = Registry::start(Arc::new(contents)).await.doing(|| "cannot serve a registry on 127.0.0.1")?;
         let options = EngineOptions { store: folder.join("store"), server_command: Vec::new() };
         let engine = Engine::open(options)?;
@@ -136,8 +137,8 @@ async fn run_program(mountpoint: &Path) -> Result<Output> {
     let mut command = tokio::process::Command::new(mountpoint.join(image::PROGRAM));
     let output = command.current_dir(mountpoint).kill_on_drop(true).output().await.doing(doing)?;
     if !output.status.success() {
-        let said = output::escape(output.stderr.trim_ascii());
-        return Err(Failure::new(Exit::Failure, format_args!("{}: {}: {said}", doing(), output.status)));
+        let stderr = output::escape(output.stderr.trim_ascii());
+        return Err(Failure::new(Exit::Failure, format_args!("{}: {}: {stderr}", doing(), output.status)));
     }
     Ok(output)
 }

@@ -23,20 +23,19 @@ Examples:
   tarpon doctor --json | jq .modes
   tarpon doctor --registry registry.example:5000
 
-Everything is tried for real, and undone. Exits with 0 if images can be mounted in some mode, with 7
-if not.";
+Mounts are tried for real, and undone. Exits with 0 if images can be mounted in at least one mode,
+else with 7.";
 
 /// Check what works on this machine
 ///
-/// Tries what mounts need, and looks at what is around: the OCI runtime, Podman's and containerd's configuration, room for the store, and
-/// whether a registry answers.
+/// Checks mounts, the OCI runtime, the configuration of Podman and containerd, free space for the store, and access to a registry.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Doctor {
     /// Print as JSON
     #[arg(long)]
     json: bool,
-    /// Ask this registry whether it answers; none: ask no registry
+    /// Registry to contact, or none
     #[arg(long, value_name = "HOST", default_value = "docker.io")]
     registry: String,
 }
@@ -63,7 +62,7 @@ impl Doctor {
         let scratch = store.run_folder();
         std::fs::create_dir_all(&scratch)
             .doing(|| format!("cannot write to the store {}", store.folder().display()))?;
-        let isolation = session.engine().isolation().doing(|| "cannot describe the store")?;
+        let isolation = session.engine().isolation().doing(|| "cannot read the isolation of the store")?;
         let runtime = runtime()?;
         let capabilities = tarpon_engine::probe(&scratch, runtime.handle().clone());
         let folder = escape(store.folder().as_os_str().as_encoded_bytes());
@@ -95,7 +94,7 @@ fn report(store: String, isolation: Isolation, capabilities: &[Capability], root
         fuse: fuse && (root || works("fusermount3")),
     };
     let checks = capabilities.iter().map(|Capability { name, needed_for, found }| {
-        check(name, needed_for, found.clone(), found.as_ref().err().and_then(|why| mend(name, why, root)))
+        check(name, needed_for, found.clone(), found.as_ref().err().and_then(|why| fix(name, why, root)))
     });
     Report { store, isolation: isolation.name(), modes, checks: checks.collect() }
 }
@@ -107,21 +106,21 @@ fn podman_layers(version: PodmanVersion) -> Check {
 }
 
 /// The command that installs or enables the missing part, if there is one.
-fn mend(name: &str, why: &str, root: bool) -> Option<String> {
+fn fix(name: &str, why: &str, root: bool) -> Option<String> {
     match name {
         "/dev/fuse" if why.contains("Permission denied") => Some("sudo chmod 0666 /dev/fuse".to_owned()),
-        "/dev/fuse" => Some("sudo modprobe fuse; in a container, give it the device: --device /dev/fuse".to_owned()),
+        "/dev/fuse" => Some("sudo modprobe fuse; in a container, add --device /dev/fuse".to_owned()),
         // Without root these checks fail on any kernel.
         "EROFS from a file" if root => Some("modprobe erofs".to_owned()),
         "overlayfs with data-only layers" if root => Some("modprobe overlay".to_owned()),
-        "root" => Some("sudo tarpon …; without it mode fuse is what there is".to_owned()),
+        "root" => Some("sudo tarpon …; other users can use mode fuse only".to_owned()),
         "fusermount3" => Some(distribution::install("fuse3")),
         _ => None,
     }
 }
 
 fn text(report: &Report) -> String {
-    let word = |works| if works { "works" } else { "does not work here" };
+    let word = |works| if works { "works" } else { "does not work" };
     let mut text = format!(
         "mode native  {}\nmode fuse    {}\nstore        {}\nisolation    {}\n\n",
         word(report.modes.native),
@@ -135,10 +134,10 @@ fn text(report: &Report) -> String {
         table.row([mark.to_owned(), check.name.clone(), format!("({})", check.needed_for), check.found.clone()]);
     }
     text.push_str(&table.to_string());
-    let mends = report.checks.iter().filter_map(|check| Some((&check.name, check.mend.as_ref()?)));
-    for (number, (name, mend)) in mends.enumerate() {
-        text.push_str(if number == 0 { "\nTo mend:\n" } else { "" });
-        text.push_str(&format!("  {name}: {mend}\n"));
+    let fixes = report.checks.iter().filter_map(|check| Some((&check.name, check.mend.as_ref()?)));
+    for (number, (name, fix)) in fixes.enumerate() {
+        text.push_str(if number == 0 { "\nTo fix:\n" } else { "" });
+        text.push_str(&format!("  {name}: {fix}\n"));
     }
     text
 }
@@ -157,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mode_works_only_if_all_it_needs_works() {
+    fn a_mode_works_only_if_all_its_parts_work() {
         let modes = |missing, root| {
             let Modes { native, fuse } = report("/s".into(), Isolation::Shared, &capabilities(missing), root).modes;
             (native, fuse)
@@ -171,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_with_what_mends_it() {
+    fn missing_parts_are_listed_with_a_fix() {
         let report = report(
             "/var/lib/tarpon".into(),
             Isolation::Shared,

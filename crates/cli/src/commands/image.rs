@@ -16,12 +16,12 @@ use super::options::path;
 /// The heading of [`RegistryOptions`] in help.
 pub(super) const REGISTRY_OPTIONS: &str = "Registry options";
 
-/// An image and everything that is said about it.
+/// An image and its options.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ImageArgs {
     #[command(flatten)]
     options: ImageOptions,
-    /// The image, for example docker.io/library/alpine:3.20
+    /// Image, for example docker.io/library/alpine:3.20
     #[arg(value_name = "IMAGE", value_parser = image_name)]
     image: ImageName,
 }
@@ -83,13 +83,13 @@ pub(super) fn destination_name(argument: &str) -> Result<ImageName, String> {
         Source::OciLayout { tag, .. } if tag.as_deref().is_some_and(|tag| tag.starts_with('@')) => {}
         Source::Registry(_) | Source::OciLayout { .. } => return Ok(name),
         Source::OciArchive { .. } | Source::DockerArchive { .. } => {
-            return Err("an archive cannot be written to: use a registry or oci:DIR[:TAG]".to_owned());
+            return Err("an archive cannot be a destination: use a registry or oci:DIR[:TAG]".to_owned());
         }
     }
-    Err("it needs a tag: its digest comes from the result".to_owned())
+    Err("a destination must have a tag and no digest".to_owned())
 }
 
-/// Why an argument is no image name.
+/// Why an argument is not an image name.
 #[derive(Debug)]
 pub(crate) enum ImageNameError {
     /// Invalid syntax.
@@ -108,8 +108,8 @@ impl fmt::Display for ImageNameError {
             // The message already contains the argument.
             Self::Syntax(InvalidSource::Reference(error)) => write!(f, "not an image reference: {}", error.why()),
             Self::Syntax(error) => error.fmt(f),
-            Self::Here(error) => write!(f, "cannot tell the current directory: {error}"),
-            Self::Path(path) => write!(f, "{} has a colon in it, or is not UTF-8", path.display()),
+            Self::Here(error) => write!(f, "cannot determine the current directory: {error}"),
+            Self::Path(path) => write!(f, "{} contains a colon or is not UTF-8", path.display()),
         }
     }
 }
@@ -130,17 +130,17 @@ impl From<io::Error> for ImageNameError {
 fn authfile() -> impl TypedValueParser<Value = PathBuf> {
     path().try_map(|file| match access(&file, Mode::READ_OK) {
         Ok(()) => Ok(file),
-        Err(error) => Err(io::Error::new(error.kind(), format!("cannot read it: {error}"))),
+        Err(error) => Err(io::Error::new(error.kind(), format!("cannot read the file: {error}"))),
     })
 }
 
 /// Options that choose among an image's variants and sources.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ImageOptions {
-    /// Choose this platform from an image index, as OS/ARCH[/VARIANT] [default: this machine's]
+    /// Platform to select from an image index, as OS/ARCH[/VARIANT] [default: this machine's]
     #[arg(long, value_name = "PLATFORM")]
     platform: Option<Platform>,
-    /// When to ask the registry what a tag means
+    /// When to resolve the tag in the registry
     #[arg(long, value_name = "WHEN", default_value = "missing")]
     pull: PullWhen,
     #[command(flatten)]
@@ -149,25 +149,28 @@ pub(crate) struct ImageOptions {
     login: Login,
 }
 
-/// Options that say what is believed of images beside what they say themselves, and how to get at them.
+/// Options for the index, the boot pack and the registry of an image.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ImageChoice {
-    /// Which index may stand in for tables of contents that layers do not have: none, registry (whichever the registry lists
-    /// for the image, tarpon's own or SOCI: it is believed), or the DIGEST of one. A SOCI index that the image itself names is
-    /// always used [default: the one that the lock file pins for the image, else none]
+    /// Index for layers without a table of contents: none, registry, or a DIGEST [default: the one pinned by the lock file, else none]
+    ///
+    /// registry: the index that the registry lists for the image, tarpon's own or SOCI; its content is trusted. A SOCI index that the
+    /// image itself names is always used.
     #[arg(long, value_name = "INDEX", env = "TARPON_INDEX")]
     index: Option<IndexChoice>,
-    /// The lock file that pins indexes of images, unless --index says which. One in the current directory must be named: whoever
-    /// wrote a directory must not decide what is believed there [default: $XDG_CONFIG_HOME/tarpon/tarpon.lock, else
-    /// /etc/tarpon/tarpon.lock, if there is one]
+    /// Lock file that pins indexes of images [default: $XDG_CONFIG_HOME/tarpon/tarpon.lock, else /etc/tarpon/tarpon.lock, if it exists]
+    ///
+    /// --index takes precedence. A lock file in the current directory is used only if this option names it: the author of a directory
+    /// must not decide which indexes are trusted.
     #[arg(long, value_name = "FILE", value_parser = path(), env = "TARPON_LOCK")]
     lock_file: Option<PathBuf>,
-    /// Which boot pack of the index to use, by the name of the way in which the image is started; none: do without
-    /// [default: default]
+    /// Profile of the boot pack to use, or none [default: default]
+    ///
+    /// An index has one boot pack for each profile, which is one way to start the image.
     #[arg(long, value_name = "NAME", value_parser = profile_name, env = "TARPON_PROFILE")]
     profile: Option<String>,
     #[command(flatten)]
-    registry: RegistryPlace,
+    registry: RegistryConnection,
 }
 
 fn profile_name(name: &str) -> Result<String, String> {
@@ -223,14 +226,14 @@ impl ImageOptions {
     }
 }
 
-/// When to ask the registry what a tag means.
+/// When to resolve the tag in the registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum PullWhen {
     /// Only if the image is not in the store
     Missing,
-    /// Always; if the registry does not answer, use what is in the store
+    /// Always; if the registry does not respond, use the store
     Newer,
-    /// Always; fail if the registry does not answer
+    /// Always; fail if the registry does not respond
     Always,
     /// Never; fail if the image is not in the store
     Never,
@@ -247,37 +250,37 @@ impl From<PullWhen> for Pull {
     }
 }
 
-/// How to talk to a registry, and who is asking.
+/// Options for the connection to a registry, with credentials.
 #[derive(Debug, Clone, Args)]
 pub(super) struct RegistryOptions {
     #[command(flatten)]
-    place: RegistryPlace,
+    connection: RegistryConnection,
     #[command(flatten)]
     login: Login,
 }
 
 impl RegistryOptions {
     pub(super) fn access(&self) -> Access {
-        self.login.with(self.place.access())
+        self.login.with(self.connection.access())
     }
 }
 
-/// How to talk to registries.
+/// Options for the connection to registries.
 #[derive(Debug, Clone, Args)]
-pub(super) struct RegistryPlace {
+pub(super) struct RegistryConnection {
     /// Credentials file [default: $REGISTRY_AUTH_FILE, then Podman's, then Docker's]
     #[arg(long, value_name = "FILE", help_heading = REGISTRY_OPTIONS, value_parser = authfile())]
     authfile: Option<PathBuf>,
-    /// Check certificates; `false` also allows plain HTTP, which else only loopback addresses may speak [default: true]
+    /// Verify TLS certificates; `false` also allows plain HTTP, which is otherwise limited to loopback addresses [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     #[arg(help_heading = REGISTRY_OPTIONS)]
     tls_verify: Option<bool>,
-    /// Folder with the registries' CA certificates (*.crt) and client certificates (*.cert, *.key)
+    /// Directory with CA certificates (*.crt) and client certificates (*.cert, *.key) for registries
     #[arg(long, value_name = "DIR", help_heading = REGISTRY_OPTIONS, value_parser = path())]
     cert_dir: Option<PathBuf>,
 }
 
-impl RegistryPlace {
+impl RegistryConnection {
     pub(super) fn access(&self) -> Access {
         Access {
             creds: None,
@@ -291,10 +294,10 @@ impl RegistryPlace {
 /// Credentials for one registry.
 #[derive(Debug, Clone, Args)]
 struct Login {
-    /// Credentials for this registry; other users can see arguments, so prefer --creds-file or --authfile
+    /// Credentials for the registry; visible to other users, so prefer --creds-file or --authfile
     #[arg(long, value_name = "USER:PASSWORD", value_parser = creds, help_heading = REGISTRY_OPTIONS)]
     creds: Option<Creds>,
-    /// Read the credentials for this registry, USER:PASSWORD, from this file; - is standard input, /dev/fd/3 a descriptor
+    /// File with the credentials for the registry as USER:PASSWORD; - for standard input, /dev/fd/3 for a descriptor
     #[arg(long, value_name = "FILE", value_parser = creds_file(), conflicts_with = "creds")]
     #[arg(help_heading = REGISTRY_OPTIONS)]
     creds_file: Option<Creds>,
@@ -312,16 +315,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_path_of_a_layout_or_archive_is_absolute_whatever_was_written() {
+    fn the_path_of_a_layout_or_archive_becomes_absolute() {
         let here = std::env::current_dir().expect("somewhere").display().to_string();
-        for (written, meant) in [
+        for (written, expected) in [
             ("oci:app", format!("oci:{here}/app")),
             ("oci:./app:v1", format!("oci:{here}/app:v1")),
             ("oci-archive:/srv/app.tar", "oci-archive:/srv/app.tar".to_owned()),
             ("docker-archive:app.tar:a:v1", format!("docker-archive:{here}/app.tar:docker.io/library/a:v1")),
             ("alpine", "alpine".to_owned()),
         ] {
-            assert_eq!(image_name(written).expect(written).text, meant);
+            assert_eq!(image_name(written).expect(written).text, expected);
         }
     }
 

@@ -16,31 +16,31 @@ use crate::size;
 
 const EXAMPLES: &str = "\
 Examples:
-  tarpon index registry.example/app:v1                      how large the index would be
-  tarpon index --push registry.example/app:v1               leave it in the registry, beside the image
-  tarpon mount --index registry registry.example/app:v1 /mnt    use what the registry lists
-  tarpon mount --index sha256:… registry.example/app:v1 /mnt    use this one and no other
-  tarpon index --push --lock-file tarpon.lock registry.example/app:v1    and pin it in a file for the team
-  tarpon mount --lock-file tarpon.lock registry.example/app:v1 /mnt    use what the file pins for the image
-  tarpon index --verify sha256:… registry.example/app:v1    compare it with the layers themselves
+  tarpon index registry.example/app:v1                      show the size of the index
+  tarpon index --push registry.example/app:v1               publish it next to the image
+  tarpon mount --index registry registry.example/app:v1 /mnt    use the published index
+  tarpon mount --index sha256:… registry.example/app:v1 /mnt    use exactly this index
+  tarpon index --push --lock-file tarpon.lock registry.example/app:v1    also pin it in a lock file
+  tarpon mount --lock-file tarpon.lock registry.example/app:v1 /mnt    use the pinned index
+  tarpon index --verify sha256:… registry.example/app:v1    compare the index with the layers
 
-The image stays as it is: its digest, its signatures and its layers do not change.";
+The image does not change: its digest, signatures and layers stay the same.";
 
-/// Make an image mountable lazily without converting it
+/// Create an index for lazy mounts of an unconverted image
 ///
-/// Reads each layer that has no table of contents (plain gzip or zstd) once and notes what is in it and where. The
-/// result is a small artifact about the image. Whoever finds it fetches it instead of the layers. Without --push or --layout only its size
-/// is shown: the index itself is not kept.
+/// Reads each layer without a table of contents (plain gzip or zstd) once, and records its files and their positions. The result is a
+/// small artifact that refers to the image; clients fetch it instead of the layers. Without --push or --layout only its size is
+/// printed: the index itself is not saved.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES, mut_arg("lock_file", to_pin_in), mut_arg("index", |index| index.hide(true).env(None::<&str>)))]
+#[command(after_help = EXAMPLES, mut_arg("lock_file", as_output), mut_arg("index", |index| index.hide(true).env(None::<&str>)))]
 pub(crate) struct Index {
-    /// Publish the index in the image's own repository, as a referrer of the image
+    /// Publish the index in the image's repository, as a referrer of the image
     #[arg(long, conflicts_with_all = ["layout", "verify"])]
     push: bool,
-    /// Write the index into this OCI layout instead
+    /// Write the index to this OCI layout instead
     #[arg(long, value_name = "DIR", alias = "output", conflicts_with = "verify")]
     layout: Option<PathBuf>,
-    /// Compare the published index with this digest to the layers; exits with 6 if it says what is not so
+    /// Compare the published index with this digest to the layers; exit with 6 if they differ
     #[arg(long, value_name = "DIGEST")]
     verify: Option<Digest>,
     /// Print the result as JSON
@@ -51,10 +51,9 @@ pub(crate) struct Index {
 }
 
 /// Adapts `--lock-file`: the mounting commands read the file, this one writes it.
-fn to_pin_in(lock_file: Arg) -> Arg {
-    let help = "Pin the published index in this lock file, which is made if it is not there: for `--lock-file` of everybody who mounts the \
-        image";
-    lock_file.help(help).alias("lock").env(None::<&str>).requires("push")
+fn as_output(lock_file: Arg) -> Arg {
+    let help = "Lock file in which to pin the published index; created if it does not exist";
+    lock_file.help(help).long_help(None::<&str>).alias("lock").env(None::<&str>).requires("push")
 }
 
 impl Index {
@@ -75,7 +74,7 @@ impl Index {
         }
         if !self.push && self.layout.is_none() && !global.quiet {
             output::note(
-                "the index is not kept: --push publishes it beside the image, --layout DIR writes it into an OCI layout",
+                "the index is not saved: --push publishes it next to the image, --layout DIR writes it to an OCI layout",
             );
         }
         let made = runtime.block_on(session.engine().make_index(&request, &[], &*progress)).doing(doing)?;
@@ -109,17 +108,18 @@ impl Index {
             output::json(checked)?;
         } else if checked.differences.is_empty() && checked.unchecked.is_empty() && !global.quiet {
             let IndexCheck { index_digest, layers, .. } = checked;
-            output::note(&format!("the index {index_digest} is right about {layers} layers"));
+            output::note(&format!("index {index_digest} matches {layers} layers"));
         }
         let image = escape(self.image.text().as_bytes());
         match (&checked.differences[..], &checked.unchecked[..]) {
             ([], []) => Ok(()),
             ([first, ..], _) => {
-                Err(Failure::new(Exit::Refused, format_args!("the index of {image} is not to be used: {first}")))
+                Err(Failure::new(Exit::Refused, format_args!("cannot use the index of {image}: {first}")))
             }
             ([], [first, ..]) => {
-                let line = format_args!("the index of {image} could not be checked wholly: {first}");
-                Err(Failure::new(Exit::Failure, line).hint("give the store more room with --store-size"))
+                let line = format_args!("cannot check the whole index of {image}: {first}");
+                Err(Failure::new(Exit::Failure, line)
+                    .hint("raise the size limit of the store with `tarpon mount --store-size`"))
             }
         }
     }

@@ -14,20 +14,20 @@ use crate::size;
 const EXAMPLES: &str = "\
 Examples:
   tarpon inspect docker.io/library/alpine
-  tarpon inspect --pull always docker.io/library/alpine    what the tag means now
+  tarpon inspect --pull always docker.io/library/alpine    resolve the tag again
   tarpon inspect --json oci-archive:app.tar | jq '.layers[] | select(.lazy | not)'
   tarpon inspect --raw debian:12 | sha256sum          the manifest, byte for byte
   tarpon inspect --config debian:12                   the image's config, byte for byte";
 
-/// Show an image's manifest, config and layers
+/// Show the manifest, config and layers of an image
 ///
-/// Shows what `tarpon mount` would mount: of an image in the store what is there, unless --pull says otherwise; of any other the manifest and the
-/// config are fetched. A layer is lazy when it says that it has a table of contents, so that its
-/// files can be fetched one by one; other layers are streamed once, at the first mount.
+/// Shows what `tarpon mount` would mount. An image in the store is read from there, depending on --pull; of other images, the manifest
+/// and the config are fetched. A layer is lazy if it declares a table of contents, so that its files can be fetched one by one; other
+/// layers are streamed once, at the first mount.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Inspect {
-    /// Print everything as JSON
+    /// Print as JSON
     #[arg(long, conflicts_with_all = ["raw", "config"])]
     json: bool,
     /// Print the manifest, byte for byte
@@ -95,10 +95,10 @@ fn text(found: &Inspection) -> String {
     fact("entrypoint", command_line(run.entrypoint));
     fact("command", command_line(run.cmd));
     fact("user", run.user);
-    fact("folder", run.working_dir);
+    fact("directory", run.working_dir);
     let lazy: u64 = found.layers.iter().filter(|layer| layer.lazy).map(|layer| layer.size).sum();
     fact("size", format!("{} compressed, {} of it lazy", size::human(found.size), size::percent(lazy, found.size)));
-    fact("store", if found.in_store { "mounts without a registry" } else { "not there yet" }.to_owned());
+    fact("store", if found.in_store { "mountable without a registry" } else { "not in the store" }.to_owned());
     format!("{facts}\n{}", layers(found))
 }
 

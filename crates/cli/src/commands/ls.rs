@@ -18,35 +18,35 @@ use crate::output::{self, escape};
 
 const EXAMPLES: &str = "\
 Examples:
-  tarpon ls alpine:3.20                               the root folder
-  tarpon ls -l alpine:3.20:/etc                       a folder, with modes, owners, sizes and times
-  tarpon ls -R localhost:5000/app:v1:/usr/share       everything below a folder
+  tarpon ls alpine:3.20                               the root directory
+  tarpon ls -l alpine:3.20:/etc                       a directory, with modes, owners, sizes and times
+  tarpon ls -R localhost:5000/app:v1:/usr/share       a directory and its subdirectories
   tarpon ls --json oci:/srv/layout:v1:/etc/passwd     a file, as JSON
 
-PATH is absolute: IMAGE ends at the first \":/\" behind its transport, whatever tag or port it has.
-Control characters in names, and bytes that are not UTF-8, are shown as escapes: \\n, \\xff.";
+PATH is absolute: it starts at the first \":/\" after the transport of IMAGE.
+Control characters and bytes that are not UTF-8 are escaped: \\n, \\xff.";
 
 /// List files of an image without mounting it
 ///
-/// No file data is fetched. Layers without a table of contents have to be streamed once, as for a mount.
+/// No file data is fetched. Layers without a table of contents are streamed once, as for a mount.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Ls {
     /// Show type and mode, links, owner, group, size and time
     #[arg(short, long)]
     long: bool,
-    /// List folders below too
+    /// List subdirectories recursively
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// Show names that start with a dot
+    /// Include names that start with a dot
     #[arg(short, long)]
     all: bool,
-    /// Print entries as JSON, whatever their names
+    /// Print all entries as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     image: ImageOptions,
-    /// The image, and an absolute path in it
+    /// Image and absolute path in it
     #[arg(value_name = "IMAGE[:PATH]", value_parser = OsStringValueParser::new().try_map(|argument| image_path::parse(&argument)))]
     target: ImagePath,
 }

@@ -26,63 +26,63 @@ use crate::size;
 const EXAMPLES: &str = "\
 Examples:
   tarpon mount docker.io/library/alpine:3.20 /mnt
-  tarpon mount --rw localhost:5000/app:v1 /mnt          writes go to a temporary layer
-  tarpon mount --rw=/srv/changes debian:12 /mnt         writes are kept in /srv/changes
+  tarpon mount --rw localhost:5000/app:v1 /mnt          writable; changes are discarded at unmount
+  tarpon mount --rw=/srv/changes debian:12 /mnt         writable; changes are kept in /srv/changes
   tarpon mount --mode fuse --platform linux/arm64 registry.example/app@sha256:… ~/app
   tarpon mount oci:/srv/layout:v1 /mnt                  from an OCI layout on disk
-  tarpon mount --metrics 9464 debian:12 /mnt            and curl 127.0.0.1:9464/metrics
-  tarpon mount --trace app.trace localhost:5000/app:v1 /mnt    what `tarpon record -o app.trace` noted is brought first
+  tarpon mount --metrics 9464 debian:12 /mnt            serve metrics at 127.0.0.1:9464/metrics
+  tarpon mount --trace app.trace localhost:5000/app:v1 /mnt    prefetch a recorded trace
 
-The command returns when the mount is usable; a server in the background fetches what is read.
-Its log is STORE/run/server.log; $RUST_LOG says how much it writes (RUST_LOG=debug).";
+The command returns when the mount is usable; a background server fetches data on demand.
+Its log is STORE/run/server.log; $RUST_LOG sets the level (RUST_LOG=debug).";
 
 /// Mount an image
 ///
-/// Mounts IMAGE on the existing directory DIR. File data is fetched when it is read, and each byte is checked against
-/// the image's digest before anybody sees it. What was fetched stays in the store and is not fetched again.
+/// Mounts IMAGE on the existing directory DIR. File data is fetched when it is read, and verified against the image's digest before a
+/// program receives it. Fetched data stays in the store and is not fetched again.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Mount {
-    /// How to mount
+    /// Mount mode
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = mode())]
     mode: ModeChoice,
-    /// Make the mount writable; changes are kept in UPPERDIR, or thrown away at unmount without one
+    /// Make the mount writable; changes are kept in UPPERDIR, or discarded at unmount without one
     #[arg(long, value_name = "UPPERDIR", num_args = 0..=1, require_equals = true)]
     #[expect(clippy::option_option, reason = "clap's way to tell --rw from --rw=UPPERDIR")]
     rw: Option<Option<PathBuf>>,
-    /// Let setuid and setgid bits of the image take effect
+    /// Honour setuid and setgid bits of the image
     #[arg(long)]
     suid: bool,
-    /// Let device nodes of the image work
+    /// Allow access to device nodes of the image
     #[arg(long)]
     dev: bool,
-    /// Serve the mount in this process, until it is unmounted or interrupted
+    /// Serve the mount in the foreground until it is unmounted or interrupted
     #[arg(long)]
     pub(crate) foreground: bool,
-    /// Keep the store below this size from now on [default: 20 GiB or 80 % of the disk, whichever is less]
+    /// Size limit of the store, from now on [default: 20 GiB or 80 % of the disk, whichever is less]
     #[arg(long, value_name = "SIZE", value_parser = store_size)]
     store_size: Option<u64>,
-    /// Bring the rest of the image in the background, and verify all of it: off, idle (one layer at a time, while no reader
-    /// waits), now (several at a time, behind what readers wait for)
+    /// Fetch and verify the rest of the image in the background: off, idle (one layer at a time, while no read waits), now (several at
+    /// a time, with lower priority than reads)
     ///
-    /// Off unless asked for: who mounts lazily does so in order not to fetch everything. It ends with the last mount of the
-    /// image. `tarpon status` shows how far it is, and an alarm if a layer is not what the image's index said.
+    /// Off by default, because a lazy mount exists to avoid fetching everything. Ends with the last mount of the image. `tarpon status`
+    /// shows the progress, and an alarm if a layer does not match the image's index.
     #[arg(long, value_name = "WHEN", env = "TARPON_BACKFILL", default_value = "off", value_parser = backfill())]
     backfill: Backfill,
-    /// Bytes that --backfill may fetch in a second [default: as many as come]
+    /// Maximum rate of --backfill in bytes per second [default: unlimited]
     #[arg(long, value_name = "SIZE", value_parser = rate)]
     backfill_rate: Option<NonZeroU64>,
-    /// Tell metrics at http://ADDR/metrics, in the format of Prometheus: PORT (of 127.0.0.1) or IP:PORT
+    /// Serve Prometheus metrics at http://ADDR/metrics: PORT (on 127.0.0.1) or IP:PORT
     ///
-    /// They are those of the store's server, which tells of all its mounts and keeps the address until its last mount is gone. If it runs
-    /// already, it begins now. If it has another address already, nothing is mounted. Whoever reaches the address reads the
+    /// The server of the store serves the metrics of all its mounts, until its last mount is unmounted. A server that is already running
+    /// starts to serve them now; if it already uses another address, the command fails. Anyone who can reach the address can read the
     /// names of the images.
     #[arg(long, value_name = "ADDR", env = "TARPON_METRICS", value_parser = address)]
     metrics: Option<SocketAddr>,
-    /// Bring what this trace lists first, in its order: a file of `tarpon record -o`
+    /// Prefetch the content listed in this trace of `tarpon record -o`, in its order
     ///
-    /// For images without a boot pack. A trace names contents, so one of another build of the image, or of another format of it, is good for what they
-    /// have in common. At most 256 MiB are brought so, behind what is read.
+    /// For images without a boot pack. A trace refers to content by digest, so a trace of another build or format of the image works for
+    /// the content that both have. At most 256 MiB are prefetched, with lower priority than reads.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Print the mount as JSON
@@ -90,14 +90,14 @@ pub(crate) struct Mount {
     json: bool,
     #[command(flatten)]
     image: ImageArgs,
-    /// An existing directory
+    /// Existing directory
     dir: PathBuf,
 }
 
 impl Mount {
     pub(crate) fn run(self, global: &Global) -> Result {
         let session = Session::open(global)?;
-        self.settle_store_size(global, &session)?;
+        self.set_store_size(global, &session)?;
         let mountpoint = self.mountpoint()?;
         let doing = || format!("cannot mount {} on {}", self.image.text(), self.dir.display());
         session.engine().check_mountpoint(&mountpoint).doing(doing)?;
@@ -112,7 +112,7 @@ impl Mount {
         };
         let prepared = prepared.doing(doing)?;
         drop(progress);
-        let known = prepared.fallbacks.clone();
+        let reported = prepared.fallbacks.clone();
         let trace = trace.map(|trace| session.engine().leave_trace(&trace)).transpose().doing(doing)?;
         let request = MountRequest {
             trace: trace.as_ref().map(|left| left.as_ref().to_owned()),
@@ -136,24 +136,25 @@ impl Mount {
                         return Err(failure);
                     }
                 };
-                self.report(global, &mount, &known)?;
+                self.report(global, &mount, &reported)?;
                 match server.run().await {
-                    Ended::Interrupted => Err(Failure::new(Exit::Interrupted, "interrupted; the image is unmounted")),
+                    Ended::Interrupted => Err(Failure::new(Exit::Interrupted, "interrupted; the image was unmounted")),
                     Ended::Idle | Ended::Terminated => Ok(()),
                 }
             });
         }
         let mount = session.client().mount(request).doing(doing)?;
-        self.report(global, &mount, &known)
+        self.report(global, &mount, &reported)
     }
 
     /// Sets the size limit of the store, for all its users.
-    fn settle_store_size(&self, global: &Global, session: &Session) -> Result {
+    fn set_store_size(&self, global: &Global, session: &Session) -> Result {
         let Some(bytes) = self.store_size else { return Ok(()) };
-        let before = session.engine().store().settle_budget(bytes).doing(|| "cannot settle the size of the store")?;
+        let before =
+            session.engine().store().settle_budget(bytes).doing(|| "cannot set the size limit of the store")?;
         if !global.quiet && before != Some(bytes) {
-            let before = before.map(|before| format!(", no longer {}", size::human(before))).unwrap_or_default();
-            output::note(&format!("the store may hold {} from now on{before}", size::human(bytes)));
+            let before = before.map(|before| format!(" (was {})", size::human(before))).unwrap_or_default();
+            output::note(&format!("size limit of the store set to {}{before}", size::human(bytes)));
         }
         Ok(())
     }
@@ -164,7 +165,7 @@ impl Mount {
         let path = resolve_mountpoint(&self.dir).map_err(|error| {
             let failure = Failure::new(Exit::NotFound, format_args!("{}: {error}", doing()));
             match error.kind() {
-                io::ErrorKind::NotFound => failure.hint(format!("make it: mkdir -p {}", self.dir.display())),
+                io::ErrorKind::NotFound => failure.hint(format!("create it: mkdir -p {}", self.dir.display())),
                 _ => failure,
             }
         })?;
@@ -179,16 +180,16 @@ impl Mount {
             None => Ok(Writable::No),
             Some(None) => Ok(Writable::Temporary),
             Some(Some(upper)) => {
-                let path = resolve_upper(upper).doing(|| format!("cannot keep changes in {}", upper.display()))?;
+                let path = resolve_upper(upper).doing(|| format!("cannot use {} for changes", upper.display()))?;
                 Ok(Writable::Upper(path))
             }
         }
     }
 
-    /// Prints the result; fallbacks in `known` were printed before.
-    fn report(&self, global: &Global, mount: &MountStatus, known: &[String]) -> Result {
+    /// Prints the result; fallbacks in `reported` were printed before.
+    fn report(&self, global: &Global, mount: &MountStatus, reported: &[String]) -> Result {
         if !global.quiet {
-            for fallback in mount.fallbacks.iter().filter(|line| !known.contains(line)) {
+            for fallback in mount.fallbacks.iter().filter(|line| !reported.contains(line)) {
                 output::note(&escape(fallback.as_bytes()));
             }
         }
@@ -202,21 +203,21 @@ impl Mount {
     }
 }
 
-/// Minimum size of a store: a smaller one hardly holds a layer, so everything would be fetched again and again.
-const LEAST_STORE: u64 = 64 << 20;
+/// Minimum size of a store: a smaller one is too small for most layers, so everything would be fetched again and again.
+const MIN_STORE_SIZE: u64 = 64 << 20;
 
 /// Minimum rate of a backfill: at less, an image of 100 MiB takes more than a day.
-const LEAST_RATE: u64 = 1 << 10;
+const MIN_RATE: u64 = 1 << 10;
 
 fn store_size(text: &str) -> std::result::Result<u64, String> {
-    at_least(LEAST_STORE, text)
+    at_least(MIN_STORE_SIZE, text)
 }
 
 fn rate(text: &str) -> std::result::Result<NonZeroU64, String> {
-    NonZeroU64::new(at_least(LEAST_RATE, text)?).ok_or_else(|| "it is nothing".to_owned())
+    NonZeroU64::new(at_least(MIN_RATE, text)?).ok_or_else(|| "expected more than 0".to_owned())
 }
 
-/// Parses a size with a lower limit: a number without a unit means bytes, which is hardly ever intended.
+/// Parses a size with a lower limit: a number without a unit means bytes, which is rarely intended.
 fn at_least(least: u64, text: &str) -> std::result::Result<u64, String> {
     match size::parse(text)? {
         bytes if bytes >= least => Ok(bytes),
@@ -233,7 +234,7 @@ mod tests {
     use super::{rate, store_size};
 
     #[test]
-    fn a_size_without_its_unit_is_not_taken_for_bytes() {
+    fn a_small_number_without_a_unit_is_rejected() {
         for wrong in ["0", "10", "20", "63M"] {
             assert!(store_size(wrong).is_err(), "{wrong}");
         }

@@ -11,12 +11,9 @@ use tarpon_engine::{Backfill, LayerFormat, ModeChoice};
 pub(super) fn mode() -> impl TypedValueParser<Value = ModeChoice> {
     let value = |name: &'static str, help: &'static str| PossibleValue::new(name).help(help);
     PossibleValuesParser::new([
-        value("auto", "native where it works, else fuse"),
-        value(
-            "native",
-            "The kernel serves everything that is local; needs root and Linux 6.12 with EROFS and overlayfs",
-        ),
-        value("fuse", "FUSE serves everything; works wherever FUSE works, without root too"),
+        value("auto", "native if it works, else fuse"),
+        value("native", "The kernel serves all local data; requires root and Linux 6.12 with EROFS and overlayfs"),
+        value("fuse", "FUSE serves all data; works without root"),
     ])
     .try_map(|name| name.parse())
 }
@@ -44,12 +41,12 @@ pub(super) fn path() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().try_map(std::path::absolute)
 }
 
-/// What layers become.
+/// Target format of layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum FormatName {
-    /// gzip with a table of contents; for containerd's stargz snapshotter, and readable by everybody
+    /// gzip with a table of contents, for containerd's stargz snapshotter; readable by all clients
     Estargz,
-    /// zstd with a table of contents; for Podman and CRI-O, and readable by everybody who reads zstd
+    /// zstd with a table of contents, for Podman and CRI-O; readable by all clients with zstd support
     #[value(name = "zstd:chunked", alias = "zstd-chunked")]
     ZstdChunked,
 }
@@ -68,7 +65,7 @@ mod tests {
     use super::address;
 
     #[test]
-    fn metrics_are_for_this_machine_unless_the_address_says_otherwise() {
+    fn an_address_without_a_host_is_loopback() {
         for (text, expected) in [
             ("9464", "127.0.0.1:9464"),
             (":9464", "127.0.0.1:9464"),

@@ -1,4 +1,4 @@
-//! `tarpon podman`: images that Podman sees without pulling them.
+//! `tarpon podman`: images that Podman runs without pulling them.
 
 mod add;
 mod layers;
@@ -13,18 +13,18 @@ use crate::global::Global;
 
 const EXAMPLES: &str = "\
 Examples:
-  tarpon podman setup                                 once: tell Podman where to look
-  tarpon podman add docker.io/library/redis:7         show it an image; nothing is pulled
-  podman run docker.io/library/redis:7                starts at once, and fetches what it reads
+  tarpon podman setup                                 configure Podman, once
+  tarpon podman add docker.io/library/redis:7         add an image; nothing is pulled
+  podman run docker.io/library/redis:7                starts at once and fetches data on demand
   tarpon podman ls
   tarpon podman rm docker.io/library/redis:7
 
-After the machine was started anew, or when the server has died: tarpon recover.";
+After a reboot or a crash of the server, run `tarpon recover`.";
 
-/// Let Podman run images lazily
+/// Run images lazily with Podman
 ///
-/// Images that are added appear in `podman images` under their own names and ids, from an additional image store that tarpon's
-/// server shows Podman. With `layers`, `podman pull` of images in a format for it is lazy. Needs root.
+/// Added images appear in `podman images` under their own names and IDs, in an additional image store that tarpon's server provides.
+/// With `layers`, `podman pull` of images in a suitable format is lazy, too. Requires root.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, subcommand_required = true, arg_required_else_help = true)]
 #[command(disable_help_subcommand = true)]

@@ -13,21 +13,20 @@ use crate::size;
 
 const EXAMPLES: &str = "\
 Examples:
-  tarpon pull docker.io/library/alpine:3.20     everything is here afterwards
-  tarpon mount --pull never alpine:3.20 /mnt    and mounts without the registry
+  tarpon pull docker.io/library/alpine:3.20     fetch the whole image
+  tarpon mount --pull never alpine:3.20 /mnt    mount it without the registry
   tarpon pull --json alpine | jq .fetched_bytes
 
-A pull that was interrupted goes on where it was: files that are in the store are not fetched again, as long as a layer
-is not the only one that they lie in.";
+An interrupted pull continues: layers that are completely in the store are not fetched again.";
 
-/// Fetch an image whole
+/// Fetch a whole image
 ///
-/// Streams each layer that is not in the store as a whole, and verifies it against its digest and its diffID. Images
-/// that were mounted lazily are completed; what an index from elsewhere said about them is checked on the way.
+/// Streams each layer that is not completely in the store, and verifies it against its digest and its diffID. Images that were mounted
+/// lazily are completed, and the claims of external indexes are verified.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Pull {
-    /// Print what came of it as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -65,7 +64,7 @@ impl Pull {
         if !global.quiet {
             let (image, bytes) = (escape(self.image.text().as_bytes()), size::human(fetched.bytes));
             let size = size::human(record.compressed_size());
-            output::note(&format!("pulled {image} ({}): {bytes} fetched of {size}", record.manifest));
+            output::note(&format!("pulled {image} ({}): fetched {bytes} of {size}", record.manifest));
         }
         Ok(())
     }

@@ -19,26 +19,25 @@ Examples:
   tarpon push app:v2 registry.example/team/app:v2
   tarpon push --json app:v2 | jq -r .digest
 
-`tarpon cache ls` lists what was committed and whether it was pushed. What was pushed
-to a registry under its own name goes with `tarpon cache gc`.";
+`tarpon cache ls` lists committed images and whether they were pushed. `tarpon cache gc` removes
+images that were pushed to a registry under their own names.";
 
 /// Push a committed image
 ///
-/// Uploads the new layer, config and manifest. The layers below are not fetched: the registry has them, or takes them over from the
-/// repository of the image below. If it does not, or is another one, they are streamed from there, verified, past the store.
-/// The tag is set last.
+/// Uploads the new layer, config and manifest. The layers of the base are not fetched if the registry has them or can mount them from the
+/// repository of the base; otherwise they are streamed from there, verified, and not stored. The tag is set last.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Push {
-    /// Print what was done as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     registry: RegistryOptions,
-    /// The image, as it was committed
+    /// Committed image
     #[arg(value_name = "IMAGE", value_parser = destination_name)]
     image: ImageName,
-    /// Where it goes: [docker://]NAME[:TAG] or oci:DIR[:TAG] [default: IMAGE]
+    /// Destination: [docker://]NAME[:TAG] or oci:DIR[:TAG] [default: IMAGE]
     #[arg(value_name = "DESTINATION", value_parser = destination_name)]
     destination: Option<ImageName>,
 }
@@ -69,10 +68,10 @@ fn text(pushed: &Pushed) -> String {
     fact("manifest", pushed.digest.to_string());
     fact("uploaded", size::human(pushed.uploaded_bytes));
     fact("downloaded", size::human(pushed.downloaded_bytes));
-    let mut table = Table::new(&[">LAYER", "DIGEST", ">SIZE", "HOW"]);
+    let mut table = Table::new(&[">LAYER", "DIGEST", ">SIZE", "RESULT"]);
     for (number, layer) in pushed.layers.iter().enumerate() {
         let how = match layer.outcome {
-            PushedOutcome::WasThere => "was there",
+            PushedOutcome::WasThere => "already present",
             PushedOutcome::Mounted => "mounted by the registry",
             PushedOutcome::Streamed => "streamed from the base's repository",
             PushedOutcome::Uploaded => "uploaded",

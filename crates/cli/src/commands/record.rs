@@ -1,4 +1,4 @@
-//! `tarpon record`: runs an image and records what its start reads, so that the next start has it at hand.
+//! `tarpon record`: runs an image and records what its start reads, so that the next start can prefetch it.
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ use crate::size;
 const EXAMPLES: &str = "\
 Examples:
   tarpon record -o start.trace python:3.12 -- python3 -c 'import json'
-  tarpon trace plot start.trace -o start.svg          see what was read when
+  tarpon trace plot start.trace -o start.svg          plot the reads over time
 
   tarpon record --push --until-port 8080 registry.example/app:v1
   tarpon mount --index registry registry.example/app:v1 /mnt
@@ -33,58 +33,58 @@ Examples:
   tarpon record --push --trace start.trace registry.example/app:v2
   tarpon record --push --from registry.example/app:v1 registry.example/app:v2
 
-The last two make the packs of a new version without running it.
+The last two create the packs of a new version without running it.
 
-The container has the network of this host, and its output goes to this terminal. When it
-fails, or ends before it is ready, nothing is published and the command fails with 1;
-the message names the container's own exit code.";
+The container uses the network of this host, and its output goes to this terminal. If it fails,
+or ends before it is ready, nothing is published and the command exits with 1; the message
+contains the exit code of the container.";
 
-/// Record what a start of an image touches
+/// Record what the start of an image reads
 ///
-/// Runs the image's own command, or another, on a mount of which every read is noted, until it exits or is ready, and writes
-/// down which files were touched and when. With --push, the touched bytes themselves are published beside the image as a
-/// boot pack, in the order of first touch, together with an index of the image: whoever mounts with that index has
-/// them streamed at once. Packs of other profiles that are published already are kept.
+/// Runs the image's command, or COMMAND, on a mount that records every read, until it exits or is ready, and writes a trace of files and
+/// times. With --push, the recorded bytes are published next to the image as a boot pack, in the order of first access, together with an
+/// index of the image: clients that mount with that index stream them at once. Published packs of other profiles are kept.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Record {
-    /// Write the trace into this file
+    /// Trace file to write
     #[arg(short, long, value_name = "FILE", required_unless_present = "push")]
     output: Option<PathBuf>,
-    /// Publish index and boot pack in the image's own repository, as a referrer of the image
+    /// Publish index and boot pack in the image's repository, as a referrer of the image
     #[arg(long)]
     push: bool,
-    /// Take this trace instead of running anything; of several, each is a profile
+    /// Use this trace instead of running the image; may be repeated, one trace per profile
     #[arg(long, value_name = "FILE", conflicts_with_all = ["output", "until_port", "until_log", "duration", "command", "env"])]
     trace: Vec<PathBuf>,
-    /// Take what the boot packs of this image touch, instead of running anything: all of them, or that of --profile. Of another
-    /// version of the image, files that did not change are the same
+    /// Use the boot packs of this image instead of running the image: all of them, or that of --profile
+    ///
+    /// For a new version of an image: files that did not change are taken over.
     #[arg(long, value_name = "IMAGE", value_parser = image_name, requires = "push", conflicts_with_all = ["trace", "output", "until_port", "until_log", "duration", "command", "env"])]
     from: Option<ImageName>,
-    /// The start is over when this port of this host accepts connections
+    /// Stop recording when this port of this host accepts connections
     #[arg(long, value_name = "PORT", group = "end")]
     until_port: Option<u16>,
-    /// The start is over when a line of output matches
+    /// Stop recording when a line of output matches
     #[arg(long, value_name = "REGEX", group = "end")]
     until_log: Option<Regex>,
-    /// The start is over after so many seconds
+    /// Stop recording after this time
     #[arg(long = "for", value_name = "SECONDS", group = "end")]
     duration: Option<u32>,
-    /// Give up when the start is not over after so many seconds
+    /// Fail if the start takes longer than this
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     timeout: u32,
-    /// Set a variable in the container; may be repeated
+    /// Set an environment variable; may be repeated
     #[arg(short, long, value_name = "NAME=VALUE")]
     env: Vec<String>,
-    /// The OCI runtime [default: crun or runc, whichever works here]
+    /// OCI runtime [default: crun or runc, whichever works]
     #[arg(long, value_name = "PROGRAM", env = "TARPON_RUNTIME")]
     runtime: Option<PathBuf>,
-    /// Print the result as JSON; what the container prints goes to standard error then
+    /// Print the result as JSON; the output of the container then goes to standard error
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     image: ImageArgs,
-    /// What to run instead of the image's command
+    /// Command to run instead of the image's
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
@@ -154,7 +154,7 @@ impl Record {
         tokio::pin!(asked);
         let recorded = match &self.from {
             Some(_) => Vec::new(),
-            None if !self.trace.is_empty() => self.given()?,
+            None if !self.trace.is_empty() => self.read_traces()?,
             None => {
                 let request = self.recording().doing(|| self.doing())?;
                 let recorded = session.engine().record(&request, &mut asked, progress).await.doing(|| self.doing())?;
@@ -211,12 +211,15 @@ impl Record {
         })
     }
 
-    fn given(&self) -> Result<Vec<Recorded>> {
+    fn read_traces(&self) -> Result<Vec<Recorded>> {
         let read = |file: &PathBuf| {
             let doing = || format!("cannot read the trace {}", file.display());
             let size = std::fs::metadata(file).doing(doing)?.len();
             if size > FILE_BYTES as u64 {
-                return Err(Failure::new(Exit::Refused, format_args!("{}: it has {size} bytes", doing())));
+                return Err(Failure::new(
+                    Exit::Refused,
+                    format_args!("{}: the file has {size} bytes, more than {FILE_BYTES}", doing()),
+                ));
             }
             let trace = Trace::read(&std::fs::read(file).doing(doing)?)
                 .map_err(|error| Failure::new(Exit::Refused, format_args!("{}: {error}", doing())))?;
@@ -249,7 +252,7 @@ impl Record {
         }
         if let Some(totals) = totals {
             let (image, touched) = (escape(self.image.text().as_bytes()), size::human(totals.touched));
-            output::note(&format!("a start of {image} touches {touched} in {} files", totals.files));
+            output::note(&format!("the start of {image} reads {touched} in {} files", totals.files));
         }
         index.iter().flat_map(|index| &index.boots).for_each(|pack| output::note(&described(pack)));
         Ok(())
@@ -260,12 +263,12 @@ fn described(pack: &BootPack) -> String {
     let BootPack { profile, size, pieces, fit, .. } = pack;
     let (profile, size) = (escape(profile.as_bytes()), size::human(*size));
     let Some(Fit { files, bytes, kept_files, kept_bytes }) = fit else {
-        return format!("kept the boot pack {profile}: {size}");
+        return format!("kept boot pack {profile}: {size}");
     };
-    let published = format!("published the boot pack {profile}: {size} in {pieces} pieces");
+    let published = format!("published boot pack {profile}: {size} in {pieces} pieces");
     if kept_bytes == bytes {
         return published;
     }
     let (kept, all) = (size::human(*kept_bytes), size::human(*bytes));
-    format!("{published}; this image has {kept_files} of the {files} files that were touched, {kept} of {all}")
+    format!("{published}; this image contains {kept_files} of {files} recorded files, {kept} of {all}")
 }

@@ -16,13 +16,12 @@ Examples:
   tarpon recover
   tarpon recover --json
 
-Programs that had files open in a mount whose server died must be started again, and so must
-containers.";
+Programs that had files open in a mount whose server died must be restarted, and so must containers.";
 
-/// Mount again what a dead server left
+/// Restore mounts after a crash of the server
 ///
-/// Removes mounts whose server died and mounts the same images again, at the same digests. Passwords of --creds are kept
-/// nowhere: a mount that had some asks the credential files from now on. Does nothing while a server runs.
+/// Removes mounts whose server died, and mounts the same images again, at the same digests. Passwords of --creds are not stored: such
+/// mounts use the credentials files from now on. Does nothing while a server runs.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Recover {
@@ -42,23 +41,23 @@ impl Recover {
         }
         for mount in mounts.iter().filter(|mount| mount.credentials_lost && !global.quiet) {
             output::note(&format!(
-                "{} has lost its --creds, which are kept nowhere: from now on credential files are asked",
+                "{}: --creds are not stored; the credentials files are used from now on",
                 escape(mount.mountpoint.as_os_str().as_bytes())
             ));
         }
-        let not_again = mounts.iter().filter_map(|mount| Some((mount, mount.problem.as_deref()?)));
+        let lost = mounts.iter().filter_map(|mount| Some((mount, mount.problem.as_deref()?)));
         // The mount of a running container cannot be restored by any server: this is expected and was reported.
-        let (of_containers, failed): (Vec<_>, Vec<_>) = not_again.partition(|(mount, _)| mount.container.is_some());
+        let (of_containers, failed): (Vec<_>, Vec<_>) = lost.partition(|(mount, _)| mount.container.is_some());
         for name in of_containers.iter().filter_map(|(mount, _)| mount.container.as_deref()) {
             if !global.quiet {
                 output::note(&format!(
-                    "container {name} has lost its source: what is local can be read there, the rest when it was started anew"
+                    "container {name} has lost its server and can read local data only: run a new container"
                 ));
             }
         }
         for (mount, problem) in &failed {
             output::note(&format!(
-                "{} on {} is not mounted again: {}",
+                "cannot mount {} on {} again: {}",
                 escape(mount.image.as_bytes()),
                 escape(mount.mountpoint.as_os_str().as_bytes()),
                 escape(problem.as_bytes())
@@ -67,7 +66,7 @@ impl Recover {
         match failed.len() {
             0 => Ok(()),
             some => Err(Failure::new(Exit::Failure, format_args!("cannot recover {some} of {} mounts", mounts.len()))
-                .hint("`tarpon recover` tries again, `tarpon umount DIR` gives one up")),
+                .hint("`tarpon recover` tries again, `tarpon umount DIR` removes a mount")),
         }
     }
 }

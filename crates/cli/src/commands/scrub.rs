@@ -10,17 +10,16 @@ use crate::output::listing;
 use crate::size;
 
 /// Minimum rate: at less, a store of the default size (20 GiB) takes half of the week in which it is scrubbed once.
-const LEAST_RATE: u64 = 64 << 10;
+const MIN_RATE: u64 = 64 << 10;
 
 /// Whether the store is scrubbed.
 #[derive(Debug, Args)]
 pub(crate) struct ScrubChoice {
-    /// Hash everything that the store holds once a week, RATE bytes in a second at most [without a rate: 16MiB], and mend what is
-    /// damaged
+    /// Verify the whole store once a week, at most RATE bytes per second [without a rate: 16MiB], and repair damage
     ///
-    /// In a thread of the lowest priority for processor and disk, past the page cache. What is damaged is moved out and fetched again,
-    /// as by `tarpon cache verify`, and what is mounted is mended. `tarpon status` shows the last run. A run that the end of the
-    /// server stops is continued by the next one.
+    /// Runs in a thread of the lowest processor and disk priority, without the page cache. Damaged content is moved out and fetched again,
+    /// as by `tarpon cache verify`, and mounts are repaired. `tarpon status` shows the last run. The next server continues an interrupted
+    /// run.
     #[arg(
         long,
         value_name = "RATE",
@@ -35,10 +34,10 @@ pub(crate) struct ScrubChoice {
 
 fn rate(text: &str) -> Result<NonZeroU64, String> {
     let bytes = size::parse(text.strip_suffix("/s").unwrap_or(text))?;
-    let enough = NonZeroU64::new(bytes).filter(|bytes| bytes.get() >= LEAST_RATE);
+    let enough = NonZeroU64::new(bytes).filter(|bytes| bytes.get() >= MIN_RATE);
     enough.ok_or_else(|| {
-        let least = size::human(LEAST_RATE);
-        format!("{} is less than {least} in a second; give a unit, such as 16M", size::human(bytes))
+        let least = size::human(MIN_RATE);
+        format!("{} is less than {least} per second; give a unit, such as 16M", size::human(bytes))
     })
 }
 
@@ -81,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_has_a_unit_and_the_one_that_help_names_is_the_default_of_the_store() {
+    fn a_rate_has_a_unit_and_the_default_is_that_of_the_store() {
         for good in ["16MiB", "16M", "16M/s", "16777216"] {
             assert_eq!(rate(good), Ok(SCRUB_RATE), "{good}");
         }
@@ -89,11 +88,11 @@ mod tests {
             assert!(rate(wrong).is_err(), "{wrong}");
         }
         let error = rate("16").unwrap_err();
-        assert_eq!(error, "16 B is less than 64 KiB in a second; give a unit, such as 16M");
+        assert_eq!(error, "16 B is less than 64 KiB per second; give a unit, such as 16M");
     }
 
     #[test]
-    fn a_scrub_is_shown_in_a_line() {
+    fn a_scrub_is_one_line() {
         let run = ScrubRun { objects: 1500, bytes: 2 << 30, ended: Some(1_767_225_600), ..ScrubRun::default() };
         let off = ScrubStatus { last: Some(run), ..ScrubStatus::default() };
         let last = "last run ended 2026-01-01 00:00 UTC: 1500 objects, 2.0 GiB, none damaged";

@@ -37,7 +37,7 @@ impl Session {
         &self.engine
     }
 
-    /// The command line that keeps a container, without the container's name.
+    /// The command line that supervises a container, without the container's name.
     pub(crate) fn keeper_command(&self) -> Result<Vec<OsString>> {
         own_command(self.engine.store().folder(), "keep")
     }
@@ -54,7 +54,7 @@ fn server_command(store: &Path) -> Result<Vec<OsString>> {
 
 /// A command line of this program, on this store.
 fn own_command(store: &Path, subcommand: &str) -> Result<Vec<OsString>> {
-    let program = std::env::current_exe().doing(|| "cannot find this program's own file")?;
+    let program = std::env::current_exe().doing(|| "cannot determine the path of this program")?;
     Ok(vec![program.into(), "--store".into(), store.into(), subcommand.into()])
 }
 

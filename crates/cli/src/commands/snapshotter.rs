@@ -15,12 +15,12 @@ use crate::global::Global;
 
 const EXAMPLES: &str = "\
 Examples:
-  tarpon snapshotter                      at /run/tarpon/snapshotter.sock, snapshots in STORE/snapshotter
+  tarpon snapshotter                      listen on /run/tarpon/snapshotter.sock
   tarpon snapshotter --address /run/other.sock --root /srv/snapshots
-  tarpon snapshotter --plain unpack       images without tables of contents are containerd's own affair
-  tarpon snapshotter --whole              images are verified when they are pulled
-  crictl pull localhost:5000/app:v1       is lazy
-  ctr images pull --snapshotter tarpon localhost:5000/app:v1    is lazy with containerd 2.x alone
+  tarpon snapshotter --plain unpack       containerd unpacks images without tables of contents
+  tarpon snapshotter --whole              fetch and verify whole images at pull
+  crictl pull localhost:5000/app:v1       pull lazily
+  ctr images pull --snapshotter tarpon localhost:5000/app:v1    pull lazily, containerd 2.x only
 
 Containerd 1.6 and 1.7, in /etc/containerd/config.toml:
   version = 2
@@ -31,51 +31,51 @@ Containerd 1.6 and 1.7, in /etc/containerd/config.toml:
     snapshotter = \"tarpon\"
     disable_snapshot_annotations = false
 
-Containerd 2.x wants more than that, an unpack_config among it: docs/containerd.md has it whole, and a
-unit for systemd. `tarpon doctor` checks what containerd reads.
+Containerd 2.x also needs an unpack_config: docs/containerd.md has the whole configuration and a unit for
+systemd. `tarpon doctor` checks the configuration of containerd.
 
-Containerd tells a snapshotter no credentials: they come from --authfile, or from Podman's and Docker's
-files.";
+Containerd passes no credentials to a snapshotter: they come from --authfile, or from the files of Podman
+and Docker.";
 
-/// Serve images to containerd, as its snapshotter
+/// Serve images to containerd as a snapshotter
 ///
-/// Answers containerd's snapshots service until it is told to stop (SIGTERM). Layers of images that containerd pulls for
-/// Kubernetes are not downloaded but mounted, by the store's server, and what is read comes when it is read. All else is
-/// unpacked by containerd as with its own snapshotter for overlayfs. Needs root, and containerd in the same mount namespace.
-/// What is mounted stays when the snapshotter ends.
+/// Implements the snapshots service of containerd until SIGTERM. Layers of images that containerd pulls for Kubernetes are not downloaded:
+/// the store's server mounts them and fetches data on demand. Containerd unpacks everything else as with its overlayfs snapshotter.
+/// Mounts stay when the snapshotter ends. Requires root, and containerd in the same mount namespace.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Snapshotter {
-    /// The socket to listen at
+    /// Socket to listen on
     #[arg(long, value_name = "SOCKET", default_value = "/run/tarpon/snapshotter.sock", value_parser = path())]
     address: PathBuf,
-    /// Where snapshots are kept; on a disk that can hold upper directories of overlayfs [default: STORE/snapshotter]
+    /// Directory for snapshots, on a disk that supports upper directories of overlayfs [default: STORE/snapshotter]
     #[arg(long, value_name = "DIR", value_parser = path())]
     root: Option<PathBuf>,
-    /// What becomes of an image of which some layer has no table of contents
+    /// Handling of images with a layer without a table of contents
     #[arg(long, value_name = "HOW", default_value = "stream")]
     plain: Plain,
-    /// Bring each image whole when it is pulled, and verify all of its layers before containerd is told that they are there
+    /// Fetch each image completely at pull, and verify all layers before reporting them to containerd
     ///
-    /// Containerd shares layers among images by what their configs say. Else that is believed of layers with a table of contents.
+    /// Containerd shares layers between images by the diffIDs of their configs. Without this option these are trusted for layers with a
+    /// table of contents.
     #[arg(long)]
     whole: bool,
-    /// How to mount images
+    /// Mount mode
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = mode())]
     mode: ModeChoice,
-    /// Bring the rest of each mounted image in the background, and verify all of it: off, idle (while no reader waits), now
+    /// Fetch and verify the rest of each mounted image in the background: off, idle (while no read waits), now
     #[arg(long, value_name = "WHEN", env = "TARPON_BACKFILL", default_value = "off", value_parser = backfill())]
     backfill: Backfill,
     #[command(flatten)]
     choice: ImageChoice,
 }
 
-/// What becomes of an image that cannot be read in parts.
+/// Handling of images that cannot be read by range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Plain {
-    /// It is streamed into the store once, when it is pulled, and mounted; what is evicted comes back in parts
+    /// Stream the image into the store once, at pull, and mount it; evicted data is fetched by range
     Stream,
-    /// Containerd pulls and unpacks it, unless it is in the store
+    /// Let containerd pull and unpack the image, unless it is in the store
     Unpack,
 }
 
@@ -94,7 +94,7 @@ impl Snapshotter {
         let options = Options { root, address: self.address, images };
         let served = runtime()?.block_on(tarpon_snapshotter::serve(session.engine(), options));
         match served.doing(|| "cannot serve containerd")? {
-            Ended::Interrupted => Err(Failure::new(Exit::Interrupted, "interrupted; what is mounted stays mounted")),
+            Ended::Interrupted => Err(Failure::new(Exit::Interrupted, "interrupted; mounts are kept")),
             Ended::Idle | Ended::Terminated => Ok(()),
         }
     }

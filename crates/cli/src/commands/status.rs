@@ -20,27 +20,27 @@ use crate::size;
 const EXAMPLES: &str = "\
 Examples:
   tarpon status                              one line for each mount
-  tarpon status /mnt                         everything about one
+  tarpon status /mnt                         details of one mount
   tarpon status --json | jq '.[].fetched_bytes'
-  tarpon status --json | jq '.[0].scrub.last'     when the store was hashed, and what was damaged
+  tarpon status --json | jq '.[0].scrub.last'     time and result of the last scrub
 
-PREPARED, in JSON prepared_bytes, is what came over the wire when the image was prepared, before
-it was mounted: tables of contents, and layers that were streamed. All mounts of the image have the
-same. FETCHED, in JSON fetched_bytes, is what came for this mount since. Both include tokens and
-retries. The counters in JSON, and which of them are shown of one mount, are the image's, since
-the server loaded it: their bytes_fetched is file data alone. `tarpon why` explains them.
+PREPARED (prepared_bytes in JSON) counts bytes received to prepare the image before it was mounted:
+tables of contents, and streamed layers. It is the same for all mounts of the image. FETCHED
+(fetched_bytes in JSON) counts bytes received for this mount since. Both include tokens and retries.
+All other counters are those of the image since the server loaded it; bytes_fetched is file data
+only. `tarpon why` explains them.
 
-\"source lost\", in JSON alive: false with a container: the server died while that container ran. It
-goes on with what is local; the rest it can read when it was started anew.";
+\"source lost\" (alive: false with a container in JSON) means that the server died while the container
+ran. The container can read local data only: run a new one in its place.";
 
-/// Show what is mounted and what was fetched for it
+/// Show mounts and the data fetched for them
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Status {
     /// Print as JSON
     #[arg(long)]
     json: bool,
-    /// One mount point
+    /// Mount point
     #[arg(value_name = "MOUNT")]
     mount: Option<PathBuf>,
 }
@@ -52,9 +52,9 @@ impl Status {
         match &self.mount {
             None if self.json => output::json(&mounts),
             None => {
-                let scrub = session.engine().scrub_status().doing(|| "cannot ask for the scrub")?;
+                let scrub = session.engine().scrub_status().doing(|| "cannot read the state of the scrub")?;
                 let scrub = scrub.map(|scrub| format!("scrub: {}\n", scrub::shown(&scrub)));
-                let isolation = match session.engine().isolation().doing(|| "cannot describe the store")? {
+                let isolation = match session.engine().isolation().doing(|| "cannot read the isolation of the store")? {
                     Isolation::Shared => "",
                     Isolation::Tenant => "isolation of the store: tenant\n",
                 };
@@ -69,9 +69,9 @@ impl Status {
 }
 
 fn find(mounts: Vec<MountStatus>, dir: &Path) -> Result<MountStatus> {
-    let missing = |why: &str| Failure::new(Exit::NotFound, format_args!("cannot describe {}: {why}", dir.display()));
+    let missing = |why: &str| Failure::new(Exit::NotFound, format_args!("cannot show {}: {why}", dir.display()));
     let path = resolve_mountpoint(dir).map_err(|error| missing(&error.to_string()))?;
-    mounts.into_iter().find(|mount| mount.mountpoint == path).ok_or_else(|| missing("this store has no mount there"))
+    mounts.into_iter().find(|mount| mount.mountpoint == path).ok_or_else(|| missing("not a mount of this store"))
 }
 
 /// One line per mount.
@@ -81,7 +81,7 @@ pub(crate) fn overview(mounts: &[MountStatus]) -> String {
     }
     let mut table =
         Table::new(&["MOUNT", "IMAGE", "DIGEST", "MODE", ">PREPARED", ">FETCHED", ">OF", ">REQUESTS", "STATE"]);
-    // Images in Podman's store of layers are left out; `tarpon podman ls` lists them.
+    // Images in Podman's layer store are left out; `tarpon podman ls` lists them.
     for mount in mounts.iter().filter(|mount| !matches!(mount.layers, Some(LayersPart::Image { .. }))) {
         let is_store = mount.layers.is_some();
         table.row([
@@ -101,13 +101,13 @@ pub(crate) fn overview(mounts: &[MountStatus]) -> String {
 
 fn state(mount: &MountStatus) -> String {
     if mount.alive && mount.backfill.as_ref().is_some_and(|backfill| !backfill.alarms.is_empty()) {
-        return "ALARM: the image is not what its index said".to_owned();
+        return "ALARM: the image does not match its index".to_owned();
     }
     if let (false, Some(name)) = (mount.alive, &mount.container) {
-        return format!("source lost: start container {name} anew");
+        return format!("source lost: replace container {name}");
     }
     if mount.alive && mount.damage.is_some() {
-        return "DAMAGED: end what uses it and mount it again".to_owned();
+        return "DAMAGED: stop the programs that use it and mount it again".to_owned();
     }
     match (mount.alive, mount.failed_reads) {
         (false, _) if mount.problem.is_some() => "not mounted: run `tarpon recover`".to_owned(),
@@ -131,7 +131,7 @@ pub(crate) fn details(mount: &MountStatus) -> String {
         "writable",
         match &mount.writable {
             Writable::No => "no".to_owned(),
-            Writable::Temporary => "yes, changes are thrown away at unmount".to_owned(),
+            Writable::Temporary => "yes, changes are discarded at unmount".to_owned(),
             Writable::Upper(dir) => format!("yes, changes are kept in {}", escape(dir.as_os_str().as_bytes())),
         },
     );
@@ -186,7 +186,7 @@ pub(crate) fn details(mount: &MountStatus) -> String {
         }
     }
     for fallback in &mount.fallbacks {
-        row("fell back", escape(fallback.as_bytes()));
+        row("fallback", escape(fallback.as_bytes()));
     }
     table.to_string()
 }
@@ -269,12 +269,12 @@ mod tests {
     }
 
     #[test]
-    fn the_details_say_what_fell_back_and_how_far_layers_are_verified() {
+    fn the_details_show_fallbacks_and_verification_of_layers() {
         insta::assert_snapshot!(details(&mount()));
     }
 
     #[test]
-    fn failures_are_shown_to_people_too() {
+    fn failures_are_shown() {
         let failing = MountStatus { failed_reads: 3, last_error: Some("401 Unauthorized".into()), ..mount() };
         assert_eq!(state(&failing), "3 reads failed");
         assert!(details(&failing).contains("last failure  401 Unauthorized\n"));
@@ -284,9 +284,9 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_that_may_show_damage_says_so() {
+    fn a_damaged_mount_is_shown_as_such() {
         let damaged = MountStatus { damage: Some("not fetched within 30 s".into()), ..mount() };
-        assert_eq!(state(&damaged), "DAMAGED: end what uses it and mount it again");
+        assert_eq!(state(&damaged), "DAMAGED: stop the programs that use it and mount it again");
         assert!(details(&damaged).contains("damage     not fetched within 30 s\n"), "{}", details(&damaged));
     }
 
@@ -302,13 +302,13 @@ mod tests {
         let served = MountStatus { container: Some("web".into()), ..mount() };
         assert_eq!(state(&served), "ok, with fallbacks");
         let lost = MountStatus { alive: false, problem: Some("it runs without".into()), ..served };
-        assert_eq!(state(&lost), "source lost: start container web anew");
+        assert_eq!(state(&lost), "source lost: replace container web");
         assert!(details(&lost).contains("container  web\n"), "{}", details(&lost));
         assert!(overview(&[lost]).contains("container web"));
     }
 
     #[test]
-    fn what_goes_on_in_the_background_is_shown_and_an_alarm_first_of_all() {
+    fn backfill_is_shown_and_an_alarm_comes_first() {
         let running = BackfillStatus {
             how: Backfill::Idle,
             state: BackfillState::Running,
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_whole_is_not_called_a_part_of_it() {
+    fn fetching_more_than_the_image_has_no_percentage() {
         let whole = |fetched_bytes| fetched(&MountStatus { image_bytes: 1 << 20, fetched_bytes, ..mount() });
         assert_eq!(whole(1 << 20), "1.0 MiB of 1.0 MiB (100 %) in 9 requests");
         assert_eq!(whole(3 << 19), "1.5 MiB, more than the image's 1.0 MiB in 9 requests");

@@ -1,4 +1,4 @@
-//! `tarpon trace`: shows files that record what the start of a container touched.
+//! `tarpon trace`: shows, merges and plots traces of container starts.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -18,13 +18,13 @@ use crate::size;
 
 const EXAMPLES: &str = "\
 Examples:
-  tarpon trace show start.trace                       which files, when, and what was waited for
-  tarpon trace plot start.trace -o start.svg          the same as a picture
+  tarpon trace show start.trace                       files, times and waits
+  tarpon trace plot start.trace -o start.svg          plot the trace as SVG
   tarpon trace merge monday.trace friday.trace -o both.trace
 
-A trace is a file of JSON lines: a header, then what was touched, in the order of first touch.";
+A trace is a file of JSON lines: a header, then the ranges that were read, in order of first access.";
 
-/// Look at traces: what starts of a container touched
+/// Show, merge and plot traces of container starts
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, subcommand_required = true, arg_required_else_help = true)]
 #[command(disable_help_subcommand = true)]
@@ -45,14 +45,14 @@ Examples:
   tarpon trace show start.trace
   tarpon trace show --json start.trace | jq -r '.files[] | select(.stall_micros > 10000) | .path'";
 
-/// Show which files a start touched, in the order of first touch
+/// Show the files that a start read, in order of first access
 #[derive(Debug, Args)]
 #[command(after_help = SHOW_EXAMPLES)]
 struct Show {
     /// Print as JSON
     #[arg(long)]
     json: bool,
-    /// The trace
+    /// Trace file
     file: PathBuf,
 }
 
@@ -61,17 +61,17 @@ Examples:
   tarpon trace merge monday.trace friday.trace -o both.trace
   tarpon trace merge *.trace | tarpon trace show /dev/stdin";
 
-/// Merge traces into one that has everything any of them touched
+/// Merge traces
 ///
-/// Each byte stands at the earliest time at which it was touched; the order of the files does not matter, but that the
-/// header is the first one's. Waiting, and where bytes came from, belong to one start and are left out.
+/// The result contains each byte that one of the traces contains, at the earliest time. The order of the files matters only for the header,
+/// which is that of the first file. Waits and sources of bytes belong to one start and are left out.
 #[derive(Debug, Args)]
 #[command(after_help = MERGE_EXAMPLES)]
 struct Merge {
-    /// Write the trace into this file instead of to standard output
+    /// Output file [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// The traces
+    /// Trace files
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 }
@@ -81,16 +81,16 @@ Examples:
   tarpon trace plot start.trace -o start.svg
   tarpon trace plot start.trace > start.svg";
 
-/// Draw a trace as an SVG
+/// Plot a trace as SVG
 ///
-/// From left to right is time, each row is a file. A mark is where bytes arrived, the bar before it how long the reader waited.
+/// The horizontal axis is time, each row is a file. A mark shows when bytes arrived, the bar before it how long the reader waited.
 #[derive(Debug, Args)]
 #[command(after_help = PLOT_EXAMPLES)]
 struct Plot {
-    /// Write the picture into this file instead of to standard output
+    /// Output file [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// The trace
+    /// Trace file
     file: PathBuf,
 }
 
@@ -240,7 +240,7 @@ fn text(trace: &trace::Trace) -> String {
         fact("ready", format!("after {}", time(ready)));
     }
     if header.truncated {
-        fact("complete", "no: more was touched than a trace holds".to_owned());
+        fact("complete", "no: the trace was truncated".to_owned());
     }
     let mut table = Table::new(&[">TIME", ">SIZE", ">TOUCHED", "FROM", ">STALL", "FILE"]);
     trace.files().iter().for_each(|file| table.row(row(file)));

@@ -18,18 +18,17 @@ Examples:
   tarpon umount --lazy /mnt
   tarpon umount --all
 
-The store that a mount belongs to is found by itself. A mount that is in use stays, unless
---lazy is given: then it leaves the name space at once and goes away when its last user does.
-Plain umount(8) works too.";
+The store of a mount is detected automatically. A mount that is in use stays, unless --lazy is
+given: then it is detached at once, and removed when it is no longer used. umount(8) works, too.";
 
 /// Unmount images
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Umount {
-    /// Unmount everything that this store serves
+    /// Unmount all mounts of the store
     #[arg(short, long, conflicts_with = "dirs")]
     all: bool,
-    /// Unmount also what is in use: its users go on with what they have open
+    /// Detach mounts that are in use; programs keep their open files
     #[arg(short, long)]
     lazy: bool,
     /// Mount points
@@ -42,7 +41,7 @@ impl Umount {
         if self.all {
             let session = Session::open(global)?;
             let mounts = session.engine().mounts().doing(|| "cannot list the mounts")?;
-            // Images in Podman's store of layers go with the store's mount.
+            // Images in Podman's layer store go with the store's mount.
             let mounts = mounts.into_iter().filter(|mount| !matches!(mount.layers, Some(LayersPart::Image { .. })));
             return each(mounts, |mount| self.unmount(&session, global, &mount.mountpoint, &mount.mountpoint));
         }
@@ -60,17 +59,18 @@ impl Umount {
         let client = session.client();
         let asked = if self.lazy { client.unmount(mountpoint) } else { client.unmount_unused(mountpoint) };
         let mut how = asked.doing(doing)?;
-        if how.is_none() && is_known(session, mountpoint).doing(doing)? {
+        if how.is_none() && is_listed(session, mountpoint).doing(doing)? {
             // Its server is dead. The next server cleans up after it and can handle the request.
             how = Some(client.unmount_left(mountpoint).doing(doing)?);
         }
         match how {
-            None => {
-                Err(Failure::new(Exit::NotFound, format_args!("{}: nothing of this store is mounted there", doing()))
-                    .hint("`tarpon status` lists the mounts; a mount of another store needs its --store"))
-            }
+            None => Err(Failure::new(Exit::NotFound, format_args!("{}: not a mount of this store", doing()))
+                .hint("`tarpon status` lists the mounts; for another store, use --store")),
             Some(Unmounted::Lazy) if !global.quiet => {
-                output::note(&format!("{} was in use: it goes away when its last user does", dir.display()));
+                output::note(&format!(
+                    "{} is in use: it was detached, and is removed when it is no longer used",
+                    dir.display()
+                ));
                 Ok(())
             }
             Some(_) => Ok(()),
@@ -85,6 +85,6 @@ fn of_its_store(mountpoint: &Path, global: &Global) -> Global {
     Global { store, isolation: None, ..global.clone() }
 }
 
-fn is_known(session: &Session, mountpoint: &Path) -> tarpon_engine::Result<bool> {
+fn is_listed(session: &Session, mountpoint: &Path) -> tarpon_engine::Result<bool> {
     Ok(session.engine().mounts()?.iter().any(|mount| mount.mountpoint == mountpoint))
 }

@@ -16,26 +16,26 @@ use crate::size;
 
 const EXAMPLES: &str = "\
 Examples:
-  tarpon why /mnt                            what readers waited for, and what to do about it
+  tarpon why /mnt                            causes of waits, and advice
   tarpon why --json /mnt | jq -r '.advice[].text'
 
-The figures are the image's, since the server loaded it. A read waits only for bytes that are not
-here: an image that is here whole has nothing to explain.";
+The figures are those of the image since the server loaded it. Reads wait only for data that is not
+local: for a complete image there is nothing to explain.";
 
-/// Slow reads that are listed; the JSON has all that are kept.
+/// Number of slow reads in the text; the JSON has all of them.
 const LISTED: usize = 10;
 
-/// Explain what the readers of a mounted image waited for
+/// Explain what reads of a mounted image waited for
 ///
-/// Says which reads waited longest, and for what; which bytes were fetched for readers, by boot packs, ahead and in the background, and what of
-/// that nobody read; what failed or was decided otherwise; and what the figures call for.
+/// Shows the slowest reads and what they waited for; the bytes fetched on demand, by boot packs, read-ahead and backfill, and how many of
+/// them were not used; failures and changes of strategy; and advice.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Why {
     /// Print as JSON
     #[arg(long)]
     json: bool,
-    /// The mount point
+    /// Mount point
     #[arg(value_name = "MOUNT")]
     mount: PathBuf,
 }
@@ -57,8 +57,8 @@ fn text(explained: &Explanation) -> String {
         ("", facts(explained)),
         ("Waited for", waits(&explained.waits)),
         ("Slowest reads", slowest(&explained.slowest)),
-        ("Happened", events(explained)),
-        ("What to do", advice(explained)),
+        ("Events", events(explained)),
+        ("Advice", advice(explained)),
     ];
     let mut text = String::new();
     for (title, lines) in sections.iter().filter(|(_, lines)| !lines.is_empty()) {
@@ -85,7 +85,7 @@ fn facts(explained: &Explanation) -> String {
         }
     }
     for fallback in &mount.fallbacks {
-        row("fell back", escape(fallback.as_bytes()));
+        row("fallback", escape(fallback.as_bytes()));
     }
     table.to_string()
 }
@@ -113,7 +113,7 @@ fn slowest(slowest: &[SlowRead]) -> String {
             .path
             .as_ref()
             .map_or_else(|| format!("object {}", output::short_digest(&stall.object)), |path| escape(path.as_bytes()));
-        let failed = if stall.failed { ", in vain" } else { "" };
+        let failed = if stall.failed { ", failed" } else { "" };
         table.row([
             format!("  {}", figures::duration(stall.waited_millis)),
             format!("+{}", figures::duration(stall.at_millis)),
@@ -132,7 +132,7 @@ fn layer(digest: &Digest) -> String {
 fn events(explained: &Explanation) -> String {
     let mut table = Table::new(&[">", ""]);
     if explained.events_dropped > 0 {
-        table.row(["  …".to_owned(), format!("{} earlier events are not kept", explained.events_dropped)]);
+        table.row(["  …".to_owned(), format!("{} earlier events were dropped", explained.events_dropped)]);
     }
     for noted in &explained.events {
         table.row([format!("  +{}", figures::duration(noted.at_millis)), event(noted)]);
@@ -142,16 +142,16 @@ fn events(explained: &Explanation) -> String {
 
 fn event(noted: &Noted) -> String {
     let text = match &noted.event {
-        Event::PackBegan { bytes } => format!("the boot pack began to come, {}", size::human(*bytes)),
-        Event::PackEnded => "the boot pack is here".to_owned(),
-        Event::PackGivenUp { reason } => format!("the boot pack was given up, and layers are read instead: {reason}"),
-        Event::SourceFailed { reason } => format!("the source failed: {reason}"),
-        Event::SourceRests { reason } => format!("the source does not answer, and reads wait for it: {reason}"),
-        Event::SourceAnswers => "the source answers again".to_owned(),
-        Event::Corrupt { reason } => format!("wrong bytes: {reason}"),
-        Event::Refuted { object } => format!("object {object} is not what the index promises"),
-        Event::Distrusted { layer, reason } => format!("layer {layer} is not served any more: {reason}"),
-        Event::StoreRefused { reason } => format!("the store took nothing: {reason}"),
+        Event::PackBegan { bytes } => format!("boot pack started, {}", size::human(*bytes)),
+        Event::PackEnded => "boot pack complete".to_owned(),
+        Event::PackGivenUp { reason } => format!("boot pack abandoned, layers are read instead: {reason}"),
+        Event::SourceFailed { reason } => format!("source failed: {reason}"),
+        Event::SourceRests { reason } => format!("source does not respond, reads wait: {reason}"),
+        Event::SourceAnswers => "source responds again".to_owned(),
+        Event::Corrupt { reason } => format!("corrupt data: {reason}"),
+        Event::Refuted { object } => format!("object {object} does not match the index"),
+        Event::Distrusted { layer, reason } => format!("layer {layer} is no longer served: {reason}"),
+        Event::StoreRefused { reason } => format!("store rejected data: {reason}"),
         Event::Switched { to, reason } => format!("{to}, because {reason}"),
     };
     let times = if noted.times > 1 { format!(" ({} times)", noted.times) } else { String::new() };
@@ -253,14 +253,14 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_explained_and_nothing_from_an_image_reaches_the_terminal() {
+    fn an_explanation_is_complete_and_escaped() {
         let text = text(&explained());
         assert!(!text.contains('\u{1b}'));
         insta::assert_snapshot!(text);
     }
 
     #[test]
-    fn what_did_not_happen_has_no_section() {
+    fn an_empty_section_is_left_out() {
         let quiet = Explanation {
             stalls: 0,
             waits: Vec::new(),
@@ -273,7 +273,7 @@ mod tests {
         };
         let text = text(&quiet);
         assert!(text.contains("no read waited\n"), "{text}");
-        assert!(!text.contains(":\n"), "a section of nothing: {text}");
+        assert!(!text.contains(":\n"), "an empty section: {text}");
     }
 
     #[test]

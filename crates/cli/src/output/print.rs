@@ -31,7 +31,7 @@ pub(crate) fn json(value: &impl Serialize) -> Result {
 /// One JSON document, indented, with a newline.
 pub(crate) fn json_document(value: &impl Serialize) -> Result<Vec<u8>> {
     let mut document = serde_json::to_vec_pretty(value)
-        .map_err(|error| Failure::new(Exit::Failure, format_args!("cannot write the answer as JSON: {error}")))?;
+        .map_err(|error| Failure::new(Exit::Failure, format_args!("cannot write the result as JSON: {error}")))?;
     document.push(b'\n');
     Ok(document)
 }

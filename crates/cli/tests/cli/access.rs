@@ -57,7 +57,7 @@ fn credentials_that_cannot_be_read_are_an_error_before_anything_is_asked() {
         (["--creds-file", "TMP/none"], "No such file or directory"),
         (["--creds-file", "TMP/empty"], "expected USER:PASSWORD"),
         (["--creds-file", "TMP/two"], "expected one line"),
-        (["--authfile", "TMP/none"], "cannot read it: No such file or directory"),
+        (["--authfile", "TMP/none"], "cannot read the file: No such file or directory"),
     ] {
         let output = world.output(&[&["inspect"], &arguments[..], &["HOST/app:v1"]].concat());
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");

@@ -90,7 +90,7 @@ fn completions_exist_for_every_shell() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let script = help(&["completions", shell]);
         assert!(script.contains("umount"), "{shell}");
-        let hidden = ["Serve the mounts", "__serve", "Keep a container"];
+        let hidden = ["Serve the mounts", "__serve", "Supervise a container"];
         assert!(!hidden.iter().any(|word| script.contains(word)), "{shell} completes a hidden subcommand");
     }
 }

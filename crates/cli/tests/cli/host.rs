@@ -100,7 +100,9 @@ fn a_mount_that_is_in_use_stays_unless_it_is_to_go_lazily() {
         assert_eq!(bed.mounts(), std::slice::from_ref(&place));
     }
     let output = bed.output(&["umount", "--lazy", "TMP/mnt"]);
-    assert!(code(&output) == 0 && stderr(&output).contains("it goes away when its last user does"));
+    assert!(
+        code(&output) == 0 && stderr(&output).contains("it was detached, and is removed when it is no longer used")
+    );
     assert!(bed.mounts().is_empty());
     assert_eq!(std::io::read_to_string(&mut user).expect("served to the end"), "hello\n");
 }

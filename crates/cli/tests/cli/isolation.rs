@@ -14,7 +14,7 @@ fn a_store_is_of_one_kind_and_whoever_asks_for_the_other_is_told() {
         let output = world.output(arguments);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && said.contains("\"tenant\"") && said.contains("\"shared\""), "{said}");
-        assert!(said.contains("hint: name another store"), "{said}");
+        assert!(said.contains("hint: choose another store"), "{said}");
     }
     let from_environment = world.command(&["status"]).env("TARPON_ISOLATION", "shared").output().expect("it runs");
     assert!(!from_environment.status.success());

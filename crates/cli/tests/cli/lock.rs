@@ -94,9 +94,9 @@ fn an_index_that_is_kept_nowhere_is_said_to_be() {
     let world = world();
     let said = |arguments: &[&str]| String::from_utf8_lossy(&world.output(arguments).stderr).into_owned();
     let nowhere = said(&["index", "HOST/app:v1"]);
-    assert!(nowhere.contains("the index is not kept: --push publishes it"), "{nowhere}");
+    assert!(nowhere.contains("the index is not saved: --push publishes it"), "{nowhere}");
     for kept in [&["index", "--push", "HOST/app:v1"][..], &["index", "--layout", "TMP/layout", "HOST/app:v1"]] {
-        assert!(!said(kept).contains("not kept"), "{kept:?}");
+        assert!(!said(kept).contains("not saved"), "{kept:?}");
     }
     assert!(world.path("layout/index.json").is_file());
     world.stdout(&["index", "--output", "TMP/old", "HOST/app:v1"]);

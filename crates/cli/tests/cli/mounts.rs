@@ -233,8 +233,8 @@ fn a_killed_server_leaves_no_upper_and_recover_says_what_it_could_not_do() {
     std::fs::write(bed.path("upper"), "no directory").expect("written");
     let output = bed.output(&["recover"]);
     assert_eq!(code(&output), 1);
-    assert!(stderr(&output).contains("/kept is not mounted again: "), "{}", stderr(&output));
-    assert!(stderr(&output).contains("/mnt has lost its --creds"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("/kept again: "), "{}", stderr(&output));
+    assert!(stderr(&output).contains("/mnt: --creds are not stored"), "{}", stderr(&output));
     assert!(bed.stdout(&["status", "TMP/kept"]).contains("not mounted: run `tarpon recover`"));
     assert_eq!(bed.uppers(), 1, "the one that is in use again");
 
@@ -352,10 +352,10 @@ fn the_size_of_the_store_is_remembered() {
         bed.stdout(&["umount", "TMP/mnt"]);
         stderr(&output)
     };
-    assert!(mount("1G").contains("the store may hold 1.0 GiB from now on\n"));
+    assert!(mount("1G").contains("size limit of the store set to 1.0 GiB\n"));
     assert_eq!(budget(), 1_u64 << 30);
-    assert!(!mount("1G").contains("from now on"), "nothing new");
-    assert!(mount("2G").contains("the store may hold 2.0 GiB from now on, no longer 1.0 GiB\n"));
+    assert!(!mount("1G").contains("size limit"), "no change");
+    assert!(mount("2G").contains("size limit of the store set to 2.0 GiB (was 1.0 GiB)\n"));
     assert_eq!(budget(), 2_u64 << 30);
 }
 

@@ -143,7 +143,7 @@ impl Server {
     }
 
     /// Serves, with or without mounts, until SIGTERM or SIGINT. Returns the reason. The server still runs then.
-    pub async fn until_told(&mut self) -> Ended {
+    pub async fn until_signal(&mut self) -> Ended {
         self.signals.stop().await
     }
 

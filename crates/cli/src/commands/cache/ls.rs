@@ -16,11 +16,11 @@ Examples:
   tarpon cache ls --json | jq -r '.[].digest'
   tarpon cache ls --committed --json | jq -r '.[] | select(.pushed == null).image'";
 
-/// List the images that are kept, and those that were committed
+/// List stored images and committed images
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Ls {
-    /// Only images that `tarpon commit` made
+    /// List only images created by `tarpon commit`
     #[arg(long)]
     committed: bool,
     /// Print as JSON
@@ -68,7 +68,7 @@ fn describe(record: &ImageRecord) -> Image<'_> {
 
 fn table(images: &[ImageRecord]) -> String {
     if images.is_empty() {
-        return "no image is kept\n".to_owned();
+        return "no images\n".to_owned();
     }
     let mut table = Table::new(&["IMAGE", "DIGEST", "PLATFORM", ">LAYERS", ">SIZE", "LAST USED"]);
     for image in images {
@@ -86,9 +86,9 @@ fn table(images: &[ImageRecord]) -> String {
 
 fn committed_table(committed: &[Committed]) -> String {
     if committed.is_empty() {
-        return "no image is committed\n".to_owned();
+        return "no committed images\n".to_owned();
     }
-    let mut table = Table::new(&["COMMITTED", "DIGEST", "BASE", ">LAYER", "WHEN", "PUSHED TO"]);
+    let mut table = Table::new(&["COMMITTED", "DIGEST", "BASE", ">LAYER", "CREATED", "PUSHED TO"]);
     for image in committed {
         table.row([
             escape(image.image.as_bytes()),
@@ -96,7 +96,7 @@ fn committed_table(committed: &[Committed]) -> String {
             escape(image.base.as_bytes()),
             size::human(image.layer_size),
             output::listing::time(i64::try_from(image.committed).unwrap_or(i64::MAX)),
-            escape(image.pushed.as_deref().unwrap_or("nowhere yet").as_bytes()),
+            escape(image.pushed.as_deref().unwrap_or("not pushed").as_bytes()),
         ]);
     }
     table.to_string()
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn images_are_listed_one_a_line() {
         insta::assert_snapshot!(table(&[record()]));
-        assert_eq!(table(&[]), "no image is kept\n");
+        assert_eq!(table(&[]), "no images\n");
     }
 
     #[test]

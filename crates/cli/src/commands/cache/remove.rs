@@ -11,8 +11,8 @@ use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
 use crate::{output, size};
 
-/// Remove what no image refers to, committed images that were pushed, and the images used longest ago while the store is over
-/// its size
+/// Remove unreferenced content, committed images that were pushed and, while the store is over its size limit, the least recently
+/// used images
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  tarpon cache gc\n  tarpon cache gc --json")]
 pub(super) struct Gc {
@@ -25,24 +25,24 @@ const RM_EXAMPLES: &str = "\
 Examples:
   tarpon cache rm docker.io/library/alpine:3.20
   tarpon cache rm sha256:4ec3…
-  tarpon cache rm --force app:v2        a committed image that was never pushed";
+  tarpon cache rm --force app:v2        even if it is a committed image that was never pushed";
 
-/// Remove images, and what only they need; and images that were committed under these names
+/// Remove images, including committed ones, and the content that only they need
 #[derive(Debug, Args)]
 #[command(after_help = RM_EXAMPLES)]
 pub(super) struct Rm {
-    /// Also committed images that were never pushed, and are nowhere else
+    /// Also remove committed images that were never pushed and exist nowhere else
     #[arg(short, long)]
     force: bool,
     /// Print as JSON
     #[arg(long)]
     json: bool,
-    /// Image references, or digests of manifests as `tarpon cache ls --json` shows them
+    /// Image references, or manifest digests as listed by `tarpon cache ls --json`
     #[arg(value_name = "IMAGE", required = true)]
     images: Vec<String>,
 }
 
-/// Remove everything that is not mounted, but committed images that were never pushed
+/// Remove everything that is not mounted, except committed images that were never pushed
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  tarpon cache clear\n  tarpon cache clear --json")]
 pub(super) struct Clear {
@@ -61,7 +61,7 @@ struct Report {
 
 impl Gc {
     pub(super) fn run(&self, store: &Store) -> Result {
-        let evicted = store.gc().doing(|| "cannot make room in the store")?;
+        let evicted = store.gc().doing(|| "cannot free space in the store")?;
         show(self.json, evicted, pushed(store)?)
     }
 }
@@ -124,13 +124,17 @@ fn find(store: &Store, name: &str) -> Result<Vec<Digest>> {
 
 fn unknown(name: &str) -> Failure {
     Failure::new(Exit::NotFound, format_args!("cannot remove {name}: the store has no such image"))
-        .hint("`tarpon cache ls` lists the images that it has")
+        .hint("`tarpon cache ls` lists the images in the store")
 }
 
 fn by_reference(store: &Store, source: &Source) -> std::result::Result<Vec<Digest>, tarpon_engine::store::StoreError> {
     let source = source.to_string();
-    let mut found: Vec<Digest> =
-        store.references()?.into_iter().filter(|known| known.source == source).map(|known| known.manifest).collect();
+    let mut found: Vec<Digest> = store
+        .references()?
+        .into_iter()
+        .filter(|reference| reference.source == source)
+        .map(|reference| reference.manifest)
+        .collect();
     found.sort();
     found.dedup();
     Ok(found)

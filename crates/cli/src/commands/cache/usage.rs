@@ -8,7 +8,7 @@ use crate::failure::{Context, Result};
 use crate::output::{self, Table, escape};
 use crate::size;
 
-/// Show how much is kept, and how much may be
+/// Show disk usage and limits of the store
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  tarpon cache usage\n  tarpon cache usage --json | jq .total_bytes")]
 pub(super) struct Usage {
@@ -36,13 +36,13 @@ struct Report {
 
 impl Usage {
     pub(super) fn run(&self, store: &Store) -> Result {
-        let counted = store.usage().doing(|| "cannot count what the store holds")?;
+        let counted = store.usage().doing(|| "cannot measure the store")?;
         let report = report(escape(store.folder().as_os_str().as_encoded_bytes()), &counted);
         if self.json {
             return output::json(&report);
         }
         if let Health::Bypass { reason } = store.health() {
-            output::note(&format!("nothing is kept for now: {reason}"));
+            output::note(&format!("fetched content is not stored at the moment: {reason}"));
         }
         output::text(&table(&report))
     }
@@ -74,12 +74,12 @@ fn table(report: &Report) -> String {
     row("complete objects", Some(report.objects), report.object_bytes);
     row("partial objects", Some(report.partial_objects), report.partial_bytes);
     row("image records", Some(report.images), report.image_bytes);
-    row("set aside", None, report.leftover_bytes);
+    row("leftovers", None, report.leftover_bytes);
     row("total", None, report.total_bytes);
     row("written to mounts", None, report.written_bytes);
     row("committed images", None, report.committed_bytes);
-    row("may hold", None, report.budget_bytes);
-    row("leaves free on the disk", None, report.free_floor_bytes);
+    row("size limit", None, report.budget_bytes);
+    row("reserved free space", None, report.free_floor_bytes);
     format!("store {}\n{table}", report.store)
 }
 

@@ -19,11 +19,11 @@ use crate::size;
 /// Time between two lines of progress.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Check the digest of everything that is kept
+/// Verify the digests of all content of the store
 ///
-/// What is damaged is removed and fetched again when it is read. What is mounted is mended at once: damaged files are fetched again,
-/// also for programs that have them open. Mounts that could not be mended are named, here and by `tarpon status`. The exit code is 8
-/// if anything was damaged.
+/// Damaged content is removed, and fetched again when it is read. Damaged files of mounts are fetched again at once, also for programs
+/// that have them open. Mounts that could not be repaired are listed here and by `tarpon status`. The exit code is 8 if anything was
+/// damaged.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  tarpon cache verify\n  tarpon cache verify --json | jq .corrupt_objects")]
 pub(super) struct Verify {
@@ -54,7 +54,7 @@ struct Unreadable {
 
 impl Verify {
     pub(super) fn run(&self, store: &Store, global: &Global) -> Result {
-        let checked = store.verify(progress(global.quiet)).doing(|| "cannot check the store")?;
+        let checked = store.verify(progress(global.quiet)).doing(|| "cannot verify the store")?;
         let is_damaged = checked.bad_objects() > 0 || !checked.damaged_images.is_empty();
         let mended = if is_damaged { mend(global)? } else { Mended::default() };
         let report = report(checked, mended);
@@ -70,10 +70,10 @@ impl Verify {
         }
         let failure = Failure::new(Exit::Store, format_args!("{damaged} items of the store were damaged"));
         Err(if report.unmended_mounts.is_empty() {
-            failure.hint("they are fetched again when they are used; a disk that damages files will do it again")
+            failure.hint("damaged content is fetched again when it is used; if damage recurs, check the disk")
         } else {
             failure.hint(
-                "mounts that are not mended may show damage: end what uses them, unmount them and mount them again",
+                "mounts that were not repaired may return damaged data: stop the programs that use them, then unmount and mount them again",
             )
         })
     }
@@ -82,7 +82,7 @@ impl Verify {
 /// Makes the server repair mounted images, if one runs.
 fn mend(global: &Global) -> Result<Mended> {
     let session = Session::open(global)?;
-    Ok(session.engine().client().mend().doing(|| "cannot mend what is mounted")?.unwrap_or_default())
+    Ok(session.engine().client().mend().doing(|| "cannot repair the mounts")?.unwrap_or_default())
 }
 
 fn progress(quiet: bool) -> impl FnMut(Progress) {
@@ -90,7 +90,7 @@ fn progress(quiet: bool) -> impl FnMut(Progress) {
     move |progress| {
         if !quiet && last.elapsed() >= INTERVAL {
             last = Instant::now();
-            output::note(&format!("checked {} objects, {}", progress.objects, size::human(progress.bytes)));
+            output::note(&format!("verified {} objects, {}", progress.objects, size::human(progress.bytes)));
         }
     }
 }
@@ -110,17 +110,17 @@ fn report(checked: Checked, mended: Mended) -> Report {
 }
 
 fn text(report: &Report) -> String {
-    let mut text = format!("checked {} objects, {}\n", report.objects, size::human(report.bytes));
+    let mut text = format!("verified {} objects, {}\n", report.objects, size::human(report.bytes));
     text.extend(report.corrupt_objects.iter().map(|object| format!("corrupt object {object}\n")));
     let unreadable = report.unreadable_objects.iter();
     text.extend(unreadable.map(|Unreadable { object, error }| format!("unreadable object {object}: {error}\n")));
     text.extend(report.damaged_images.iter().map(|image| format!("damaged image {image}\n")));
     if report.mended_files > 0 {
-        text.push_str(&format!("mended {} files that are mounted\n", report.mended_files));
+        text.push_str(&format!("repaired {} mounted files\n", report.mended_files));
     }
     text.extend(report.unmended_mounts.iter().map(|mount| {
         let (path, problem) = (escape(mount.mountpoint.as_os_str().as_bytes()), escape(mount.problem.as_bytes()));
-        format!("not mended: mount {path}: {problem}\n")
+        format!("not repaired: mount {path}: {problem}\n")
     }));
     text
 }

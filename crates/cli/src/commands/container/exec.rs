@@ -16,21 +16,21 @@ Examples:
   tarpon exec web cat /etc/hosts
   tarpon exec -it web sh
 
-The exit code is that of the command, or 125, 126 or 127 as with `tarpon run`.";
+The exit code is that of the command, or 125, 126 or 127 as for `tarpon run`.";
 
-/// Run a command in a container that runs
+/// Run a command in a running container
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, override_usage = "tarpon exec [OPTIONS] <NAME> [--] <COMMAND>...")]
 pub(crate) struct Exec {
-    /// Give it this standard input
+    /// Connect standard input
     #[arg(short, long)]
     interactive: bool,
-    /// Give it a terminal
+    /// Allocate a pseudo-terminal
     #[arg(short, long)]
     tty: bool,
     #[command(flatten)]
     process: ProcessArgs,
-    /// The container, of whose name the beginning is enough, and what to run
+    /// Container, by name or unique prefix, and command
     #[arg(value_names = ["NAME", "COMMAND"], required = true, num_args = 2..)]
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<String>,

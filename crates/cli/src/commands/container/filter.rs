@@ -25,10 +25,10 @@ impl FromStr for Filter {
         match key {
             "name" => Ok(Self::Name(value.to_owned())),
             "status" if STATES.contains(&value) => Ok(Self::Status(value.to_owned())),
-            "status" => Err(format!("there is no status {value:?}: expected {}", STATES.join(", "))),
+            "status" => Err(format!("unknown status {value:?}: expected {}", STATES.join(", "))),
             "ancestor" | "image" => Ok(Self::Image(value.to_owned())),
-            "exited" => value.parse().map(Self::Exited).map_err(|_| format!("{value:?} is no exit code")),
-            _ => Err(format!("there is no filter {key:?}: expected name, status, ancestor or exited")),
+            "exited" => value.parse().map(Self::Exited).map_err(|_| format!("{value:?} is not an exit code")),
+            _ => Err(format!("unknown filter {key:?}: expected name, status, ancestor or exited")),
         }
     }
 }
@@ -81,9 +81,9 @@ mod tests {
         assert_eq!("ancestor=app:v1".parse(), Ok(Filter::Image("app:v1".into())));
         for (text, why) in [
             ("web", "KEY=VALUE"),
-            ("label=x", "no filter \"label\""),
-            ("status=dead", "no status \"dead\""),
-            ("exited=many", "no exit code"),
+            ("label=x", "unknown filter \"label\""),
+            ("status=dead", "unknown status \"dead\""),
+            ("exited=many", "not an exit code"),
         ] {
             let error = text.parse::<Filter>().unwrap_err();
             assert!(error.contains(why), "{text}: {error}");
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_may_be_named_briefly() {
+    fn an_image_matches_without_registry_and_tag() {
         let image = "localhost:5000/team/app:v1";
         for name in ["app", "app:v1", "team/app", "localhost:5000/team/app", image] {
             assert!(is_image(image, name), "{name}");

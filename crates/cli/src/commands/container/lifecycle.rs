@@ -18,15 +18,15 @@ Examples:
 
 /// Stop containers
 ///
-/// Sends the signal that the image or --stop-signal names, TERM if neither does, and KILL if that was not enough. What a
-/// container wrote stays until `tarpon rm`, unless it was run with --rm.
+/// Sends the stop signal of --stop-signal or of the image, else TERM, and then KILL if the container does not stop in time. The
+/// container's changes are kept until `tarpon rm`, unless it was run with --rm.
 #[derive(Debug, Args)]
 #[command(after_help = STOP_EXAMPLES)]
 pub(crate) struct Stop {
-    /// Seconds until a container that does not stop is killed; 0 kills it at once
+    /// Seconds to wait before killing a container; 0 kills it at once
     #[arg(short, long, value_name = "SECONDS", default_value_t = 10)]
     time: u32,
-    /// Containers, by their whole names
+    /// Containers, by full name
     #[arg(value_name = "NAME", required = true)]
     names: Vec<ContainerName>,
 }
@@ -34,10 +34,8 @@ pub(crate) struct Stop {
 impl Stop {
     pub(crate) fn run(&self, global: &Global) -> Result {
         let session = Session::open(global)?;
-        let patience = Duration::from_secs(self.time.into());
-        each(&self.names, |name| {
-            session.engine().stop_container(name, patience).doing(|| format!("cannot stop {name}"))
-        })
+        let timeout = Duration::from_secs(self.time.into());
+        each(&self.names, |name| session.engine().stop_container(name, timeout).doing(|| format!("cannot stop {name}")))
     }
 }
 
@@ -46,14 +44,14 @@ Examples:
   tarpon kill web
   tarpon kill -s HUP web        a name or a number, with or without SIG";
 
-/// Send containers a signal
+/// Send a signal to containers
 #[derive(Debug, Args)]
 #[command(after_help = KILL_EXAMPLES)]
 pub(crate) struct Kill {
-    /// Which signal
+    /// Signal to send
     #[arg(short, long, value_name = "SIGNAL", default_value = "KILL", value_parser = tarpon_engine::signal_name)]
     signal: String,
-    /// Containers, by their whole names
+    /// Containers, by full name
     #[arg(value_name = "NAME", required = true)]
     names: Vec<ContainerName>,
 }
@@ -70,16 +68,16 @@ impl Kill {
 const RM_EXAMPLES: &str = "\
 Examples:
   tarpon rm web
-  tarpon rm -f web              kill it first, if it runs";
+  tarpon rm -f web              kill it first if it is running";
 
-/// Remove containers, with everything that they wrote
+/// Remove containers and their changes
 #[derive(Debug, Args)]
 #[command(after_help = RM_EXAMPLES)]
 pub(crate) struct Rm {
-    /// Also those that run, are lost, or have a record that cannot be read
+    /// Also remove containers that are running, lost or have an unreadable record
     #[arg(short, long)]
     force: bool,
-    /// Containers, by their whole names
+    /// Containers, by full name
     #[arg(value_name = "NAME", required = true)]
     names: Vec<ContainerName>,
 }
@@ -95,16 +93,16 @@ impl Rm {
 
 const WAIT_EXAMPLES: &str = "\
 Examples:
-  tarpon wait build                       print its exit code when it has ended
+  tarpon wait build                       print the exit code once it has ended
   test \"$(tarpon wait build)\" = 0
 
-A container that nobody saw end has \"unknown\" instead of a code.";
+Prints \"unknown\" if the exit code of a container was not recorded.";
 
-/// Wait until containers have ended, and print their exit codes
+/// Wait until containers end, and print their exit codes
 #[derive(Debug, Args)]
 #[command(after_help = WAIT_EXAMPLES)]
 pub(crate) struct Wait {
-    /// Containers; the beginnings of their names are enough
+    /// Containers, by name or unique prefix
     #[arg(value_name = "NAME", required = true)]
     names: Vec<ContainerName>,
 }

@@ -13,31 +13,31 @@ use crate::global::Global;
 const EXAMPLES: &str = "\
 Examples:
   tarpon logs web
-  tarpon logs -f web 2>/dev/null        what it writes to standard output, as it comes
-  tarpon logs -t --since 10m web        of the last ten minutes, with times (UTC)
+  tarpon logs -f web 2>/dev/null        follow standard output only
+  tarpon logs -t --since 10m web        last ten minutes, with timestamps (UTC)
   tarpon logs --tail 20 web
 
 The last 8 to 16 MiB of a container's output are kept.";
 
 /// Print the output of a detached container
 ///
-/// What it wrote to standard error goes to standard error.
+/// The standard error of the container is printed to standard error.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Logs {
-    /// Go on until the container ends
+    /// Follow the output until the container ends
     #[arg(short, long)]
     follow: bool,
-    /// Begin with the last so many lines
+    /// Number of lines to show from the end, or all
     #[arg(short = 'n', long, value_name = "LINES", value_parser = lines, allow_negative_numbers = true)]
     tail: Option<Lines>,
-    /// Leave out what is older: how long ago (10m, 1h30m), a date or time in UTC (2026-01-31T23:59:59Z), or seconds since 1970
+    /// Show output since this time: a duration (10m, 1h30m), a date or time in UTC (2026-01-31T23:59:59Z), or seconds since 1970
     #[arg(long, value_name = "TIME", value_parser = |text: &str| LogTime::parse_at(text, SystemTime::now()))]
     since: Option<LogTime>,
-    /// Put the time in front of each line, in UTC
+    /// Show timestamps, in UTC
     #[arg(short, long)]
     timestamps: bool,
-    /// The container; the beginning of its name is enough
+    /// Container, by name or unique prefix
     name: ContainerName,
 }
 
@@ -55,7 +55,7 @@ fn lines(text: &str) -> std::result::Result<Lines, String> {
 impl Logs {
     pub(crate) fn run(&self, global: &Global) -> Result {
         let session = Session::open(global)?;
-        let mut nobody_reads = false;
+        let mut is_closed = false;
         // The piece after one without a newline continues the same line.
         let mut begins = [true; 2];
         let mut print = |line: &LogLine<'_>| {
@@ -67,7 +67,7 @@ impl Logs {
                 Output::Stdout => whole(io::stdout().lock(), &text),
                 Output::Stderr => whole(io::stderr().lock(), &text),
             };
-            nobody_reads = matches!(&written, Err(error) if error.kind() == io::ErrorKind::BrokenPipe);
+            is_closed = matches!(&written, Err(error) if error.kind() == io::ErrorKind::BrokenPipe);
             written
         };
         let follow: Option<&dyn Fn() -> bool> = if self.follow { Some(&|| false) } else { None };
@@ -75,7 +75,7 @@ impl Logs {
         let name = session.engine().container_named(&self.name).doing(doing)?;
         let wish = LogWish { tail: self.tail.and_then(|Lines(lines)| lines), since: self.since.clone() };
         let read = session.engine().container_logs(&name, &wish, follow, &mut print);
-        if nobody_reads {
+        if is_closed {
             // The reader, such as `tarpon logs … | head`, has closed the pipe.
             return Ok(());
         }

@@ -13,14 +13,14 @@ use crate::output::{self, Table, escape};
 
 const EXAMPLES: &str = "\
 Examples:
-  tarpon ps              containers that run
-  tarpon ps -a           all, with those that have ended
+  tarpon ps              running containers
+  tarpon ps -a           all containers
   tarpon rm $(tarpon ps -aq --filter status=exited)
   tarpon ps --format json | jq -r '.[].record.image'
 
-A container whose tarpon was killed is \"lost\": `tarpon stop` or `tarpon rm -f` ends what is left of
-it. One with \"source lost\" goes on with what is local: the server that fetched for it was killed.
-Start it anew.";
+A container is \"lost\" if the process that supervises it was killed: `tarpon stop` or `tarpon rm -f`
+ends its remaining processes. \"source lost\" means that the server of its image was killed: it can read
+local data only. Run a new container in its place.";
 
 /// Maximum width of a command in characters.
 const COMMAND: usize = 40;
@@ -29,19 +29,20 @@ const COMMAND: usize = 40;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Ps {
-    /// Those that have ended too
+    /// Show all containers, including ended ones
     #[arg(short, long)]
     all: bool,
-    /// Print names alone; so does -q
+    /// Print only names, as with -q
     #[arg(long, conflicts_with_all = ["json", "format"])]
     names: bool,
-    /// Print them as JSON
+    /// Print as JSON
     #[arg(long, conflicts_with = "format")]
     json: bool,
-    /// How to print them; instead of a template, json and jq
+    /// Output format; for templates use json and jq
     #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
-    /// Only those of which this is true: name=PART, status=STATUS, ancestor=IMAGE, exited=CODE. Of several, one for each kind
+    /// Show only containers that match: name=PART, status=STATUS, ancestor=IMAGE or exited=CODE; filters with the same key are
+    /// alternatives
     #[arg(short, long, value_name = "KEY=VALUE")]
     filter: Vec<Filter>,
 }
@@ -49,9 +50,9 @@ pub(crate) struct Ps {
 /// How containers are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// A table
+    /// Table
     Table,
-    /// As --json
+    /// Same as --json
     Json,
 }
 

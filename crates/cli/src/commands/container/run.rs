@@ -11,7 +11,7 @@ use tarpon_engine::{
     ProcessLimit, RunError, RunOutcome, RunRequest, Signals, Tmpfs, Ulimit, Volume,
 };
 
-use super::security::{Security, Wanted};
+use super::security::{Security, SecurityChoice};
 use crate::commands::image::{ImageName, ImageOptions, image_name};
 use crate::commands::options::{backfill, mode};
 use crate::commands::session::{Session, runtime};
@@ -30,122 +30,123 @@ Examples:
   tarpon run --rm -v ./src:/src -w /src --init rust:1 make
   tarpon run --rm --read-only --network none --cap-drop ALL -m 256M app:v1 -- check
 
-What follows IMAGE is the command, options and all. The exit code is the container's; 125 if nothing was
-run, 126 if the program cannot be executed, 127 if there is none.
+Everything after IMAGE is the command with its options. The exit code is that of the container; 125 if
+nothing was run, 126 if the program cannot be executed, 127 if it does not exist.
 
-A container has the network of this host, or none. Volumes that the image declares are directories of the
-container's own writable layer: they hold what the image has there, stay writable with --read-only, and
-are removed with the container. Ports that it exposes need no publishing on the host's network.
-For what is not here, use Podman with tarpon's store: see `tarpon podman --help`.
-Needs root, and crun or runc.";
+A container uses the network of this host, or none; exposed ports need no publishing. Volumes that the
+image declares are directories in the container's writable layer: they start with the image's content,
+stay writable with --read-only and are removed with the container.
+For other features use Podman with tarpon's image store: see `tarpon podman --help`.
+Requires root, and crun or runc.";
 
 /// Maximum size in bytes of a file of variables.
 const ENV_FILE_BYTES: u64 = 1 << 20;
 
-/// Run a command in a container of an image
+/// Run a command in a new container
 ///
-/// Mounts the image, lazily as `tarpon mount` does, with a writable layer on top, and starts what the image or the command line
-/// says in a container. Without --rm, the container stays when it ends, with what it wrote, until `tarpon rm`.
+/// Mounts the image lazily, as `tarpon mount` does, with a writable layer on top, and runs COMMAND or the image's command in a
+/// container. Without --rm the ended container and its changes are kept until `tarpon rm`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, override_usage = "tarpon run [OPTIONS] <IMAGE> [--] [COMMAND]...")]
 #[command(disable_help_flag = true)]
 #[command(mut_args(switch))]
 pub(crate) struct Run {
-    /// Give it this standard input
+    /// Connect standard input
     #[arg(short, long)]
     interactive: bool,
-    /// Give it a terminal
+    /// Allocate a pseudo-terminal
     #[arg(short, long)]
     tty: bool,
-    /// Return when it runs; its output is kept for `tarpon logs`
+    /// Run in the background; `tarpon logs` prints the output
     #[arg(short, long)]
     detach: bool,
-    /// Remove it when it ends
+    /// Remove the container when it ends
     #[arg(long)]
     rm: bool,
-    /// What to call it [default: a random name]
+    /// Container name [default: a random name]
     #[arg(long, value_name = "NAME")]
     name: Option<ContainerName>,
     #[command(flatten)]
     process: ProcessArgs,
-    /// Run this instead of the image's entrypoint, without the image's command; a JSON array is several words, "" none
+    /// Program instead of the image's entrypoint and command; a JSON array for several words, "" for none
     #[arg(long, value_name = "PROGRAM", value_parser = entrypoint)]
     entrypoint: Option<Words>,
-    /// Write its name into this new file
+    /// Write the container's name to this new file
     #[arg(long, value_name = "FILE")]
     cidfile: Option<PathBuf>,
-    /// A directory or file of this host: SOURCE:DESTINATION[:ro,nosuid,nodev,noexec], SOURCE with / or . in front. DESTINATION
-    /// alone is a volume as images declare them. z and Z mean nothing here: containers have no SELinux labels
+    /// Bind mount of a directory or file of this host: SOURCE:DESTINATION[:ro,nosuid,nodev,noexec], where SOURCE begins with / or .
+    ///
+    /// DESTINATION alone is an anonymous volume. z and Z have no effect: containers have no SELinux labels.
     #[arg(short, long, value_name = "VOLUME", value_parser = here(Volume::parse_in))]
     volume: Vec<Volume>,
-    /// The same at length: type=bind,source=SOURCE,destination=DESTINATION[,ro], or
+    /// Mount in long form: type=bind,source=SOURCE,destination=DESTINATION[,ro], or
     /// type=tmpfs,destination=DESTINATION[,tmpfs-size=SIZE,tmpfs-mode=MODE]
     #[arg(long, value_name = "MOUNT", value_parser = here(MountOption::parse_in))]
     mount: Vec<MountOption>,
-    /// A directory in memory: DESTINATION[:size=SIZE,mode=MODE,ro,noexec]
+    /// Tmpfs mount: DESTINATION[:size=SIZE,mode=MODE,ro,noexec]
     #[arg(long, value_name = "TMPFS")]
     tmpfs: Vec<Tmpfs>,
-    /// What it is connected to
+    /// Network of the container
     #[arg(long, visible_alias = "net", value_name = "NETWORK", default_value = "host", value_parser = network())]
     network: Network,
-    /// Its own host name [default: this host's with --network host, else a random one]
+    /// Host name [default: this host's with --network host, else a random name]
     #[arg(short = 'h', long, value_name = "NAME")]
     hostname: Option<String>,
-    /// A name that it finds in /etc/hosts
+    /// Additional entry in /etc/hosts
     #[arg(long, value_name = "NAME:ADDRESS")]
     add_host: Vec<HostEntry>,
-    /// Make its root file system read-only, with directories in memory at /tmp, /run and /var/tmp
+    /// Mount the root file system read-only, with tmpfs at /tmp, /run and /var/tmp
     #[arg(long)]
     read_only: bool,
-    /// Grant a capability beside the usual ones, or ALL
+    /// Capability to add to the default set, or ALL
     #[arg(long, value_name = "CAPABILITY", value_delimiter = ',')]
     cap_add: Vec<String>,
-    /// Take one of the usual capabilities away, or ALL
+    /// Capability to drop from the default set, or ALL
     #[arg(long, value_name = "CAPABILITY", value_delimiter = ',')]
     cap_drop: Vec<String>,
-    /// no-new-privileges: setuid programs give it nothing; apparmor=PROFILE: confine it with this profile instead of tarpon's,
-    /// which is used where the host has AppArmor
+    /// Security option: no-new-privileges, or apparmor=PROFILE in place of tarpon's profile
     ///
-    /// seccomp=unconfined and apparmor=unconfined do without; the filter for system calls is there if the runtime can do that.
+    /// no-new-privileges: setuid programs give no privileges. tarpon's AppArmor profile is the default if the host has AppArmor.
+    /// seccomp=unconfined and apparmor=unconfined turn confinement off. System calls are filtered if the runtime supports it.
     #[arg(long, value_name = "OPTION")]
     security_opt: Vec<Security>,
-    /// Memory that it may use, swap included
+    /// Memory limit, including swap
     #[arg(short, long, value_name = "SIZE", value_parser = size::parse)]
     memory: Option<u64>,
-    /// Processors that it may use, such as 1.5
+    /// Number of processors, such as 1.5
     #[arg(long, value_name = "NUMBER")]
     cpus: Option<f64>,
-    /// Processes and threads that it may have; -1: as many as the host [default: 2048, where the host's cgroups can limit it]
+    /// Limit of processes and threads; -1 for none [default: 2048, if the host's cgroups support it]
     #[arg(long, value_name = "NUMBER", value_parser = process_limit, allow_negative_numbers = true)]
     pids_limit: Option<ProcessLimit>,
-    /// A limit for each of its processes, such as nofile=1024:4096 or core=0
+    /// Resource limit of each process, such as nofile=1024:4096 or core=0
     #[arg(long, value_name = "NAME=SOFT[:HARD]")]
     ulimit: Vec<Ulimit>,
-    /// Size of its shared memory, /dev/shm [default: 64 MiB]
+    /// Size of /dev/shm [default: 64 MiB]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     shm_size: Option<u64>,
-    /// Run it below a small init, which passes signals on and reaps processes; needs catatonit or the like on this host
+    /// Run an init process that forwards signals and reaps processes; requires catatonit or similar on this host
     #[arg(long)]
     init: bool,
-    /// The signal with which `tarpon stop` asks it to end [default: the image's, else TERM]
+    /// Signal of `tarpon stop` [default: the image's, else TERM]
     #[arg(long, value_name = "SIGNAL")]
     stop_signal: Option<String>,
-    /// The OCI runtime [default: crun or runc, whichever works here]
+    /// OCI runtime [default: crun or runc, whichever works]
     #[arg(long, value_name = "PROGRAM", env = "TARPON_RUNTIME")]
     runtime: Option<PathBuf>,
-    /// How to mount the image
+    /// Mount mode
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = mode())]
     mode: ModeChoice,
-    /// Bring the rest of the image in the background, as with `tarpon mount`: off, idle, now
+    /// Fetch the rest of the image in the background, as in `tarpon mount`: off, idle, now
     #[arg(long, value_name = "WHEN", env = "TARPON_BACKFILL", default_value = "off", value_parser = backfill())]
     backfill: Backfill,
     #[command(flatten)]
     image: ImageOptions,
-    /// The image, for example docker.io/library/alpine:3.20, and what to run instead of its command
+    /// Image, for example docker.io/library/alpine:3.20, and command to run instead of the image's
     #[arg(value_names = ["IMAGE", "COMMAND"], required = true, num_args = 1..)]
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<String>,
-    // -h is the host name, as with Podman.
+    // -h is the host name, as in Podman.
     /// Print help
     #[arg(long, action = ArgAction::Help)]
     help: Option<bool>,
@@ -170,7 +171,7 @@ const HINT: &str = "--help lists the options";
 /// like an option of tarpon: programs have options of the same names.
 pub(crate) fn subject(subcommand: &str, words: &[String]) -> Result<(String, Vec<String>)> {
     let Some((first, command)) = words.split_first() else {
-        return Err(Failure::new(Exit::Usage, "nothing is named that a command could be run in").hint(HINT));
+        return Err(Failure::new(Exit::Usage, "no image or container is given").hint(HINT));
     };
     if first.starts_with('-') {
         let hint = alternatives::option(subcommand, first).unwrap_or_else(|| HINT.to_owned());
@@ -180,19 +181,19 @@ pub(crate) fn subject(subcommand: &str, words: &[String]) -> Result<(String, Vec
     Ok((first.clone(), command.to_vec()))
 }
 
-/// What a process finds, as `run` and `exec` take it.
+/// Options for the process, shared by `run` and `exec`.
 #[derive(Debug, Args)]
 pub(crate) struct ProcessArgs {
-    /// Set a variable; NAME alone takes it from the environment
+    /// Set an environment variable; NAME alone takes its value from the current environment
     #[arg(short, long, value_name = "NAME[=VALUE]")]
     env: Vec<String>,
-    /// Set the variables of a file: NAME=VALUE or NAME a line, # begins a comment
+    /// File with environment variables, one NAME=VALUE or NAME per line; # starts a comment
     #[arg(long, value_name = "FILE")]
     env_file: Vec<PathBuf>,
-    /// Run as this user of the image: USER[:GROUP], names or numbers
+    /// User of the image: USER[:GROUP], names or numbers
     #[arg(short, long, value_name = "USER")]
     pub(crate) user: Option<String>,
-    /// Start in this directory
+    /// Working directory
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
 }
@@ -241,7 +242,8 @@ impl Run {
                 MountOption::Tmpfs(memory) => tmpfs.push(memory),
             }
         }
-        let Wanted { no_new_privileges, any_system_call, apparmor, unlabelled } = Wanted::of(&self.security_opt);
+        let SecurityChoice { no_new_privileges, any_system_call, apparmor, unlabelled } =
+            SecurityChoice::of(&self.security_opt);
         let pids = self.pids_limit.unwrap_or_default();
         let options = ContainerOptions {
             entrypoint: self.entrypoint.clone().map(|words| words.0),
@@ -286,20 +288,20 @@ impl Run {
 impl ProcessArgs {
     /// The variables from the files and then the options, as `NAME=VALUE`.
     pub(crate) fn variables(&self) -> Result<Vec<String>> {
-        let mut said = Vec::new();
+        let mut variables = Vec::new();
         for file in &self.env_file {
             let doing = || format!("cannot read the variables in {}", file.display());
             let mut text = String::new();
             let opened = std::fs::File::open(file).doing(doing)?;
             opened.take(ENV_FILE_BYTES + 1).read_to_string(&mut text).doing(doing)?;
             if text.len() as u64 > ENV_FILE_BYTES {
-                let cause = format!("it has more than {ENV_FILE_BYTES} bytes");
+                let cause = format!("the file has more than {ENV_FILE_BYTES} bytes");
                 return Err(Failure::new(Exit::Usage, format_args!("{}: {cause}", doing())));
             }
-            said.extend(of_file(&text).map(str::to_owned));
+            variables.extend(of_file(&text).map(str::to_owned));
         }
-        said.extend(self.env.iter().cloned());
-        said.into_iter().filter_map(|variable| with_value(variable, |name| std::env::var(name).ok())).collect()
+        variables.extend(self.env.iter().cloned());
+        variables.into_iter().filter_map(|variable| with_value(variable, |name| std::env::var(name).ok())).collect()
     }
 }
 
@@ -324,8 +326,11 @@ fn with_value(variable: String, here: impl Fn(&str) -> Option<String>) -> Option
 pub(crate) fn check_terminal(is_wanted: bool, doing: impl Fn() -> String) -> Result {
     let is_there = std::io::stdin().is_terminal() || std::io::stdout().is_terminal() || std::io::stderr().is_terminal();
     if is_wanted && !is_there {
-        return Err(Failure::new(Exit::NotRun, format_args!("{}: -t needs a terminal, and there is none", doing()))
-            .hint("leave -t out"));
+        return Err(Failure::new(
+            Exit::NotRun,
+            format_args!("{}: -t requires a terminal, but none is available", doing()),
+        )
+        .hint("omit -t"));
     }
     Ok(())
 }
@@ -354,10 +359,8 @@ pub(crate) fn not_run(mut failure: Failure) -> Failure {
 
 fn network() -> impl TypedValueParser<Value = Network> {
     let value = |name: &'static str, help: &'static str| PossibleValue::new(name).help(help);
-    let values = [
-        value("host", "The network of this host, as it is; there are no bridges and no published ports"),
-        value("none", "Nothing but itself"),
-    ];
+    let values =
+        [value("host", "The network of this host, without bridges or published ports"), value("none", "No network")];
     PossibleValuesParser::new(values).map(|name| if name == "none" { Network::None } else { Network::Host })
 }
 
@@ -366,7 +369,8 @@ fn here<T: Clone + Send + Sync + 'static>(
     parse: impl Fn(&str, &Path) -> std::result::Result<T, String> + Clone + Send + Sync + 'static,
 ) -> impl TypedValueParser<Value = T> {
     clap::builder::StringValueParser::new().try_map(move |text| {
-        let base = std::env::current_dir().map_err(|error| format!("the current directory is not known: {error}"))?;
+        let base =
+            std::env::current_dir().map_err(|error| format!("cannot determine the current directory: {error}"))?;
         parse(&text, &base)
     })
 }
@@ -380,7 +384,7 @@ fn process_limit(text: &str) -> std::result::Result<ProcessLimit, String> {
 
 fn entrypoint(text: &str) -> std::result::Result<Words, String> {
     if text.starts_with('[') {
-        return serde_json::from_str(text).map(Words).map_err(|error| format!("not a JSON array of words: {error}"));
+        return serde_json::from_str(text).map(Words).map_err(|error| format!("not a JSON array of strings: {error}"));
     }
     Ok(Words(Some(text.to_owned()).filter(|text| !text.is_empty()).into_iter().collect()))
 }
@@ -394,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_the_image_is_the_command() {
+    fn the_words_after_the_image_are_the_command() {
         let split = |words: &[&str]| {
             let owned: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
             subject("run", &owned).map_err(|failure| failure.exit)
@@ -416,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_variables_has_one_a_line() {
+    fn a_file_of_variables_has_one_per_line() {
         let text = "# comment\n\nA=1\n  B=two words \n#C=3\nD\r\n";
         assert_eq!(of_file(text).collect::<Vec<_>>(), ["A=1", "B=two words ", "D"]);
     }

@@ -25,40 +25,40 @@ impl FromStr for Security {
             ("no-new-privileges", None | Some("true")) => Ok(Self::NoNewPrivileges(true)),
             ("no-new-privileges", Some("false")) => Ok(Self::NoNewPrivileges(false)),
             ("seccomp", Some("unconfined")) => Ok(Self::AnySystemCall),
-            ("seccomp", _) => Err("there is one filter for system calls, and profiles are not read".to_owned()),
+            ("seccomp", _) => Err("seccomp profiles are not supported; the built-in filter is used".to_owned()),
             ("apparmor", Some("unconfined")) => Ok(Self::AppArmor(AppArmor::Unconfined)),
             ("apparmor", Some(profile)) if !profile.is_empty() => {
                 Ok(Self::AppArmor(AppArmor::Profile(profile.to_owned())))
             }
             ("apparmor", _) => Err("expected apparmor=PROFILE".to_owned()),
             ("label", Some("disable")) => Ok(Self::NoLabel),
-            ("label", _) => Err("containers have no SELinux labels here: use Podman with tarpon's store".to_owned()),
-            _ => Err("expected no-new-privileges or apparmor=PROFILE; more is in --help".to_owned()),
+            ("label", _) => Err("SELinux labels are not supported: use Podman with tarpon's image store".to_owned()),
+            _ => Err("expected no-new-privileges or apparmor=PROFILE; see --help".to_owned()),
         }
     }
 }
 
 /// The combination of all values; the last value of each kind counts.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct SecurityChoice {
     pub(crate) no_new_privileges: bool,
     pub(crate) any_system_call: bool,
     pub(crate) apparmor: AppArmor,
     pub(crate) unlabelled: bool,
 }
 
-impl Wanted {
+impl SecurityChoice {
     pub(crate) fn of(all: &[Security]) -> Self {
-        let mut wanted = Self::default();
+        let mut choice = Self::default();
         for one in all {
             match one {
-                Security::NoNewPrivileges(is_on) => wanted.no_new_privileges = *is_on,
-                Security::AnySystemCall => wanted.any_system_call = true,
-                Security::AppArmor(profile) => wanted.apparmor = profile.clone(),
-                Security::NoLabel => wanted.unlabelled = true,
+                Security::NoNewPrivileges(is_on) => choice.no_new_privileges = *is_on,
+                Security::AnySystemCall => choice.any_system_call = true,
+                Security::AppArmor(profile) => choice.apparmor = profile.clone(),
+                Security::NoLabel => choice.unlabelled = true,
             }
         }
-        wanted
+        choice
     }
 }
 
@@ -70,19 +70,19 @@ mod tests {
     fn options_are_those_of_podman() {
         let all = ["no-new-privileges", "seccomp=unconfined", "apparmor=mine", "label=disable"];
         let all: Vec<Security> = all.iter().map(|text| text.parse().unwrap()).collect();
-        let expected = Wanted {
+        let expected = SecurityChoice {
             no_new_privileges: true,
             any_system_call: true,
             apparmor: AppArmor::Profile("mine".to_owned()),
             unlabelled: true,
         };
-        assert_eq!(Wanted::of(&all), expected);
-        assert_eq!(Wanted::of(&["no-new-privileges:false".parse().unwrap()]), Wanted::default());
-        assert_eq!(Wanted::of(&[]), Wanted::default());
+        assert_eq!(SecurityChoice::of(&all), expected);
+        assert_eq!(SecurityChoice::of(&["no-new-privileges:false".parse().unwrap()]), SecurityChoice::default());
+        assert_eq!(SecurityChoice::of(&[]), SecurityChoice::default());
     }
 
     #[test]
-    fn no_message_says_how_to_be_less_safe() {
+    fn no_message_names_a_weaker_setting() {
         for odd in
             ["seccomp=/profile.json", "seccomp", "label=type:x", "no-new-privilege", "apparmor", "seccomp=unconfine"]
         {

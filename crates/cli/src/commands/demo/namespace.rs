@@ -22,8 +22,8 @@ fn is_in_path(program: &str) -> bool {
 /// Replaces this process by the same command in new namespaces. Returns only if that fails.
 pub(super) fn run_again() -> Result {
     let failed = |error| {
-        Failure::new(Exit::CannotMount, format_args!("cannot mount as this user: starting unshare(1): {error}"))
-            .hint("install fuse3, or run the demo as root; `tarpon doctor` says what is missing")
+        Failure::new(Exit::CannotMount, format_args!("cannot mount as this user: start unshare(1): {error}"))
+            .hint("install fuse3, or run the demo as root; `tarpon doctor` shows what is missing")
     };
     let program = std::env::current_exe().map_err(failed)?;
     let error = Command::new("unshare")

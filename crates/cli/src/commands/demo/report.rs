@@ -53,9 +53,9 @@ impl Report {
              {fallbacks}\n\
              $ {program_name}\n\
              {program}\n\
-             read        {read} of {files} files, the program included\n\
-             fetched     {bytes} of {size} ({share}) in {requests} requests, manifest and tables of contents included\n\
-             cleaned up  mount, store and registry are gone\n",
+             read        {read} of {files} files, including the program\n\
+             fetched     {bytes} of {size} ({share}) in {requests} requests, including manifest and tables of contents\n\
+             cleaned up  removed mount, store and registry\n",
             image = self.image,
             size = size::human(self.image_bytes),
             files = self.files,

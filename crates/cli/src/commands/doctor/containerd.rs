@@ -24,8 +24,8 @@ pub(super) fn check(config: &str, listens: impl Fn(&Path) -> bool) -> Result<Str
     let is_of_cri = cri.and_then(|cri| cri.get("snapshotter")).and_then(Item::as_str) == Some(NAME);
     let Some(plugin) = at(config.as_item(), &["proxy_plugins", NAME]) else {
         return match is_of_cri {
-            true => Err("it names the snapshotter tarpon and has no proxy_plugins.tarpon".to_owned()),
-            false => Ok("it does not use tarpon".to_owned()),
+            true => Err("the snapshotter is tarpon, but there is no proxy_plugins.tarpon".to_owned()),
+            false => Ok("tarpon is not configured".to_owned()),
         };
     };
     let text = |name: &str| plugin.get(name).and_then(Item::as_str).unwrap_or_default();
@@ -46,12 +46,12 @@ pub(super) fn check(config: &str, listens: impl Fn(&Path) -> bool) -> Result<Str
     if !listens(Path::new(address)) {
         return Err(format!("no snapshotter listens at {address:?}: start tarpon snapshotter"));
     }
-    let whom = if is_of_cri {
-        "it uses tarpon for the images of Kubernetes, too"
+    let scope = if is_of_cri {
+        "tarpon is configured, also for Kubernetes"
     } else {
-        "it uses tarpon, but not for Kubernetes"
+        "tarpon is configured, but not for Kubernetes"
     };
-    Ok(whom.to_owned())
+    Ok(scope.to_owned())
 }
 
 /// Containerd 2 unpacks in its transfer service, which accepts only snapshotters that are listed there with their platforms.
@@ -102,12 +102,9 @@ mod tests {
     }
 
     #[test]
-    fn the_documented_configurations_are_right() {
+    fn the_documented_configurations_are_accepted() {
         for version in [2, 3] {
-            assert_eq!(
-                checked(&documented(version)).as_deref(),
-                Ok("it uses tarpon for the images of Kubernetes, too")
-            );
+            assert_eq!(checked(&documented(version)).as_deref(), Ok("tarpon is configured, also for Kubernetes"));
         }
         let unpacked = documented(3);
         for snapshotter in ["tarpon", "overlayfs"] {
@@ -116,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_make_pulls_fail_or_not_be_lazy_is_named() {
+    fn configurations_with_failing_or_eager_pulls_are_rejected() {
         let (old, new) = (documented(2), documented(3));
         for (config, problem) in [
             (
@@ -133,7 +130,7 @@ mod tests {
             let found = checked(&config).expect_err(problem);
             assert!(found.contains(problem), "{found}");
         }
-        assert!(check(&new, |_| false).expect_err("nobody").contains("/run/tarpon/snapshotter.sock"));
-        assert_eq!(checked("version = 3\n").as_deref(), Ok("it does not use tarpon"));
+        assert!(check(&new, |_| false).expect_err("no listener").contains("/run/tarpon/snapshotter.sock"));
+        assert_eq!(checked("version = 3\n").as_deref(), Ok("tarpon is not configured"));
     }
 }

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_is_that_of_the_distribution() {
+    fn the_command_depends_on_the_distribution() {
         let table = [
             ("ID=debian\n", "sudo apt-get install fuse3"),
             ("NAME=x\nID=linuxmint\nID_LIKE=\"ubuntu debian\"\n", "sudo apt-get install fuse3"),

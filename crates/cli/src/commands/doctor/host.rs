@@ -14,20 +14,20 @@ use super::{containerd, distribution};
 use crate::commands::image::image_name;
 use crate::size;
 
-/// How long a program or a registry may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Minimum free space in bytes: less hardly holds one image.
-const LEAST_ROOM: u64 = 1 << 30;
+/// Maximum time for a program or a registry to respond.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Minimum free space in bytes: less is too small for most images.
+const MIN_FREE_SPACE: u64 = 1 << 30;
 /// An image that no registry has: the reply "not found" or "denied" proves that the registry works.
 const NO_IMAGE: &str = "tarpon/doctor:none";
 
 /// Runs these checks; programs that are not installed are skipped.
 pub(super) async fn checks(engine: &Engine, podman_conf: &Path, registry: Option<&str>) -> Vec<Check> {
-    let mut checks = vec![runtime(), room(engine)];
+    let mut checks = vec![runtime(), free_space(engine)];
     checks.extend(podman(engine, podman_conf));
     checks.extend(containerd().await);
     if let Some(host) = registry {
-        checks.push(answers(engine, host).await);
+        checks.push(registry_access(engine, host).await);
     }
     checks
 }
@@ -37,19 +37,19 @@ fn runtime() -> Check {
     check("OCI runtime", "tarpon run, tarpon record", found, Some(distribution::install("crun")))
 }
 
-fn room(engine: &Engine) -> Check {
+fn free_space(engine: &Engine) -> Check {
     let folder = engine.store().folder();
     let found = match rustix::fs::statvfs(folder) {
         Ok(disk) => {
             let free = disk.f_bavail.saturating_mul(disk.f_frsize);
-            let said = format!("{} free at {}", size::human(free), folder.display());
-            if free >= LEAST_ROOM { Ok(said) } else { Err(said) }
+            let text = format!("{} free at {}", size::human(free), folder.display());
+            if free >= MIN_FREE_SPACE { Ok(text) } else { Err(text) }
         }
         Err(error) => Err(format!("{}: {error}", folder.display())),
     };
     check(
         "room for the store",
-        "what is fetched",
+        "fetched content",
         found,
         Some("tarpon cache gc, or --store DIR on a larger disk".to_owned()),
     )
@@ -57,14 +57,14 @@ fn room(engine: &Engine) -> Check {
 
 fn podman(engine: &Engine, conf: &Path) -> Option<Check> {
     let version = PodmanVersion::installed()?;
-    let said = match engine.podman_reads(conf) {
+    let text = match engine.podman_reads(conf) {
         true => format!("Podman {version}, {} names the store", conf.display()),
         false => format!("Podman {version}, {} does not name the store (tarpon podman setup)", conf.display()),
     };
     let folder = engine.store().podman_folder();
     let found = match engine.podman_reads(conf) && !folder.is_dir() {
-        true => Err(format!("{} names {}, which is not there: Podman fails", conf.display(), folder.display())),
-        false => Ok(said),
+        true => Err(format!("{} names {}, which does not exist: Podman fails", conf.display(), folder.display())),
+        false => Ok(text),
     };
     Some(check("Podman's image store", "tarpon podman add", found, Some("tarpon podman setup".to_owned())))
 }
@@ -72,19 +72,19 @@ fn podman(engine: &Engine, conf: &Path) -> Option<Check> {
 async fn containerd() -> Option<Check> {
     let [program, arguments @ ..] = containerd::DUMP;
     let dump = Command::new(program).args(arguments).kill_on_drop(true).output();
-    let found = match timeout(PATIENCE, dump).await {
+    let found = match timeout(TIMEOUT, dump).await {
         Ok(Err(_not_installed)) => return None,
         Ok(Ok(output)) if output.status.success() => {
             containerd::check(&String::from_utf8_lossy(&output.stdout), |socket| UnixStream::connect(socket).is_ok())
         }
         Ok(Ok(output)) => Err(String::from_utf8_lossy(output.stderr.trim_ascii()).into_owned()),
-        Err(_late) => Err(format!("{} gave no answer within {} s", containerd::DUMP.join(" "), PATIENCE.as_secs())),
+        Err(_late) => Err(format!("{} did not respond within {} s", containerd::DUMP.join(" "), TIMEOUT.as_secs())),
     };
     Some(check("containerd", "tarpon snapshotter", found, Some("the configuration in docs/containerd.md".to_owned())))
 }
 
 /// Whether the registry can be reached and trusted; an error about the image that it does not have counts as success.
-async fn answers(engine: &Engine, host: &str) -> Check {
+async fn registry_access(engine: &Engine, host: &str) -> Check {
     let found = match image_name(&format!("{host}/{NO_IMAGE}")) {
         Err(error) => Err(error.to_string()),
         Ok(name) => {
@@ -93,17 +93,18 @@ async fn answers(engine: &Engine, host: &str) -> Check {
                 access: Access { authfiles: auth_files(), ..Access::default() },
                 ..ImageRequest::new(&name.text, name.source, Platform::host())
             };
-            match timeout(PATIENCE, engine.inspect(&request)).await {
-                Ok(Ok(_)) => Ok(format!("{host} answers")),
+            match timeout(TIMEOUT, engine.inspect(&request)).await {
+                Ok(Ok(_)) => Ok(format!("{host} responds")),
                 Ok(Err(error)) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Denied) => {
-                    Ok(format!("{host} answers"))
+                    Ok(format!("{host} responds"))
                 }
                 Ok(Err(error)) => Err(format!("{host}: {}", error.cause())),
-                Err(_late) => Err(format!("{host} gave no answer within {} s", PATIENCE.as_secs())),
+                Err(_late) => Err(format!("{host} did not respond within {} s", TIMEOUT.as_secs())),
             }
         }
     };
-    let proxies = "$HTTPS_PROXY names a proxy; --registry HOST asks another registry, --registry none asks none";
+    let proxies =
+        "$HTTPS_PROXY sets a proxy; --registry HOST contacts another registry, --registry none skips this check";
     check("registry access", "images that are not local", found, Some(proxies.to_owned()))
 }
 

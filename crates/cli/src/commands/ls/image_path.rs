@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_path_starts_at_the_first_colon_slash_behind_the_transport() {
+    fn the_path_starts_at_the_first_colon_slash_after_the_transport() {
         let table = [
             ("alpine", "alpine", "/"),
             ("alpine:3.20", "alpine:3.20", "/"),
@@ -83,14 +83,14 @@ mod tests {
     }
 
     #[test]
-    fn a_path_may_hold_any_bytes_and_an_image_may_not() {
+    fn a_path_may_contain_any_bytes_but_an_image_must_be_utf_8() {
         let parsed = parse(OsStr::from_bytes(b"alpine:/\xff")).expect("the path is free");
         assert_eq!(parsed.path, b"/\xff");
         assert!(parse(OsStr::from_bytes(b"alp\xffine:/etc")).is_err());
     }
 
     #[test]
-    fn what_names_no_image_is_refused() {
+    fn invalid_image_names_are_rejected() {
         for argument in ["", ":/etc", "docker://", "oci:", "UPPER:/etc", "dir:/srv/x", "img:bad tag:/etc"] {
             assert!(parse(OsStr::new(argument)).is_err(), "{argument:?}");
         }

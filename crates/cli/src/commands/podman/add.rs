@@ -14,28 +14,28 @@ use crate::output::{self, escape};
 const EXAMPLES: &str = "\
 Examples:
   tarpon podman add docker.io/library/python:3.12 docker.io/library/redis:7
-  tarpon podman add --pull always registry.example/app:main        what the tag means now
+  tarpon podman add --pull always registry.example/app:main        resolve the tag again
   tarpon podman add --name localhost/app:v1 oci:/srv/layout:v1     from an OCI layout on disk
 
-A name that another added image has goes to the new one, as with podman pull.";
+If another added image has the name, the name moves to the new image, as with podman pull.";
 
-/// Show images to Podman
+/// Make images available to Podman
 ///
-/// Returns when Podman can run them. Layers without a table of contents are streamed once, as `tarpon mount` does; of all others
-/// nothing is fetched but what a container reads.
+/// Returns when Podman can run the images. Layers without a table of contents are streamed once, as in `tarpon mount`; of other layers,
+/// only data that a container reads is fetched.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Add {
-    /// The name that Podman is to know the image by [default: its own]
+    /// Name of the image in Podman [default: its own]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Bring the rest of the images in the background, and verify all of it: off, idle (one layer at a time, while no reader
-    /// waits), now (as `pull` does)
+    /// Fetch and verify the rest of the images in the background: off, idle (one layer at a time, while no read waits), now (as `pull`
+    /// does)
     #[arg(long, value_name = "WHEN", default_value = "off", value_parser = backfill())]
     backfill: Backfill,
     #[command(flatten)]
     options: ImageOptions,
-    /// The images, for example docker.io/library/alpine:3.20
+    /// Images, for example docker.io/library/alpine:3.20
     #[arg(value_name = "IMAGE", required = true, value_parser = image_name)]
     images: Vec<ImageName>,
 }
@@ -43,16 +43,15 @@ pub(super) struct Add {
 impl Add {
     pub(super) fn run(self, global: &Global) -> Result {
         if self.name.is_some() && self.images.len() > 1 {
-            let cause =
-                "cannot give one name to several images: an image of that name would take it from the one before";
-            return Err(Failure::new(Exit::Usage, cause).hint("add them one by one"));
+            let cause = "cannot add several images under one name: --name requires a single image";
+            return Err(Failure::new(Exit::Usage, cause).hint("add the images one by one"));
         }
         let session = Session::open(global)?;
-        session.engine().may_show_to_podman().doing(|| "cannot show images to Podman")?;
+        session.engine().may_show_to_podman().doing(|| "cannot add images to Podman")?;
         let runtime = runtime()?;
         let wish = PodmanWish { name: self.name, backfill: self.backfill };
         for image in self.images {
-            let doing = || format!("cannot show {} to Podman", image.text);
+            let doing = || format!("cannot add {} to Podman", image.text);
             let progress = output::progress(global.quiet);
             let request = self.options.request(image.clone())?;
             let engine = session.engine();
@@ -64,7 +63,7 @@ impl Add {
             let added = added.doing(doing)?;
             if !global.quiet {
                 let names = added.podman.map(|podman| podman.names.join(", ")).unwrap_or_default();
-                output::note(&format!("Podman sees {}", escape(names.as_bytes())));
+                output::note(&format!("added to Podman: {}", escape(names.as_bytes())));
             }
         }
         Ok(())

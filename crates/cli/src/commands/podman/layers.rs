@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use tarpon_engine::{DiffIds, LayersPart, MountStatus};
 
-use crate::commands::image::RegistryPlace;
+use crate::commands::image::RegistryConnection;
 use crate::commands::session::Session;
 use crate::failure::{Context, Result};
 use crate::global::Global;
@@ -12,19 +12,19 @@ use crate::size;
 
 const EXAMPLES: &str = "\
 Examples:
-  tarpon podman setup --layers                   once: serve layers, and tell Podman
-  podman pull registry.example/app:estargz       comes lazily from now on
-  tarpon podman layers ls                        of what Podman has layers, and what it had to pull itself
-  tarpon podman layers start --tls-verify=false  ask registries in another way
+  tarpon podman setup --layers                   serve layers and configure Podman, once
+  podman pull registry.example/app:estargz       pulls lazily from now on
+  tarpon podman layers ls                        images with served layers, and those that Podman pulled itself
+  tarpon podman layers start --tls-verify=false  change the registry options
   tarpon podman layers stop
 
-After the machine was started anew, or when the server has died: tarpon recover.";
+After a reboot or a crash of the server, run `tarpon recover`.";
 
-/// Let `podman pull` be lazy
+/// Make `podman pull` lazy
 ///
-/// Podman asks an additional layer store for each layer that it pulls. Images whose layers all have a table of contents (eStargz,
-/// zstd:chunked), and those that tarpon knows already, come from there: nothing is fetched of them but what a container reads. All
-/// others Podman pulls as ever. Works with Podman up to 5.4. Needs root.
+/// Podman looks up each layer that it pulls in an additional layer store, which tarpon provides. It has the layers of images in the
+/// store, and of images whose layers all have a table of contents (eStargz, zstd:chunked); only data that a container reads is fetched.
+/// Podman pulls other images as usual. Works with Podman up to 5.4. Requires root.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, subcommand_required = true, arg_required_else_help = true)]
 #[command(disable_help_subcommand = true)]
@@ -50,22 +50,23 @@ impl Layers {
     }
 }
 
-/// Serve layers to Podman, until `stop`
+/// Serve layers to Podman until `stop`
 ///
-/// Podman does not say how it asks registries, so that is said here, and counts for all images. Credentials come from a file that says
-/// which registry they are for.
+/// Podman does not pass on its registry options, so the options of this command apply to all images. Credentials come from a credentials
+/// file with an entry for each registry.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  tarpon podman layers start\n  tarpon podman layers start --authfile /etc/tarpon/auth.json"
 )]
 struct Start {
-    /// Tell Podman the diffIDs that images claim of their layers, as other layer stores do, so that it can push and save them. Podman up to 5.0
-    /// takes layers of other images for the same if these have the same diffIDs: an image that lies changes others. So these images are
-    /// brought whole in the background and checked; of a layer that turns out to be another nothing more is read
+    /// Report the diffIDs that images claim for their layers, as other layer stores do, so that Podman can push and save them
+    ///
+    /// Podman up to 5.0 treats layers with the same diffID as identical, so an image with a false claim changes other images. With this
+    /// option, images are fetched and verified completely in the background; a layer with a false claim is no longer read.
     #[arg(long)]
     claimed_diff_ids: bool,
     #[command(flatten)]
-    registry: RegistryPlace,
+    registry: RegistryConnection,
 }
 
 impl Start {
@@ -76,19 +77,19 @@ impl Start {
         let mounted = session.engine().podman_layers_start(self.registry.access(), diff_ids);
         let mounted = mounted.doing(|| "cannot serve layers to Podman")?;
         if !global.quiet {
-            output::note(&format!("Podman finds layers in {}", mounted.mountpoint.display()));
+            output::note(&format!("serving layers to Podman in {}", mounted.mountpoint.display()));
         }
         Ok(())
     }
 }
 
-/// Serve layers no more
+/// Stop serving layers
 ///
-/// Refused while Podman has images that need them: these cannot run any more.
+/// Fails while Podman has images that need the layers, because these could not run any more.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  tarpon podman layers stop\n  tarpon podman layers stop --force")]
 struct Stop {
-    /// Also while Podman has images that need them
+    /// Stop even if Podman has images that need the layers
     #[arg(short, long)]
     force: bool,
 }
@@ -100,7 +101,7 @@ impl Stop {
     }
 }
 
-/// List the images of which Podman has layers, and what it had to pull itself
+/// List images with served layers, and images that Podman pulled itself
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  tarpon podman layers ls\n  tarpon podman layers ls --json | jq -r '.[].fallbacks[]'"
@@ -124,7 +125,7 @@ pub(super) fn text(layers: &[MountStatus]) -> String {
     let Some(store) = layers.iter().find(|mount| matches!(mount.layers, Some(LayersPart::Store { .. }))) else {
         return "no layers are served to Podman\n".to_owned();
     };
-    let mut table = Table::new(&["LAYERS OF", "DIGEST", ">LAYERS", ">FETCHED", ">OF", "STATE"]);
+    let mut table = Table::new(&["IMAGE", "DIGEST", ">LAYERS", ">FETCHED", ">OF", "STATE"]);
     let mut is_empty = true;
     for mount in layers {
         let Some(LayersPart::Image { uses }) = &mount.layers else { continue };
@@ -138,9 +139,9 @@ pub(super) fn text(layers: &[MountStatus]) -> String {
             if mount.alive { "ok" } else { "dead: run `tarpon recover`" }.to_owned(),
         ]);
     }
-    let mut text = if is_empty { "Podman has layers of no image\n".to_owned() } else { table.to_string() };
+    let mut text = if is_empty { "Podman uses no served layers\n".to_owned() } else { table.to_string() };
     if !store.alive {
-        text.push_str("the server that served layers is dead: run `tarpon recover`\n");
+        text.push_str("the server of the layers is dead: run `tarpon recover`\n");
     }
     for problem in &store.fallbacks {
         text.push_str(&format!("pulled by Podman itself: {}\n", escape(problem.as_bytes())));

@@ -10,7 +10,7 @@ use crate::global::Global;
 use crate::output::{self, Table, escape};
 use crate::size;
 
-/// List the images that Podman is shown
+/// List the images available to Podman
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  tarpon podman ls\n  tarpon podman ls --json | jq -r '.[].podman.names[]'")]
 pub(super) struct Ls {
@@ -34,7 +34,7 @@ impl Ls {
 
 fn table(images: &[MountStatus]) -> String {
     if images.is_empty() {
-        return "Podman is shown no image\n".to_owned();
+        return "no images are available to Podman\n".to_owned();
     }
     let mut table = Table::new(&["NAME", "IMAGE ID", "DIGEST", ">FETCHED", ">OF", "STATE"]);
     for image in images {

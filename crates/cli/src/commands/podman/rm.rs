@@ -12,25 +12,25 @@ use crate::output;
 const EXAMPLES: &str = "\
 Examples:
   tarpon podman rm docker.io/library/redis:7
-  tarpon podman rm 1f2e3d4c5b6a                an image id, or the beginning of one
+  tarpon podman rm 1f2e3d4c5b6a                by image ID or a prefix of it
   tarpon podman rm --all";
 
 /// Minimum number of digits of an image ID.
 const ID_DIGITS: usize = 8;
 
-/// Take images away from Podman
+/// Remove images from Podman
 ///
-/// What was fetched of them stays in the store. Refused while a running container uses the image, as far as that can be told.
+/// Fetched data stays in the store. Fails while a running container uses an image, as far as this can be detected.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Rm {
-    /// All of them
+    /// Remove all images
     #[arg(short, long, conflicts_with = "images")]
     all: bool,
-    /// Also those that containers use: what these have not read yet they cannot read any more, once the last image is gone
+    /// Also remove images in use; once the last image is removed, their containers can read local data only
     #[arg(short, long)]
     force: bool,
-    /// Names or ids
+    /// Image names or IDs
     #[arg(value_name = "IMAGE", required_unless_present = "all")]
     images: Vec<String>,
 }
@@ -38,16 +38,16 @@ pub(super) struct Rm {
 impl Rm {
     pub(super) fn run(self, global: &Global) -> Result {
         let session = Session::open(global)?;
-        let known = session.engine().podman_images().doing(|| "cannot list the images")?;
-        let doing = |name: &str| format!("cannot take {name} away from Podman");
+        let images = session.engine().podman_images().doing(|| "cannot list the images")?;
+        let doing = |name: &str| format!("cannot remove {name} from Podman");
         if self.all {
-            return remove_all(&known, |image| {
+            return remove_all(&images, |image| {
                 session.engine().podman_remove(image, None, self.force).doing(|| doing(&image.image))
             });
         }
         for name in &self.images {
-            let (image, its_name) = find(&known, name)
-                .ok_or_else(|| Failure::new(Exit::NotFound, format_args!("{}: it is not there", doing(name))))?;
+            let (image, its_name) = find(&images, name)
+                .ok_or_else(|| Failure::new(Exit::NotFound, format_args!("{}: no such image", doing(name))))?;
             session.engine().podman_remove(image, its_name, self.force).doing(|| doing(name))?;
         }
         Ok(())
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_that_stays_keeps_no_other_from_going_and_is_told() {
+    fn a_failed_removal_does_not_stop_the_others() {
         let all = [1, 2, 3];
         let tried = RefCell::new(Vec::new());
         let removed = remove_all(&all, |image| {

@@ -16,35 +16,35 @@ pub(crate) const STORAGE_CONF: &str = "/etc/containers/storage.conf";
 const EXAMPLES: &str = "\
 Examples:
   tarpon podman setup
-  tarpon podman setup --layers                       also let podman pull be lazy
+  tarpon podman setup --layers                       also make podman pull lazy
   tarpon podman setup --file ~/test/storage.conf     for CONTAINERS_STORAGE_CONF
   tarpon podman setup --undo
 
-Podman commands with --root, --storage-driver or --storage-opt do not read the file. Give those
+Podman commands with --root, --storage-driver or --storage-opt do not read the file. Add these options:
   --storage-opt overlay.additionalimagestore=STORE/podman
   --storage-opt overlay.additionallayerstore=STORE/podman-layers:ref";
 
-/// Tell Podman where to look for images
+/// Configure Podman to use the images of the store
 ///
-/// Puts the store's folder `podman` among the additionalimagestores of storage.conf. All else in the file stays as it is written, and
-/// a copy of it as it was before is kept beside it. Until an image is added, and whenever no server runs, Podman finds an empty
-/// store there.
+/// Adds the directory `podman` of the store to additionalimagestores in storage.conf. The rest of the file does not change, and a copy
+/// of the original file is kept next to it. Until an image is added, and while no server runs, Podman finds an empty store there.
 ///
-/// With --layers the folder `podman-layers` comes among the additionallayerstores as well, and tarpon's server serves layers there. Podman
-/// 5.5 and newer loses such layers after the pull, so for these nothing is written.
+/// With --layers the directory `podman-layers` is also added to additionallayerstores, and tarpon's server serves layers there. Podman
+/// 5.5 and newer loses such layers after the pull, so it is not configured for these versions.
 ///
-/// With --undo the file is again as it was before. If no other configuration of Podman for the whole machine names the store, added images are
-/// taken away and layers are served no more, which is refused while a running container needs them; the server then ends with its last mount.
+/// With --undo the original file is restored. If no other system-wide configuration of Podman names the store, added images are removed
+/// from Podman and layers are no longer served, which fails while a running container needs them; the server then ends with its last
+/// mount.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Setup {
-    /// Also serve layers, so that `podman pull` of eStargz and zstd:chunked images is lazy: `tarpon podman layers --help`
+    /// Also serve layers, so that `podman pull` of eStargz and zstd:chunked images is lazy; see `tarpon podman layers --help`
     #[arg(long, conflicts_with = "undo")]
     layers: bool,
-    /// Take it out again
+    /// Undo the setup
     #[arg(long)]
     undo: bool,
-    /// Which storage.conf [default: /etc/containers/storage.conf]
+    /// Path of storage.conf [default: /etc/containers/storage.conf]
     #[arg(long, value_name = "STORAGE_CONF", env = "CONTAINERS_STORAGE_CONF")]
     file: Option<PathBuf>,
 }
@@ -56,7 +56,7 @@ impl Setup {
         let problem = self.layers.then(PodmanVersion::installed).flatten().and_then(PodmanVersion::problem_with_layers);
         let layers = self.layers && problem.is_none();
         if let Some(problem) = &problem {
-            output::note(&format!("layers are not set up: {problem}"));
+            output::note(&format!("not serving layers: {problem}"));
         }
         if layers {
             session.engine().may_show_to_podman().doing(|| "cannot serve layers to Podman")?;
@@ -67,7 +67,7 @@ impl Setup {
         }
         let done = session.engine().podman_setup(&file, layers, self.undo).map_err(Failure::from)?;
         if !self.undo {
-            // Images that were shown before a reboot are shown again.
+            // Images that were available before a reboot are restored.
             let mounts = session.client().recover().doing(|| "cannot start the server")?;
             // If layers are served already, their options stay.
             if layers && !mounts.iter().any(|mount| mount.alive && mount.layers.is_some()) {
@@ -81,25 +81,25 @@ impl Setup {
         }
         let (file, store) = (done.file.display(), done.store.display());
         output::note(&match (done.changed, self.undo) {
-            (true, false) => format!("{file} names {store} as an additional image store from now on"),
-            (true, true) => format!("{file} names {store} no more"),
-            (false, false) => format!("{file} names {store} already"),
-            (false, true) => format!("{file} does not name {store}"),
+            (true, false) => format!("{file}: added the image store {store}"),
+            (true, true) => format!("{file}: removed the image store {store}"),
+            (false, false) => format!("{file}: already contains the image store {store}"),
+            (false, true) => format!("{file}: does not contain the image store {store}"),
         });
         match &done.layers {
             Some(layers) if !self.undo => {
-                output::note(&format!("it names {} as an additional layer store", layers.display()))
+                output::note(&format!("{file}: contains the layer store {}", layers.display()))
             }
             _ => {}
         }
         if let Some(backup) = &done.backup {
-            let kept = if self.undo { " (the file was changed otherwise since)" } else { "" };
+            let kept = if self.undo { " (the file has other changes since then)" } else { "" };
             let backup = backup.display();
-            output::note(&format!("{backup} is the file as it was before tarpon first changed it{kept}"));
+            output::note(&format!("original file kept as {backup}{kept}"));
         }
         if !self.undo {
             output::note(
-                "commands with --root, --storage-driver or --storage-opt do not read it: see tarpon podman setup --help",
+                "podman with --root, --storage-driver or --storage-opt does not read this file: see tarpon podman setup --help",
             );
         }
         Ok(())

@@ -136,16 +136,16 @@ mod tests {
     }
 
     #[test]
-    fn the_line_says_what_is_done_why_how_fast_and_how_long() {
+    fn the_line_shows_operation_reason_rate_and_time_left() {
         let start = Instant::now();
         let (meter, now) = (meter(start), start + Duration::from_secs(2));
         assert_eq!(
             line(&PREPARING, &meter, now, 120),
-            "no table of contents: streaming once  ━━━━━━──────────────  12 MiB of 37 MiB, 6.0 MiB/s, 5 s left"
+            "streaming (no table of contents)  ━━━━━━──────────────  12 MiB of 37 MiB, 6.0 MiB/s, 5 s left"
         );
         assert_eq!(
             line(&PREPARING, &meter, now, 80),
-            "no table of contents: streaming once: 12 MiB of 37 MiB, 6.0 MiB/s, 5 s left"
+            "streaming (no table of contents): 12 MiB of 37 MiB, 6.0 MiB/s, 5 s left"
         );
         assert_eq!(line(&PREPARING, &meter, now, 40), "12 MiB of 37 MiB, 6.0 MiB/s, 5 s left");
         assert_eq!(line(&PULLING, &meter, now, 60), "fetching: 12 MiB of 37 MiB, 6.0 MiB/s, 5 s left");
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn when_all_is_here_the_line_says_what_is_done_with_it() {
+    fn after_the_last_byte_the_line_shows_the_next_step() {
         let start = Instant::now();
         let mut meter = meter(start);
         meter.add(25 << 20, start + Duration::from_secs(3));

@@ -81,8 +81,8 @@ impl Progress for Lines {
         let streamed = layers.iter().map(|layer| layer.way.is_streamed().then_some(layer.size)).collect();
         *state = State::new(state.words, streamed, Instant::now());
         if state.layers() > 0 {
-            let (total, Words { doing, how, why, .. }) = (size::human(state.meter.total()), state.words);
-            note(&format!("{doing} {} of {} layers{how}, {total}{why}", state.layers(), layers.len()));
+            let (total, Words { doing, why, .. }) = (size::human(state.meter.total()), state.words);
+            note(&format!("{doing} {} of {} layers, {total}{why}", state.layers(), layers.len()));
         }
     }
 

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_repeated_after_a_failure_makes_no_more_than_all() {
+    fn bytes_repeated_after_a_failure_never_exceed_the_total() {
         let start = Instant::now();
         let mut meter = Meter::new(1024, start);
         meter.add(4096, start + SECOND);
@@ -131,9 +131,9 @@ mod tests {
     }
 
     #[test]
-    fn times_are_said_in_two_units_and_endless_ones_not_at_all() {
-        for (seconds, said) in [(3, "3 s left"), (125, "2 min 5 s left"), (4800, "1 h 20 min left")] {
-            assert_eq!(time(SECOND * seconds), said);
+    fn times_have_two_units_and_very_long_ones_are_not_shown() {
+        for (seconds, text) in [(3, "3 s left"), (125, "2 min 5 s left"), (4800, "1 h 20 min left")] {
+            assert_eq!(time(SECOND * seconds), text);
         }
         let start = Instant::now();
         let mut meter = Meter::new(u64::MAX, start);

@@ -6,9 +6,7 @@ pub(super) struct Words {
     pub(super) title: &'static str,
     /// As in "streaming 3 of 5 layers".
     pub(super) doing: &'static str,
-    /// After "layers" ...
-    pub(super) how: &'static str,
-    /// ... and after their size.
+    /// After the size of the layers.
     pub(super) why: &'static str,
     /// For a layer that has arrived completely.
     pub(super) arrived: &'static str,
@@ -17,16 +15,15 @@ pub(super) struct Words {
 }
 
 pub(super) const PREPARING: Words = Words {
-    title: "no table of contents: streaming once",
+    title: "streaming (no table of contents)",
     doing: "streaming",
-    how: " once",
-    why: ": they have no table of contents",
+    why: " (no table of contents)",
     arrived: "indexing",
     done: "indexed",
 };
 pub(super) const PULLING: Words =
-    Words { title: "fetching", doing: "fetching", how: "", why: "", arrived: "verifying", done: "is here" };
+    Words { title: "fetching", doing: "fetching", why: "", arrived: "verifying", done: "verified" };
 pub(super) const CONVERTING: Words =
-    Words { title: "converting", doing: "converting", how: "", why: "", arrived: "uploading", done: "is there" };
+    Words { title: "converting", doing: "converting", why: "", arrived: "uploading", done: "converted" };
 pub(super) const PUSHING: Words =
-    Words { title: "pushing", doing: "pushing", how: "", why: "", arrived: "finishing", done: "is there" };
+    Words { title: "pushing", doing: "pushing", why: "", arrived: "finishing", done: "pushed" };
