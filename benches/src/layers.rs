@@ -12,7 +12,7 @@ use tarpon_layer::plain::{Access, Options, import};
 use tarpon_layer::spans::SpanReader;
 use tarpon_layer::toc::{Claim, TocClaim, TocPlace};
 use tarpon_layer::write::{EstargzOptions, Written, ZstdChunkedOptions, estargz, zstd_chunked};
-use tarpon_layer::{Codec, LayerIndex, Place};
+use tarpon_layer::{ChunkPlace, Codec, LayerIndex};
 use tarpon_oci::{Blob, Digest};
 
 use crate::inputs::{Forget, layer_tar};
@@ -96,7 +96,7 @@ pub(crate) fn span_decode() -> Runs {
         .find_map(|number| {
             let entry = table.chunk(number).unwrap();
             match entry.chunk.place {
-                Place::Blob { codec: Codec::Deflate, offset, length, skip } => {
+                ChunkPlace::Blob { codec: Codec::Deflate, offset, length, skip } => {
                     Some((entry.chunk.size, offset, length, skip))
                 }
                 _ => None,

@@ -1,7 +1,7 @@
 //! [`PieceChunk`]: a chunk as fetching handles it.
 
 use tarpon_layer::chunks::ObjectEntry;
-use tarpon_layer::{Chunk, ObjectId, Place};
+use tarpon_layer::{Chunk, ChunkPlace, ObjectId};
 use tarpon_oci::Digest;
 
 use crate::ids::{ChunkName, ImageId};
@@ -24,8 +24,8 @@ impl PieceChunk {
     /// The chunk `chunk` of an object, from the chunk table.
     pub(crate) fn new(object: ObjectId, entry: &ObjectEntry, chunk: &Chunk) -> Self {
         let skip = match chunk.place {
-            Place::Blob { skip, .. } => skip,
-            Place::Zeros => 0,
+            ChunkPlace::Blob { skip, .. } => skip,
+            ChunkPlace::Zeros => 0,
         };
         Self {
             object,

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt};
-use tarpon_layer::{Chunk, ObjectId, Place};
+use tarpon_layer::{Chunk, ChunkPlace, ObjectId};
 use tarpon_oci::{Hasher, Verified};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -217,7 +217,7 @@ fn fits(object: &Object, local: &LocalObject) -> bool {
             zeros &= bytes.iter().all(|byte| *byte == 0);
             at += bytes.len() as u64;
         }
-        if chunk.place == Place::Zeros { zeros } else { hasher.finish() == chunk.digest }
+        if chunk.place == ChunkPlace::Zeros { zeros } else { hasher.finish() == chunk.digest }
     };
     object.size() == local.size && object.chunks().all(|(_, chunk)| chunk_fits(chunk))
 }

@@ -110,7 +110,7 @@ impl Request {
 type Flying = HashMap<PieceKey, Arc<Flight>>;
 
 /// A remembered failure: the time of it, and until when it counts.
-struct Memo {
+struct RememberedFailure {
     noted: Instant,
     until: Instant,
     error: PieceError,
@@ -119,7 +119,7 @@ struct Memo {
 /// All flights, and the remembered failures.
 pub(crate) struct Flights {
     flying: Mutex<Flying>,
-    failures: Mutex<Lru<PieceKey, Memo>>,
+    failures: Mutex<Lru<PieceKey, RememberedFailure>>,
     /// As [`Config::failure_memo`] and [`Config::outage_memo`].
     memo: Duration,
     outage_memo: Duration,
@@ -223,7 +223,7 @@ impl Flights {
     pub(crate) fn remember(&self, key: PieceKey, error: PieceError) {
         let noted = Instant::now();
         let until = noted + self.memo_of(&error);
-        self.failures.lock().insert(key, Memo { noted, until, error }, 1);
+        self.failures.lock().insert(key, RememberedFailure { noted, until, error }, 1);
     }
 
     /// How long a failure is remembered.

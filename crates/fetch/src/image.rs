@@ -12,7 +12,7 @@ use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use tarpon_blob::{BlobSource, LogLimit};
 use tarpon_layer::chunks::{ChunkTable, ObjectEntry};
-use tarpon_layer::{Chunk, ObjectId, Place};
+use tarpon_layer::{Chunk, ChunkPlace, ObjectId};
 use tarpon_oci::{Digest, Hasher};
 
 use crate::breaker::Breaker;
@@ -207,9 +207,9 @@ enum ChunkContent {
 impl ChunkContent {
     fn of(chunk: &Chunk) -> Self {
         match chunk.place {
-            Place::Zeros => Self::Zeros,
-            Place::Blob { codec, .. } if codec.names_content() => Self::Content(chunk.digest),
-            Place::Blob { skip, .. } => Self::Encoded(chunk.digest, skip),
+            ChunkPlace::Zeros => Self::Zeros,
+            ChunkPlace::Blob { codec, .. } if codec.names_content() => Self::Content(chunk.digest),
+            ChunkPlace::Blob { skip, .. } => Self::Encoded(chunk.digest, skip),
         }
     }
 
@@ -254,9 +254,9 @@ impl Image {
     pub(crate) fn list_id(&self, entry: &ObjectEntry) -> ListId {
         let mut hasher = Hasher::new();
         hasher.update(&entry.size.to_le_bytes());
-        for (size, said) in self.content(entry) {
+        for (size, content) in self.content(entry) {
             hasher.update(&size.to_le_bytes());
-            said.hash(&mut hasher);
+            content.hash(&mut hasher);
         }
         ListId::new(hasher.finish())
     }

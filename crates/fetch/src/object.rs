@@ -13,7 +13,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tarpon_blob::LogLimit;
 use tarpon_layer::chunks::ObjectEntry;
-use tarpon_layer::{Chunk, Codec, ObjectId, Place};
+use tarpon_layer::{Chunk, ChunkPlace, Codec, ObjectId};
 use tarpon_oci::{Verified, limits};
 use tokio::sync::watch;
 
@@ -85,8 +85,8 @@ struct Needed {
 impl Needed {
     fn count(object: &Object) -> Self {
         object.chunks().fold(Self { chunks: 0, zeros: 0 }, |needed, (_, chunk)| match chunk.place {
-            Place::Zeros => Self { zeros: needed.zeros.saturating_add(chunk.size), ..needed },
-            Place::Blob { .. } => Self { chunks: needed.chunks + 1, ..needed },
+            ChunkPlace::Zeros => Self { zeros: needed.zeros.saturating_add(chunk.size), ..needed },
+            ChunkPlace::Blob { .. } => Self { chunks: needed.chunks + 1, ..needed },
         })
     }
 }
@@ -203,7 +203,7 @@ impl Object {
     pub(crate) fn encoded_bytes_within(&self, limit: u64) -> bool {
         let mut total = 0_u64;
         self.chunks().all(|(_, chunk)| {
-            if let Place::Blob { length, codec, .. } = chunk.place {
+            if let ChunkPlace::Blob { length, codec, .. } = chunk.place {
                 total = total.saturating_add(if codec == Codec::Stream { u64::MAX } else { length });
             }
             total <= limit
@@ -212,7 +212,8 @@ impl Object {
 
     /// Whether the chunk's bytes are available without a request.
     pub(crate) fn has(&self, (number, chunk): &Numbered) -> bool {
-        chunk.place == Place::Zeros || self.parts.as_ref().is_some_and(|parts| parts.state.lock().present.has(*number))
+        chunk.place == ChunkPlace::Zeros
+            || self.parts.as_ref().is_some_and(|parts| parts.state.lock().present.has(*number))
     }
 
     /// Whether the chunk that starts at `offset` is local.
@@ -222,7 +223,7 @@ impl Object {
 
     /// Copies a local chunk into the assembly. `false` if it is not local after all, or too large to be hashed again.
     pub(crate) fn fill(&self, assembly: &mut Assembly, (number, chunk): &Numbered, trust: Trust) -> bool {
-        if chunk.place == Place::Zeros {
+        if chunk.place == ChunkPlace::Zeros {
             return true;
         }
         let Some(parts) = &self.parts else { return false };

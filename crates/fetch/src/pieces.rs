@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use tarpon_layer::chunks::ChunkEntry;
-use tarpon_layer::{Codec, Place};
+use tarpon_layer::{ChunkPlace, Codec};
 use tarpon_oci::limits;
 
 use crate::chunk::PieceChunk;
@@ -58,7 +58,7 @@ pub(crate) fn piece_in_frame(
 /// As [`piece`], for a number in the table, and from the layer only.
 pub(crate) fn piece_in_layer(image: &Arc<Image>, number: u32) -> Option<Piece> {
     let entry = image.table.chunk(number)?;
-    let Place::Blob { codec, offset, length, .. } = entry.chunk.place else { return None };
+    let ChunkPlace::Blob { codec, offset, length, .. } = entry.chunk.place else { return None };
     let blob = image.table.layer(entry.layer)?.blob;
     let (id, record) = image.table.object(entry.object)?;
     let first = PieceChunk::new(id, &record, &entry.chunk);
@@ -76,7 +76,7 @@ pub(crate) fn piece_in_layer(image: &Arc<Image>, number: u32) -> Option<Piece> {
 pub(crate) fn placed(image: &Image, number: u32) -> Option<(PieceChunk, u64)> {
     let entry = image.table.chunk(number)?;
     match entry.chunk.place {
-        Place::Blob { codec, offset, .. } if codec != Codec::Stream => {
+        ChunkPlace::Blob { codec, offset, .. } if codec != Codec::Stream => {
             let (id, object) = image.table.object(entry.object)?;
             Some((PieceChunk::new(id, &object, &entry.chunk), offset))
         }
@@ -86,7 +86,7 @@ pub(crate) fn placed(image: &Image, number: u32) -> Option<(PieceChunk, u64)> {
 
 /// All chunks that the table places where `entry` is and that can be decoded with it; `entry` included.
 fn companions(image: &Image, entry: &ChunkEntry, offset: u64) -> impl Iterator<Item = PieceChunk> {
-    let same_codec = |other: &Place| matches!((other, entry.chunk.place), (Place::Blob { codec: one, .. }, Place::Blob { codec, .. }) if *one == codec);
+    let same_codec = |other: &ChunkPlace| matches!((other, entry.chunk.place), (ChunkPlace::Blob { codec: one, .. }, ChunkPlace::Blob { codec, .. }) if *one == codec);
     let there = image.table.by_place(entry.layer, offset..offset.saturating_add(1));
     there
         .filter_map(|number| image.table.chunk(number))

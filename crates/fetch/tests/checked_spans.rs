@@ -13,7 +13,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use tarpon_fetch::Config;
 use tarpon_layer::soci::{Options, index};
-use tarpon_layer::{LayerIndex, Node, Place};
+use tarpon_layer::{ChunkPlace, LayerIndex, Node};
 use tarpon_oci::{Blob, Digest, Verified};
 use tarpon_testkit::layers::{Dialect, Item, Ztoc, tar};
 use tarpon_testkit::source::{Form, MemorySource, MemoryStore, PackedLayer, Packer, Refusal, Then, table_of};
@@ -79,8 +79,8 @@ fn places(index: &LayerIndex, object: &Digest) -> Vec<(u64, u64)> {
     let file = file.unwrap();
     let chunks = &index.chunks[file.first_chunk as usize..][..file.chunk_count as usize];
     let place = |chunk: &tarpon_layer::Chunk| match chunk.place {
-        Place::Blob { offset, length, .. } => (offset, offset + length),
-        Place::Zeros => panic!("no zeros"),
+        ChunkPlace::Blob { offset, length, .. } => (offset, offset + length),
+        ChunkPlace::Zeros => panic!("no zeros"),
     };
     chunks.iter().map(place).collect()
 }

@@ -22,13 +22,13 @@ const CHUNK: u64 = 64 * KIB;
 const LARGE: u64 = 1024 * KIB;
 
 /// How long a test waits for other threads before it fails: far longer than they ever take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Waits for events on other threads, which the paused clock ignores.
 async fn until(what: &str, is_so: impl Fn() -> bool) {
     let began = std::time::Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "waited in vain: {what}");
+        assert!(began.elapsed() < TIMEOUT, "waited in vain: {what}");
         tokio::task::yield_now().await;
     }
 }

@@ -43,8 +43,8 @@ fn layer(files: &[Vec<u8>], span: u64) -> PackedLayer {
 fn places(layer: &PackedLayer) -> Vec<(u64, u64)> {
     let table = tarpon_testkit::source::table_of(&[layer]);
     let place = |number| match table.chunk(number).unwrap().chunk.place {
-        tarpon_layer::Place::Blob { offset, length, .. } => (offset, offset + length),
-        tarpon_layer::Place::Zeros => (0, 0),
+        tarpon_layer::ChunkPlace::Blob { offset, length, .. } => (offset, offset + length),
+        tarpon_layer::ChunkPlace::Zeros => (0, 0),
     };
     let mut places: Vec<_> = (0..table.chunk_count()).map(place).collect();
     places.sort_unstable();

@@ -116,7 +116,7 @@ enum What {
 
 /// Location of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Location {
     Root,
     /// A directory with this number, or a file in it.
     Own {
@@ -129,11 +129,11 @@ enum Place {
     },
 }
 
-fn place(node: NodeId) -> Place {
+fn place(node: NodeId) -> Location {
     match (node, node.0 >> NODE_BITS) {
-        (NodeId::ROOT, _) => Place::Root,
-        (_, 0) => Place::Own { directory: node.0 / NODES, file: node.0 % NODES },
-        (_, number) => Place::Diff { number, node: NodeId(node.0 & ((1 << NODE_BITS) - 1)) },
+        (NodeId::ROOT, _) => Location::Root,
+        (_, 0) => Location::Own { directory: node.0 / NODES, file: node.0 % NODES },
+        (_, number) => Location::Diff { number, node: NodeId(node.0 & ((1 << NODE_BITS) - 1)) },
     }
 }
 
@@ -216,8 +216,8 @@ impl LayerStoreFs {
         let directory = |node| self.attr(node, Kind::Directory, 0);
         let dots = |parent: NodeId| vec![(".", directory(node)), ("..", directory(parent))];
         let number = match place(node) {
-            Place::Root => return Ok(dots(NodeId::ROOT)),
-            Place::Own { directory, file: 0 } => directory,
+            Location::Root => return Ok(dots(NodeId::ROOT)),
+            Location::Own { directory, file: 0 } => directory,
             _ => return Err(Errno::NotADirectory),
         };
         let parent = self.nodes.lock().directories.get(&number).map(|named| named.parent).ok_or(Errno::Stale)?;
@@ -275,47 +275,47 @@ impl Nodes {
 impl Operations for LayerStoreFs {
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr, Errno> {
         match place(parent) {
-            Place::Root => self.lookup_directory(0, name, || image(name).map(What::Image)),
-            Place::Own { directory, file: 0 } => match self.what(directory)? {
+            Location::Root => self.lookup_directory(0, name, || image(name).map(What::Image)),
+            Location::Own { directory, file: 0 } => match self.what(directory)? {
                 What::Layer(_) => self.lookup_file(directory, name),
                 What::Image(image) => self.lookup_directory(directory, name, || {
                     let digest = std::str::from_utf8(name).ok()?.parse().ok()?;
                     Some(What::Layer(LayerKey { image, digest }))
                 }),
             },
-            Place::Own { .. } => Err(Errno::NotADirectory),
-            Place::Diff { number, node } => Ok(outward(number, self.diff(number)?.lookup(node, name)?)),
+            Location::Own { .. } => Err(Errno::NotADirectory),
+            Location::Diff { number, node } => Ok(outward(number, self.diff(number)?.lookup(node, name)?)),
         }
     }
 
     fn before_lookup(&self, parent: NodeId, name: &[u8]) -> Option<BoxFuture<'static, ()>> {
-        let Place::Own { directory, file: 0 } = place(parent) else { return None };
+        let Location::Own { directory, file: 0 } = place(parent) else { return None };
         let key = self.key(directory).ok().filter(|_| matches!(name, b"diff" | b"info" | b"blob"))?;
         self.layers.get(&key).is_none().then(|| self.layers.find(&key))
     }
 
     fn attributes(&self, node: NodeId) -> Result<Attr, Errno> {
         match place(node) {
-            Place::Root => Ok(self.attr(node, Kind::Directory, 0)),
-            Place::Own { directory, file: 0 } => self.what(directory).map(|_| self.attr(node, Kind::Directory, 0)),
-            Place::Own { directory, file } => {
+            Location::Root => Ok(self.attr(node, Kind::Directory, 0)),
+            Location::Own { directory, file: 0 } => self.what(directory).map(|_| self.attr(node, Kind::Directory, 0)),
+            Location::Own { directory, file } => {
                 let (_, shown) = self.shown(directory)?;
                 let size = if file == INFO { shown.info.len() as u64 } else { shown.blob_size };
                 Ok(self.attr(node, Kind::File, size))
             }
-            Place::Diff { number, node } => Ok(outward(number, self.diff(number)?.attributes(node)?)),
+            Location::Diff { number, node } => Ok(outward(number, self.diff(number)?.attributes(node)?)),
         }
     }
 
     fn read_link(&self, node: NodeId) -> Result<Vec<u8>, Errno> {
         match place(node) {
-            Place::Diff { number, node } => self.diff(number)?.read_link(node),
+            Location::Diff { number, node } => self.diff(number)?.read_link(node),
             _ => Err(Errno::Invalid),
         }
     }
 
     fn read_dir(&self, node: NodeId, position: u64, take: &mut dyn FnMut(DirEntry<'_>) -> Take) -> Result<(), Errno> {
-        if let Place::Diff { number, node } = place(node) {
+        if let Location::Diff { number, node } = place(node) {
             return self.diff(number)?.read_dir(node, position, &mut |entry| {
                 take(DirEntry { node: NodeId(number << NODE_BITS | entry.node.0), ..entry })
             });
@@ -332,14 +332,14 @@ impl Operations for LayerStoreFs {
 
     fn xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
         match place(node) {
-            Place::Diff { number, node } => self.diff(number)?.xattr(node, name),
+            Location::Diff { number, node } => self.diff(number)?.xattr(node, name),
             _ => Err(Errno::NoAttribute),
         }
     }
 
     fn xattr_names(&self, node: NodeId) -> Result<Vec<u8>, Errno> {
         match place(node) {
-            Place::Diff { number, node } => self.diff(number)?.xattr_names(node),
+            Location::Diff { number, node } => self.diff(number)?.xattr_names(node),
             _ => Ok(Vec::new()),
         }
     }
@@ -350,25 +350,25 @@ impl Operations for LayerStoreFs {
 
     fn content(&self, node: NodeId) -> Result<Content, Errno> {
         match place(node) {
-            Place::Diff { number, node } => self.diff(number)?.content(node),
-            Place::Own { file: INFO | BLOB, .. } => Ok(Content { object: None, size: self.attributes(node)?.size }),
+            Location::Diff { number, node } => self.diff(number)?.content(node),
+            Location::Own { file: INFO | BLOB, .. } => Ok(Content { object: None, size: self.attributes(node)?.size }),
             _ => Err(Errno::IsADirectory),
         }
     }
 
     fn held(&self, node: NodeId) -> Option<Bytes> {
-        let Place::Own { directory, file: INFO } = place(node) else { return None };
+        let Location::Own { directory, file: INFO } = place(node) else { return None };
         self.shown(directory).ok().map(|(_, shown)| shown.info)
     }
 
     fn streamed(&self, node: NodeId, offset: u64, length: u32) -> Option<BoxFuture<'static, Result<Bytes, Errno>>> {
-        let Place::Own { directory, file: BLOB } = place(node) else { return None };
+        let Location::Own { directory, file: BLOB } = place(node) else { return None };
         let key = self.key(directory).ok()?;
         Some(self.layers.blob(&key, offset, length))
     }
 
     fn attempted(&self, parent: NodeId, name: &[u8], what: Attempt) -> Option<BoxFuture<'static, Errno>> {
-        let Place::Own { directory, file: 0 } = place(parent) else { return None };
+        let Location::Own { directory, file: 0 } = place(parent) else { return None };
         let (key, change) = match (self.what(directory).ok()?, what) {
             (What::Layer(key), Attempt::Create) if name == b"use" => (key, Use::More),
             (What::Image(image), Attempt::RemoveDirectory) => {
@@ -385,12 +385,12 @@ impl Operations for LayerStoreFs {
         }))
     }
 
-    fn is_told_of_attempts(&self) -> bool {
+    fn forwards_changes(&self) -> bool {
         true
     }
 
     fn forget(&self, node: NodeId, count: u64) {
-        if let Place::Own { directory, .. } = place(node) {
+        if let Location::Own { directory, .. } = place(node) {
             self.nodes.lock().forget(directory, count);
         }
     }
@@ -400,7 +400,7 @@ impl Operations for LayerStoreFs {
     }
 
     fn lasts(&self, node: NodeId) -> bool {
-        matches!(place(node), Place::Diff { .. })
+        matches!(place(node), Location::Diff { .. })
     }
 
     fn lists_change(&self) -> bool {
@@ -552,7 +552,7 @@ mod tests {
         ] {
             assert_eq!(attempt(parent, name, what), None, "{name}: not allowed");
         }
-        assert!(files.is_told_of_attempts());
+        assert!(files.forwards_changes());
     }
 
     #[test]

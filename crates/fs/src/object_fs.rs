@@ -26,10 +26,10 @@ const OBJECT: u64 = 1 << 63;
 /// The flat file system of objects.
 pub struct ObjectFs {
     objects: Arc<dyn Objects>,
-    known: Mutex<HashMap<NodeId, Known>>,
+    known: Mutex<HashMap<NodeId, ReferencedObject>>,
 }
 
-struct Known {
+struct ReferencedObject {
     object: Digest,
     size: u64,
     references: u64,
@@ -60,11 +60,11 @@ impl ObjectFs {
             }
         }
         let size = self.objects.hold(&object).ok_or(Errno::NotFound)?;
-        known.insert(node, Known { object, size, references: 1 });
+        known.insert(node, ReferencedObject { object, size, references: 1 });
         Ok(file(node, size))
     }
 
-    fn with_object<T>(&self, node: NodeId, answer: impl FnOnce(&Known) -> T) -> Result<T, Errno> {
+    fn with_object<T>(&self, node: NodeId, answer: impl FnOnce(&ReferencedObject) -> T) -> Result<T, Errno> {
         self.known.lock().get(&node).map(answer).ok_or(Errno::Stale)
     }
 }
@@ -221,9 +221,9 @@ mod tests {
 
     /// Objects that the kernel holds.
     #[derive(Default)]
-    struct Held(Mutex<Vec<Digest>>);
+    struct HeldObjects(Mutex<Vec<Digest>>);
 
-    impl Objects for Held {
+    impl Objects for HeldObjects {
         fn size(&self, _: &Digest) -> Option<u64> {
             None
         }
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn whoever_the_bytes_come_from_is_told_which_inodes_are_held() {
-        let held = Arc::new(Held::default());
+        let held = Arc::new(HeldObjects::default());
         let files = ObjectFs::new(held.clone());
         let (one, other) = (digest(1, 1), digest(2, 1));
         let node = find(&files, &one).unwrap().node;

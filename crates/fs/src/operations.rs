@@ -85,7 +85,7 @@ pub trait Operations: Send + Sync + 'static {
 
     /// Whether attempts to change something have a meaning here. Otherwise the mount is read-only and the kernel itself
     /// refuses them.
-    fn is_told_of_attempts(&self) -> bool {
+    fn forwards_changes(&self) -> bool {
         false
     }
 

@@ -101,15 +101,15 @@ impl Node {
 }
 
 /// A node of the tree, or one of a layer.
-enum Place {
+enum NodeOwner {
     Own(u64),
     Layer { number: u64, node: NodeId },
 }
 
-fn place(node: NodeId) -> Place {
+fn place(node: NodeId) -> NodeOwner {
     match node.0 >> NODE_BITS {
-        0 => Place::Own(node.0),
-        number => Place::Layer { number, node: NodeId(node.0 & ((1 << NODE_BITS) - 1)) },
+        0 => NodeOwner::Own(node.0),
+        number => NodeOwner::Layer { number, node: NodeId(node.0 & ((1 << NODE_BITS) - 1)) },
     }
 }
 
@@ -162,8 +162,8 @@ impl StoreFs {
 
     fn kind(&self, node: NodeId) -> Result<Kind, Errno> {
         match place(node) {
-            Place::Own(node) => self.own(node, |own| Ok(own.attr(node).kind)),
-            Place::Layer { .. } => Ok(Kind::Directory),
+            NodeOwner::Own(node) => self.own(node, |own| Ok(own.attr(node).kind)),
+            NodeOwner::Layer { .. } => Ok(Kind::Directory),
         }
     }
 }
@@ -251,8 +251,8 @@ impl Change<'_> {
 impl Operations for StoreFs {
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr, Errno> {
         match place(parent) {
-            Place::Own(parent) => self.attributes(self.lookup_own(parent, name)?),
-            Place::Layer { number, node } => {
+            NodeOwner::Own(parent) => self.attributes(self.lookup_own(parent, name)?),
+            NodeOwner::Layer { number, node } => {
                 let attr = self.layer(number)?.lookup(node, name)?;
                 Ok(Attr { node: outward(number, attr.node), ..attr })
             }
@@ -261,8 +261,8 @@ impl Operations for StoreFs {
 
     fn attributes(&self, node: NodeId) -> Result<Attr, Errno> {
         match place(node) {
-            Place::Own(node) => self.own(node, |own| Ok(own.attr(node))),
-            Place::Layer { number, node } => {
+            NodeOwner::Own(node) => self.own(node, |own| Ok(own.attr(node))),
+            NodeOwner::Layer { number, node } => {
                 let attr = self.layer(number)?.attributes(node)?;
                 Ok(Attr { node: outward(number, attr.node), ..attr })
             }
@@ -271,18 +271,18 @@ impl Operations for StoreFs {
 
     fn read_link(&self, node: NodeId) -> Result<Vec<u8>, Errno> {
         match place(node) {
-            Place::Own(node) => self.own(node, |own| match &own.what {
+            NodeOwner::Own(node) => self.own(node, |own| match &own.what {
                 What::Link(target) => Ok(target.as_bytes().to_vec()),
                 _ => Err(Errno::Invalid),
             }),
-            Place::Layer { number, node } => self.layer(number)?.read_link(node),
+            NodeOwner::Layer { number, node } => self.layer(number)?.read_link(node),
         }
     }
 
     fn read_dir(&self, node: NodeId, position: u64, take: &mut dyn FnMut(DirEntry<'_>) -> Take) -> Result<(), Errno> {
         let own = match place(node) {
-            Place::Own(own) => own,
-            Place::Layer { number, node } => {
+            NodeOwner::Own(own) => own,
+            NodeOwner::Layer { number, node } => {
                 return self.layer(number)?.read_dir(node, position, &mut |entry| {
                     take(DirEntry { node: outward(number, entry.node), ..entry })
                 });
@@ -305,15 +305,15 @@ impl Operations for StoreFs {
 
     fn xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
         match place(node) {
-            Place::Own(_) => Err(Errno::NoAttribute),
-            Place::Layer { number, node } => self.layer(number)?.xattr(node, name),
+            NodeOwner::Own(_) => Err(Errno::NoAttribute),
+            NodeOwner::Layer { number, node } => self.layer(number)?.xattr(node, name),
         }
     }
 
     fn xattr_names(&self, node: NodeId) -> Result<Vec<u8>, Errno> {
         match place(node) {
-            Place::Own(_) => Ok(Vec::new()),
-            Place::Layer { number, node } => self.layer(number)?.xattr_names(node),
+            NodeOwner::Own(_) => Ok(Vec::new()),
+            NodeOwner::Layer { number, node } => self.layer(number)?.xattr_names(node),
         }
     }
 
@@ -323,17 +323,17 @@ impl Operations for StoreFs {
 
     fn content(&self, node: NodeId) -> Result<Content, Errno> {
         match place(node) {
-            Place::Own(node) => self.own(node, |own| match &own.what {
+            NodeOwner::Own(node) => self.own(node, |own| match &own.what {
                 What::File(bytes) => Ok(Content { object: None, size: bytes.len() as u64 }),
                 What::Directory { .. } => Err(Errno::IsADirectory),
                 What::Link(_) => Err(Errno::Invalid),
             }),
-            Place::Layer { number, node } => self.layer(number)?.content(node),
+            NodeOwner::Layer { number, node } => self.layer(number)?.content(node),
         }
     }
 
     fn held(&self, node: NodeId) -> Option<Bytes> {
-        let Place::Own(node) = place(node) else { return None };
+        let NodeOwner::Own(node) = place(node) else { return None };
         let bytes = self.own(node, |own| match &own.what {
             What::File(bytes) => Ok(bytes.clone()),
             _ => Err(Errno::Invalid),
@@ -349,8 +349,8 @@ impl Operations for StoreFs {
 
     fn lasts(&self, node: NodeId) -> bool {
         match place(node) {
-            Place::Own(_) => false,
-            Place::Layer { .. } => true,
+            NodeOwner::Own(_) => false,
+            NodeOwner::Layer { .. } => true,
         }
     }
 

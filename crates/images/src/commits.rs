@@ -38,7 +38,7 @@ const NEW: &str = ".new-";
 const GONE: &str = ".gone-";
 
 /// How long to wait for a rename by another process.
-const PATIENCE: Duration = Duration::from_secs(30);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The record of a committed image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,7 +102,7 @@ pub struct Commits {
 
 /// A directory that is not removed while this lives.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldCommit {
     folder: FileLock,
     /// Its record.
     pub committed: Committed,
@@ -196,7 +196,7 @@ impl Commits {
     }
 
     /// Locks the commit of this name for reading.
-    pub fn hold(&self, image: &Source) -> Result<Option<Held>> {
+    pub fn hold(&self, image: &Source) -> Result<Option<HeldCommit>> {
         let step = "read the committed image";
         if !self.folder.exists() {
             return Ok(None);
@@ -209,11 +209,11 @@ impl Commits {
         };
         let folder = share(folder).context(ErrorKind::Store, step)?;
         let committed = read(&by_descriptor(&folder)).context(ErrorKind::Store, step)?;
-        Ok(Some(Held { folder, committed }))
+        Ok(Some(HeldCommit { folder, committed }))
     }
 
     /// Records that `held` was pushed, unless another commit has its name by now.
-    pub fn note_pushed(&self, held: &Held, destination: &str) -> io::Result<()> {
+    pub fn note_pushed(&self, held: &HeldCommit, destination: &str) -> io::Result<()> {
         let _whole = self.lock()?;
         let place = self.named(&held.committed.image);
         match read(&place) {
@@ -247,7 +247,7 @@ impl Commits {
     }
 
     fn lock(&self) -> io::Result<FileLock> {
-        flock::hold(&self.folder.join(".lock"), PATIENCE)
+        flock::hold(&self.folder.join(".lock"), LOCK_TIMEOUT)
     }
 
     /// Makes a commit disappear at once, and removes it unless it is being read. The caller holds the lock.
@@ -274,7 +274,7 @@ impl Commits {
     }
 }
 
-impl Held {
+impl HeldCommit {
     /// The layout to read it from, whatever its name refers to by now.
     pub fn layout(&self) -> Source {
         Source::OciLayout { directory: by_descriptor(&self.folder), tag: Some(TAG.to_owned()) }

@@ -23,7 +23,7 @@ const NAME: &str = "tarpon.lock";
 const OF_ALL: &str = "/etc/tarpon";
 
 /// How long to wait for another writer in the same folder. Writing takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A lock on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,7 +99,7 @@ impl LockFile {
     /// Locks out other writers. The lock is on the folder, because the file is replaced.
     fn alone(&self, folder: &Path) -> Result<FileLock> {
         let folder = File::open(folder).map_err(|error| self.failed(error))?;
-        let lock = flock::lock_within(folder, PATIENCE).map_err(|error| self.failed(error))?;
+        let lock = flock::lock_within(folder, LOCK_TIMEOUT).map_err(|error| self.failed(error))?;
         lock.ok_or_else(|| self.failed("another process is writing it"))
     }
 

@@ -17,7 +17,7 @@ use crate::image::seen_whole;
 use crate::image::{ImageRequest, Prepared};
 use crate::images::Images;
 use crate::prepare::assemble::{self, assemble};
-use crate::prepare::known::{Known, known_layers};
+use crate::prepare::known::{KnownLayers, known_layers};
 use crate::progress::Progress;
 
 /// A JSON object whose values are not parsed.
@@ -98,7 +98,7 @@ impl Documents {
         Ok(Self { manifest, config })
     }
 
-    fn assemble(self, store: &Store, name: String, platform: String, known: Known) -> Result<ImageRecord> {
+    fn assemble(self, store: &Store, name: String, platform: String, known: KnownLayers) -> Result<ImageRecord> {
         let Self { manifest, config } = self;
         let layers = known.lowest(manifest.layers.len());
         assemble(store, assemble::Image { name, platform, manifest, config, layers, fetched: 0, boot: None })

@@ -88,8 +88,8 @@ impl BlobSource for Counted {
         let (progress, number) = (self.progress.clone(), self.number);
         async move {
             let pieces = self.source.read(blob, range).await?;
-            let told = pieces.inspect_ok(move |piece| progress.received(number, piece.len() as u64));
-            Ok(told.boxed())
+            let counted = pieces.inspect_ok(move |piece| progress.received(number, piece.len() as u64));
+            Ok(counted.boxed())
         }
         .boxed()
     }

@@ -136,8 +136,7 @@ fn repository(image: &str) -> Result<String> {
     match image.parse() {
         Ok(Source::Registry(reference)) => Ok(format!("{}/{}", reference.registry(), reference.repository())),
         Ok(_) => {
-            let cause =
-                "the store is of isolation \"tenant\", and whoever has a file shows no registry that he has access";
+            let cause = "the store is of isolation \"tenant\", and access to a file proves no access to a registry";
             Err(Error::new(ErrorKind::Refused, "open the image", cause)
                 .hint("push it to a registry, or name a store of isolation \"shared\" with --store DIR"))
         }

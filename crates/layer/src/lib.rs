@@ -18,6 +18,6 @@ pub mod write;
 
 pub use allowance::{Allowance, Excess, MEMORY_BASE, MEMORY_PER_BYTE, Share, WRITING, ZEROS_BASE, ZEROS_PER_BYTE};
 pub use index::{
-    Attributes, Chunk, Codec, Device, Entry, FileContent, InvalidEntry, InvalidPath, InvalidXattr, LayerIndex,
-    LayerName, LayerPath, Node, ObjectId, Place, Timestamp, Xattr,
+    Attributes, Chunk, ChunkPlace, Codec, Device, Entry, FileContent, InvalidEntry, InvalidPath, InvalidXattr,
+    LayerIndex, LayerName, LayerPath, Node, ObjectId, Timestamp, Xattr,
 };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use tarpon_layer::chunks::{ChunkTable, ChunkTableBuilder, ChunkTableError};
 use tarpon_layer::decode::Compression;
-use tarpon_layer::{Chunk, Codec, ObjectId, Place};
+use tarpon_layer::{Chunk, ChunkPlace, Codec, ObjectId};
 use tarpon_oci::{Blob, Digest};
 
 fn id(number: u32) -> ObjectId {
@@ -18,7 +18,7 @@ fn blob(number: u32) -> Blob {
 
 fn chunk(object_offset: u64, size: u64, codec: Codec, offset: u64, skip: u64) -> Chunk {
     let digest = Digest::of(&[object_offset, size, offset].map(u64::to_le_bytes).concat());
-    Chunk { object_offset, size, digest, place: Place::Blob { codec, offset, length: size / 2 + 1, skip } }
+    Chunk { object_offset, size, digest, place: ChunkPlace::Blob { codec, offset, length: size / 2 + 1, skip } }
 }
 
 #[test]
@@ -109,7 +109,7 @@ proptest! {
             for (size, is_hole) in sizes {
                 let mut chunk = chunk(place, *size, Codec::Zstd, u64::from(number * 17 % 29) * 1000 + place, 0);
                 if *is_hole {
-                    (chunk.place, chunk.digest) = (Place::Zeros, Digest::from_bytes([0; 32]));
+                    (chunk.place, chunk.digest) = (ChunkPlace::Zeros, Digest::from_bytes([0; 32]));
                 }
                 chunks.push(chunk);
                 place += size;
@@ -135,12 +135,12 @@ proptest! {
         }
         for layer in 0..3 {
             let expected = model.values().filter(|object| object.1 == layer).flat_map(|object| &object.2);
-            let expected = expected.filter(|chunk| chunk.place != Place::Zeros).count();
+            let expected = expected.filter(|chunk| chunk.place != ChunkPlace::Zeros).count();
             let places: Vec<u64> = table
                 .by_place(layer, 0..u64::MAX)
                 .map(|number| match table.chunk(number).unwrap().chunk.place {
-                    Place::Blob { offset, .. } => offset,
-                    Place::Zeros => panic!("a hole has no place"),
+                    ChunkPlace::Blob { offset, .. } => offset,
+                    ChunkPlace::Zeros => panic!("a hole has no place"),
                 })
                 .collect();
             prop_assert!(places.is_sorted());

@@ -8,7 +8,7 @@ use common::{RANDOM, comparable, import_blob, import_tar, index_by_toc, open_toc
 use proptest::prelude::*;
 use tarpon_layer::plain::Options;
 use tarpon_layer::toc::{Claim, NotLazy, TocError, TocPlace};
-use tarpon_layer::{Allowance, Codec, LayerIndex, Node, Place};
+use tarpon_layer::{Allowance, ChunkPlace, Codec, LayerIndex, Node};
 use tarpon_oci::{Compression, MediaType};
 use tarpon_testkit::layers::{
     Dialect, EstargzOptions, FooterKind, Item, ItemKind, Layer, Spelling, ZstdChunkedOptions, estargz, gzip,
@@ -103,7 +103,7 @@ fn zstd_chunked_in_both_spellings_shows_the_tar() {
             let index = index_by_toc(&layer).unwrap();
             assert_eq!(comparable(&index, false), comparable(&plain, false));
             check_contents(&index, &items, &layer.blob);
-            assert!(index.chunks.iter().any(|chunk| chunk.place == Place::Zeros));
+            assert!(index.chunks.iter().any(|chunk| chunk.place == ChunkPlace::Zeros));
         }
     }
 }
@@ -172,7 +172,7 @@ fn large_files_of_a_bare_tar_are_cut_and_others_are_not() {
     check_contents(&index, &items, &bytes);
     let (index, _) = import_tar(&bytes, stream()).unwrap();
     assert_eq!(index.chunks.len(), 2);
-    assert!(matches!(index.chunks[0].place, Place::Blob { codec: Codec::Stream, .. }));
+    assert!(matches!(index.chunks[0].place, ChunkPlace::Blob { codec: Codec::Stream, .. }));
 }
 
 proptest! {

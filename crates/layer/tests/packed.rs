@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tarpon_layer::packed::{InvalidPacked, pack, unpack};
 use tarpon_layer::plain::{Access, Options, import};
 use tarpon_layer::spans::{Checkpoint, SpanReader};
-use tarpon_layer::{Attributes, Entry, InvalidEntry, InvalidPath, LayerIndex, LayerPath, Node, Place};
+use tarpon_layer::{Attributes, ChunkPlace, Entry, InvalidEntry, InvalidPath, LayerIndex, LayerPath, Node};
 use tarpon_oci::{Blob, Digest};
 use tarpon_testkit::layers::{
     Dialect, EstargzOptions, Item, Layer, RawHeader, Tar, ZstdChunkedOptions, check_index, estargz, gzip, random, tar,
@@ -75,7 +75,7 @@ fn an_index_that_lies_about_its_layer_is_refused() {
     };
     let place = |index: &mut LayerIndex, change: &dyn Fn(&mut u64, &mut u64, &mut u64)| {
         for chunk in &mut index.chunks {
-            if let Place::Blob { offset, length, skip, .. } = &mut chunk.place {
+            if let ChunkPlace::Blob { offset, length, skip, .. } = &mut chunk.place {
                 change(offset, length, skip);
             }
         }
@@ -90,7 +90,7 @@ fn an_index_that_lies_about_its_layer_is_refused() {
     assert_eq!(spoilt(&empty), Err(InvalidEntry::EmptyDigest.into()));
     let forged = |index: &mut LayerIndex| file(index, &|content| content.object = Digest::of(b"forged"));
     assert_eq!(spoilt(&forged), Err(InvalidEntry::ChunkDigest.into()));
-    let zeros = |index: &mut LayerIndex| index.chunks.iter_mut().for_each(|chunk| chunk.place = Place::Zeros);
+    let zeros = |index: &mut LayerIndex| index.chunks.iter_mut().for_each(|chunk| chunk.place = ChunkPlace::Zeros);
     assert_eq!(spoilt(&zeros), Err(InvalidEntry::ZerosDigest.into()));
     assert!(spoilt(&|index| index.entries[1].attributes.mode = 0o17777).is_err());
     assert!(spoilt(&|index| index.entries[1].attributes.mtime.nanoseconds = 1_000_000_000).is_err());
@@ -122,7 +122,7 @@ fn honest_holes_empty_files_and_other_names_of_them_pass() {
         .sized(RawHeader::new("sparse"), b"")
         .finish();
     let index = import(&sparse[..], common::RANDOM, &mut Kept::default()).expect("a layer");
-    assert!(index.chunks.iter().all(|chunk| chunk.place == Place::Zeros) && !index.chunks.is_empty());
+    assert!(index.chunks.iter().all(|chunk| chunk.place == ChunkPlace::Zeros) && !index.chunks.is_empty());
     assert_eq!(unpack(&pack(&index), blob(&sparse)), Ok(index));
     let items = [
         Item::file("zeros", vec![0; 200_000]),

@@ -9,7 +9,7 @@ use tarpon_layer::decode::LayerReader;
 use tarpon_layer::packed::pack;
 use tarpon_layer::plain::{Access, Options, import};
 use tarpon_layer::spans::SpanReader;
-use tarpon_layer::{Codec, LayerIndex, Place};
+use tarpon_layer::{ChunkPlace, Codec, LayerIndex};
 use tarpon_testkit::fuzz;
 use tarpon_testkit::layers::{
     Dialect, EstargzOptions, Item, ZstdChunkedOptions, Ztoc, estargz, gzip, gzip_members, hostile_tars, hostile_tocs,
@@ -236,6 +236,6 @@ fn write_seeds() {
     }
     let options = Options { access: Access::Random, hides_toc_files: false };
     let (index, _) = common::import_tar(&pax_tar, options).expect("a tar");
-    assert!(matches!(index.chunks[0].place, Place::Blob { codec: Codec::Raw, .. }));
+    assert!(matches!(index.chunks[0].place, ChunkPlace::Blob { codec: Codec::Raw, .. }));
     save("chunk_table", seeds);
 }

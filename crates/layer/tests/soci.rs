@@ -11,7 +11,7 @@ use tarpon_layer::chunks::{ChunkTable, ChunkTableBuilder};
 use tarpon_layer::decode::{Compression, decode_span};
 use tarpon_layer::packed::{pack, unpack};
 use tarpon_layer::soci::{Options, ZtocError, index, object_name};
-use tarpon_layer::{Codec, LayerIndex, Node, Place};
+use tarpon_layer::{ChunkPlace, Codec, LayerIndex, Node};
 use tarpon_oci::{Blob, Digest, Verified};
 use tarpon_testkit::layers::{Dialect, Item, Ztoc, check_index, gzip_members, random, tar};
 
@@ -51,7 +51,9 @@ fn contents(index: &LayerIndex, blob: &[u8]) -> BTreeMap<Vec<u8>, Vec<u8>> {
             for number in table.find(&file.object).unwrap().chunks {
                 let chunk = table.chunk(number).unwrap().chunk;
                 assert_eq!(chunk.content_digest(), None);
-                let Place::Blob { codec: Codec::CheckedSpan, offset, length, skip } = chunk.place else { panic!() };
+                let ChunkPlace::Blob { codec: Codec::CheckedSpan, offset, length, skip } = chunk.place else {
+                    panic!()
+                };
                 let place = |number: u64| usize::try_from(number).unwrap();
                 let encoded = &blob[place(offset)..place(offset + length)];
                 assert_eq!(Digest::of(encoded), chunk.digest, "{}", entry.path);

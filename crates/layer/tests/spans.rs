@@ -10,7 +10,7 @@ use tarpon_layer::chunks::{ChunkTable, ChunkTableBuilder};
 use tarpon_layer::decode::{Compression, decode_chunk, decode_span};
 use tarpon_layer::plain::{Access, Options, import};
 use tarpon_layer::spans::{SPAN_BYTES, SpanReader, Spans};
-use tarpon_layer::{Codec, LayerIndex, Node, Place};
+use tarpon_layer::{ChunkPlace, Codec, LayerIndex, Node};
 use tarpon_oci::{Blob, Digest};
 use tarpon_testkit::layers::{gzip_members, skippable_frame, zstd, zstd_frames};
 
@@ -92,7 +92,7 @@ fn read_all(table: &ChunkTable<Vec<u8>>, blob: &[u8]) -> Vec<(Codec, usize)> {
     let mut out = Vec::new();
     for number in 0..table.chunk_count() {
         let entry = table.chunk(number).unwrap();
-        let Place::Blob { codec, offset, length, skip } = entry.chunk.place else { continue };
+        let ChunkPlace::Blob { codec, offset, length, skip } = entry.chunk.place else { continue };
         match counts.iter_mut().find(|(counted, _)| *counted == codec) {
             Some((_, count)) => *count += 1,
             None => counts.push((codec, 1)),
@@ -259,13 +259,16 @@ fn a_wrong_window_gives_an_error_or_bytes_that_no_digest_matches() {
     let tar = tar(&text(600_000, 29));
     let blob = gzip_at(6, &tar);
     let (mut index, _, compression, _) = indexed(&blob, 100_000);
-    let chunk =
-        *index.chunks.iter().find(|chunk| matches!(chunk.place, Place::Blob { codec: Codec::Deflate, .. })).unwrap();
+    let chunk = *index
+        .chunks
+        .iter()
+        .find(|chunk| matches!(chunk.place, ChunkPlace::Blob { codec: Codec::Deflate, .. }))
+        .unwrap();
     for checkpoint in &mut index.checkpoints {
         checkpoint.window = zstd(&vec![b'x'; 32 << 10]).into();
     }
     let table = table(&index, &blob, compression);
-    let Place::Blob { offset, length, skip, .. } = chunk.place else { panic!("placed") };
+    let ChunkPlace::Blob { offset, length, skip, .. } = chunk.place else { panic!("placed") };
     let encoded = &blob[usize::try_from(offset).unwrap()..][..usize::try_from(length).unwrap()];
     let checkpoint = table.checkpoint(0, offset).unwrap();
     let mut out = Vec::new();

@@ -17,7 +17,7 @@ use tarpon_layer::write::{
     EstargzOptions, Unrepresentable, WriteError, Written, ZstdChunkedOptions, estargz, estargz_prioritised,
     zstd_chunked,
 };
-use tarpon_layer::{Allowance, Chunk, Entry, LayerIndex, LayerPath, Node, Place};
+use tarpon_layer::{Allowance, Chunk, ChunkPlace, Entry, LayerIndex, LayerPath, Node};
 use tarpon_oci::{Blob, Digest, MediaType};
 use tarpon_testkit::layers::{Dialect, Item, Layer, RawHeader, Tar, hostile_tars, random, tar};
 
@@ -121,8 +121,8 @@ fn toc(layer: &Layer) -> Value {
 
 fn place(chunk: &Chunk) -> Option<u64> {
     match chunk.place {
-        Place::Blob { offset, .. } => Some(offset),
-        Place::Zeros => None,
+        ChunkPlace::Blob { offset, .. } => Some(offset),
+        ChunkPlace::Zeros => None,
     }
 }
 
@@ -155,7 +155,7 @@ fn zstd_chunked_shows_the_tar_and_is_it() {
         assert_eq!(layer.diff_id, Digest::of(&tar));
         let index = check_shows(&layer, &tar);
         let holes: Vec<u64> =
-            index.chunks.iter().filter(|chunk| chunk.place == Place::Zeros).map(|chunk| chunk.size).collect();
+            index.chunks.iter().filter(|chunk| chunk.place == ChunkPlace::Zeros).map(|chunk| chunk.size).collect();
         assert_eq!(holes, [5000, 1 << 20, 120_000]);
         assert!(index.chunks.len() > 20, "large files are cut");
     }

@@ -80,7 +80,7 @@ impl Connection {
             .flag("allow_other")?
             .flag("default_permissions")?;
         // On a read-only mount, the kernel refuses changes without a request to us.
-        let mount = match adapter.is_told_of_attempts() {
+        let mount = match adapter.forwards_changes() {
             true => context.mount(attributes)?,
             false => context.flag("ro")?.mount(attributes | MountAttrFlags::MOUNT_ATTR_RDONLY)?,
         };

@@ -73,9 +73,9 @@ pub(crate) fn unmount(mountpoint: &Path, lazily: bool) -> Result<(), StepError> 
 }
 
 fn refusal(doing: &str, stderr: &[u8], errno: Errno) -> StepError {
-    let said = String::from_utf8_lossy(stderr);
-    let said = said.trim().trim_start_matches(PROGRAM).trim_start_matches([':', ' ']);
-    StepError::new(format!("{doing} with {PROGRAM}"), errno).with(PROGRAM, said)
+    let words = String::from_utf8_lossy(stderr);
+    let words = words.trim().trim_start_matches(PROGRAM).trim_start_matches([':', ' ']);
+    StepError::new(format!("{doing} with {PROGRAM}"), errno).with(PROGRAM, words)
 }
 
 /// Receives the one descriptor sent over the socket; `None` if the socket is closed without one.

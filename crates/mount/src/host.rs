@@ -22,7 +22,7 @@ use crate::protected::Protected;
 use crate::spec::{Mode, ModeChoice, MountSpec, Writable};
 use crate::table::{self, TableEntry};
 use crate::upper::{Upper, Uppers};
-use crate::{mountpoint, warden};
+use crate::{mountpoint, watchdog};
 
 /// Mounts images for one store and watches the mounts. One per process.
 ///
@@ -60,7 +60,7 @@ impl Host {
         overlay::sweep(&scratch);
         let roll = Arc::<Roll>::default();
         roll.uppers.sweep(&scratch);
-        warden::start(&roll)?;
+        watchdog::start(&roll)?;
         let protected = Protected { reachable: vec![scratch.clone()], closed: Vec::new() };
         let protected = Arc::new(RwLock::new(protected));
         let maker = Maker::new(objects, runtime, scratch, Reach::of_this_kernel(), roll.clone());

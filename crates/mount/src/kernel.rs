@@ -17,19 +17,19 @@ pub struct StepError {
     doing: String,
     errno: Errno,
     /// Messages about it with their source, or empty.
-    said: String,
+    words: String,
 }
 
 impl StepError {
     /// `doing` completes the sentence "… failed".
     pub(crate) fn new(doing: impl Into<String>, errno: Errno) -> Self {
-        Self { doing: doing.into(), errno, said: String::new() }
+        Self { doing: doing.into(), errno, words: String::new() }
     }
 
     /// Adds what `speaker` printed about the failure.
     pub(crate) fn with(mut self, speaker: &str, words: &str) -> Self {
         if !words.is_empty() {
-            self.said = format!("{speaker}: {words}");
+            self.words = format!("{speaker}: {words}");
         }
         self
     }
@@ -44,7 +44,7 @@ impl fmt::Display for StepError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let reason = std::io::Error::from(self.errno);
         write!(f, "{}: {reason}", self.doing)?;
-        if self.said.is_empty() { Ok(()) } else { write!(f, " ({})", self.said) }
+        if self.words.is_empty() { Ok(()) } else { write!(f, " ({})", self.words) }
     }
 }
 
@@ -96,13 +96,13 @@ impl Context {
 
     /// Messages of the kernel about this context: one per read, each prefixed with a severity letter.
     fn messages(&self) -> String {
-        let mut said = Vec::new();
+        let mut words = Vec::new();
         let mut buffer = [0_u8; 1024];
         while let Ok(length @ 1..) = rustix::io::read(&self.fd, &mut buffer) {
             let line = String::from_utf8_lossy(&buffer[..length]);
-            said.push(line.trim_start_matches(['e', 'w', 'i', ' ']).trim_end().to_owned());
+            words.push(line.trim_start_matches(['e', 'w', 'i', ' ']).trim_end().to_owned());
         }
-        said.join("; ")
+        words.join("; ")
     }
 }
 

@@ -27,7 +27,7 @@ mod protected;
 mod spec;
 mod table;
 mod upper;
-mod warden;
+mod watchdog;
 
 pub use adapter::Counters;
 pub use error::MountError;

@@ -94,7 +94,10 @@ impl Maker {
             return Err(unsupported(Mode::Native, "it needs root of the machine, not of a user namespace"));
         }
         if spec.watch.is_some() {
-            return Err(unsupported(Mode::Native, "the kernel reads local files by itself, where nobody sees it"));
+            return Err(unsupported(
+                Mode::Native,
+                "the kernel reads local files by itself, so its reads cannot be watched",
+            ));
         }
         let upper = self.roll.uppers().prepare(&spec.writable, &self.scratch)?;
         let made = self.native_image(spec, upper.as_ref());
@@ -346,14 +349,14 @@ mod tests {
         crate::mountpoint::prepare(path, &crate::protected::Protected::default()).unwrap()
     }
 
-    struct Bed {
+    struct Fixture {
         maker: Maker,
         spec: MountSpec,
         runtime: tokio::runtime::Runtime,
         folder: tempfile::TempDir,
     }
 
-    impl Bed {
+    impl Fixture {
         fn new(reach: Reach, never: bool) -> Option<Self> {
             Self::with(reach, Arc::new(Abc { never }), [file("f", "abc")])
         }
@@ -396,42 +399,42 @@ mod tests {
 
     #[test]
     fn kernels_that_take_no_detached_mounts_are_given_paths() {
-        let Some(mut bed) = Bed::new(Reach::ByPath, false) else { return };
-        let mountpoint = bed.spec.mountpoint.clone();
-        for writable in [Writable::No, Writable::Temporary, Writable::Upper(bed.folder.path().join("upper"))] {
-            bed.spec.writable = writable;
-            let live = bed.maker.native(&bed.spec, &opened(&mountpoint)).unwrap();
+        let Some(mut fixture) = Fixture::new(Reach::ByPath, false) else { return };
+        let mountpoint = fixture.spec.mountpoint.clone();
+        for writable in [Writable::No, Writable::Temporary, Writable::Upper(fixture.folder.path().join("upper"))] {
+            fixture.spec.writable = writable;
+            let live = fixture.maker.native(&fixture.spec, &opened(&mountpoint)).unwrap();
             assert_eq!(std::fs::read(mountpoint.join("f")).unwrap(), b"abc");
-            assert_eq!(bed.private_mounts(), 1, "the shared FUSE mount alone");
+            assert_eq!(fixture.private_mounts(), 1, "the shared FUSE mount alone");
             live.unmount(true).unwrap();
-            assert_eq!(bed.private_mounts(), 1, "which is kept for the next one");
-            bed.maker.roll.let_go();
-            assert_eq!(bed.private_mounts(), 0);
+            assert_eq!(fixture.private_mounts(), 1, "which is kept for the next one");
+            fixture.maker.roll.let_go();
+            assert_eq!(fixture.private_mounts(), 0);
         }
     }
 
     #[test]
     fn what_a_mount_that_left_in_use_wrote_goes_with_its_users_whatever_is_mounted_meanwhile() {
-        let Some(mut bed) = Bed::new(Reach::Detached, false) else { return };
+        let Some(mut fixture) = Fixture::new(Reach::Detached, false) else { return };
         let mut native = |name: &str, writable| {
-            let mountpoint = bed.folder.path().join(name);
+            let mountpoint = fixture.folder.path().join(name);
             std::fs::create_dir_all(&mountpoint).unwrap();
-            bed.spec.writable = writable;
-            bed.maker.native(&bed.spec, &opened(&mountpoint)).unwrap()
+            fixture.spec.writable = writable;
+            fixture.maker.native(&fixture.spec, &opened(&mountpoint)).unwrap()
         };
         let (left, other) = (native("mnt", Writable::Temporary), native("other", Writable::No));
         let user = File::open(left.mountpoint().join("f")).unwrap();
-        let connection = bed.maker.roll.connections().remove(0);
+        let connection = fixture.maker.roll.connections().remove(0);
         assert_eq!(left.unmount(true).unwrap(), crate::Unmounted::Lazy);
         let later = native("later", Writable::No);
-        let uppers = || std::fs::read_dir(bed.folder.path().join("run")).unwrap().count();
+        let uppers = || std::fs::read_dir(fixture.folder.path().join("run")).unwrap().count();
         assert_eq!(uppers(), 1, "it is in use");
         drop(user);
         other.unmount(true).unwrap();
         let ended = async { connection.ended().wait_for(|ended| *ended).await.map(|_| ()) };
         let patience = std::time::Duration::from_secs(60);
-        bed.runtime.block_on(async { tokio::time::timeout(patience, ended).await }).unwrap().unwrap();
-        bed.maker.roll.tidy();
+        fixture.runtime.block_on(async { tokio::time::timeout(patience, ended).await }).unwrap().unwrap();
+        fixture.maker.roll.tidy();
         assert_eq!(uppers(), 0);
         assert_eq!(std::fs::read(later.mountpoint().join("f")).unwrap(), b"abc");
         later.unmount(true).unwrap();
@@ -439,11 +442,11 @@ mod tests {
 
     #[test]
     fn private_mounts_of_a_killed_server_are_swept() {
-        let Some(bed) = Bed::new(Reach::ByPath, false) else { return };
-        std::mem::forget(bed.maker.lazy_objects().unwrap());
-        assert_eq!(bed.private_mounts(), 1);
-        overlay::sweep(&bed.folder.path().join("run"));
-        assert_eq!(bed.private_mounts(), 0);
+        let Some(fixture) = Fixture::new(Reach::ByPath, false) else { return };
+        std::mem::forget(fixture.maker.lazy_objects().unwrap());
+        assert_eq!(fixture.private_mounts(), 1);
+        overlay::sweep(&fixture.folder.path().join("run"));
+        assert_eq!(fixture.private_mounts(), 0);
     }
 
     #[test]
@@ -451,9 +454,9 @@ mod tests {
         const READERS: usize = 400;
         let all = Arc::new(tokio::sync::Barrier::new(READERS));
         let files = (0..READERS).map(|number| file(format!("f{number}"), format!("{number:03}")));
-        let Some(bed) = Bed::with(Reach::Detached, Arc::new(Together(all)), files) else { return };
-        let mountpoint = bed.spec.mountpoint.clone();
-        let live = bed.maker.fuse(&bed.spec, &opened(&mountpoint)).unwrap();
+        let Some(fixture) = Fixture::with(Reach::Detached, Arc::new(Together(all)), files) else { return };
+        let mountpoint = fixture.spec.mountpoint.clone();
+        let live = fixture.maker.fuse(&fixture.spec, &opened(&mountpoint)).unwrap();
         let read = |number: usize| {
             let path = mountpoint.join(format!("f{number}"));
             std::thread::spawn(move || std::fs::read(path))
@@ -466,10 +469,10 @@ mod tests {
 
     #[test]
     fn a_connection_that_does_not_answer_can_be_broken_off() {
-        let Some(bed) = Bed::new(Reach::Detached, true) else { return };
-        let mountpoint = bed.spec.mountpoint.clone();
-        let live = bed.maker.fuse(&bed.spec, &opened(&mountpoint)).unwrap();
-        let connection = bed.maker.roll.connections().remove(0);
+        let Some(fixture) = Fixture::new(Reach::Detached, true) else { return };
+        let mountpoint = fixture.spec.mountpoint.clone();
+        let live = fixture.maker.fuse(&fixture.spec, &opened(&mountpoint)).unwrap();
+        let connection = fixture.maker.roll.connections().remove(0);
         let reader = std::thread::spawn(move || std::fs::read(mountpoint.join("f")));
         let patience = std::time::Duration::from_millis(50);
         while !connection.is_wedged(patience) {

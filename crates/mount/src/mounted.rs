@@ -252,7 +252,7 @@ impl Live {
         // The holder of the lock is unmounting or detecting the same. A later query must see the outcome.
         let mut rest = self.rest.lock();
         if rest.is_some() && self.find(table).is_none() {
-            tracing::info!(path = %self.mountpoint.display(), "was unmounted by somebody else");
+            tracing::info!(path = %self.mountpoint.display(), "was unmounted by another process");
             self.let_go(&mut rest, false);
         }
     }

@@ -13,7 +13,7 @@ use crate::kernel::StepError;
 use crate::table;
 
 /// Opens for inspection only, without a request to any file system.
-const LOOK: OFlags = OFlags::PATH.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
+const INSPECT: OFlags = OFlags::PATH.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
 /// Opens the directory at an absolute path. A symbolic link anywhere on the way is an error (`ELOOP`): its owner controls
 /// the target.
@@ -90,7 +90,7 @@ impl<'p> Spot<'p> {
 
     /// Opens the root of the topmost mount there, or the directory itself.
     pub(crate) fn top(&self) -> io::Result<OwnedFd> {
-        Ok(rustix::fs::openat(self.directory(), self.name, LOOK, Mode::empty())?)
+        Ok(rustix::fs::openat(self.directory(), self.name, INSPECT, Mode::empty())?)
     }
 
     /// Unique id of the topmost mount there, never reused.

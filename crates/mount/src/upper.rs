@@ -87,7 +87,7 @@ impl Uppers {
             return Err(problem(format!("the mount on {} writes to it already", user.mountpoint.display())));
         }
         if !self.taken.lock().insert(directory.clone()) {
-            return Err(problem("somebody still uses a mount that writes to it".to_owned()));
+            return Err(problem("a mount that writes to it is still in use".to_owned()));
         }
         match make(&work, None) {
             Ok(open_work) => {

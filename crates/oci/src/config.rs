@@ -65,8 +65,8 @@ where
 
 /// The names of an object whose values are meaningless, in their order.
 fn names<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    let said: Option<BTreeMap<String, IgnoredAny>> = Option::deserialize(deserializer)?;
-    Ok(said.unwrap_or_default().into_keys().collect())
+    let names: Option<BTreeMap<String, IgnoredAny>> = Option::deserialize(deserializer)?;
+    Ok(names.unwrap_or_default().into_keys().collect())
 }
 
 #[derive(Deserialize)]

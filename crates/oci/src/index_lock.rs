@@ -41,7 +41,7 @@ pub enum InvalidLock {
     #[error("{0:?} is not a sha256 digest")]
     Digest(String),
     /// An invalid entry of an image.
-    #[error("what it says of {0} is not its name and the digest of its index")]
+    #[error("its entry of {0} is not a name and the digest of an index")]
     Entry(Digest),
 }
 

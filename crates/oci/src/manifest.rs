@@ -187,8 +187,8 @@ impl Document {
         let stated = raw.media_type.as_deref().filter(|text| !text.is_empty()).map(MediaType::parse);
         for (whose, media_type) in [("its mediaType", &stated), ("what it was served as", &declared)] {
             match media_type {
-                Some(said @ (MediaType::Manifest | MediaType::Index)) if *said != shape => {
-                    let text = format!("{whose} is {said}, its content is {shape}");
+                Some(claimed @ (MediaType::Manifest | MediaType::Index)) if *claimed != shape => {
+                    let text = format!("{whose} is {claimed}, its content is {shape}");
                     return Err(InvalidManifest::Ambiguous(text));
                 }
                 Some(MediaType::DockerSchema1) => return Err(InvalidManifest::Schema1),

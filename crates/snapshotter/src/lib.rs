@@ -76,7 +76,7 @@ pub async fn serve(engine: &Engine, options: Options) -> tarpon_engine::Result<E
     }
     allow_open_files();
     let stop = stopped().context(ErrorKind::Store, "listen for signals")?;
-    let root = furnish(&options.root).context(ErrorKind::Store, "make the snapshotter's directory")?;
+    let root = create_root(&options.root).context(ErrorKind::Store, "make the snapshotter's directory")?;
     let _lock = lock(&root).context(ErrorKind::Store, "lock the snapshotter's directory")?;
     let images = Arc::new(EngineImages::new(engine.clone(), options.images));
     let snapshots = Snapshots::open(&root, images).context(ErrorKind::Store, "read the snapshots")?;
@@ -110,7 +110,7 @@ async fn answer(
     rpc: Rpc,
     stop: impl Future<Output = ()> + Send,
 ) -> Result<(), tonic::transport::Error> {
-    let (stopping, told) = tokio::sync::oneshot::channel::<()>();
+    let (stopping, stop_requested) = tokio::sync::oneshot::channel::<()>();
     let incoming = stream::unfold(socket, |socket| async move { Some((accept(&socket).await, socket)) });
     let server = Server::builder().concurrency_limit_per_connection(CALLS);
     let stopped = async move {
@@ -118,7 +118,7 @@ async fn answer(
         drop(stopping);
     };
     let late = async move {
-        let _dropped = told.await;
+        let _dropped = stop_requested.await;
         tokio::time::sleep(DRAIN).await;
     };
     tokio::select! {
@@ -154,7 +154,7 @@ fn stopped() -> std::io::Result<impl Future<Output = Ended> + Send> {
 }
 
 /// Creates the root directory, and returns its path as the kernel will list it.
-fn furnish(root: &Path) -> std::io::Result<PathBuf> {
+fn create_root(root: &Path) -> std::io::Result<PathBuf> {
     use std::os::unix::fs::DirBuilderExt;
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(root)?;
     let root = root.canonicalize()?;

@@ -52,10 +52,10 @@ mod tests {
         Snapshot { folder: format!("/s/{number}").into(), record }
     }
 
-    fn told(kind: Kind, stack: u8) -> (String, String, String) {
+    fn shown(kind: Kind, stack: u8) -> (String, String, String) {
         let stack: Vec<_> = (0..stack).map(|number| snapshot(number, Kind::Committed)).collect();
-        let told = mounts(&snapshot(9, kind), &stack, &["index=off".to_owned()]);
-        let [Mount { r#type, source, target, options }] = &told[..] else { panic!("{told:?}") };
+        let shown = mounts(&snapshot(9, kind), &stack, &["index=off".to_owned()]);
+        let [Mount { r#type, source, target, options }] = &shown[..] else { panic!("{shown:?}") };
         assert_eq!(target, "");
         (r#type.clone(), source.clone(), options.join(","))
     }
@@ -63,11 +63,11 @@ mod tests {
     #[test]
     fn one_layer_is_bound_and_several_are_overlaid() {
         let expected = |kind: &str, source: &str, options: &str| (kind.into(), source.into(), options.into());
-        assert_eq!(told(Kind::Active, 0), expected("bind", "/s/9/fs", "rw,rbind"));
-        assert_eq!(told(Kind::View, 0), expected("bind", "/s/9/fs", "ro,rbind"));
-        assert_eq!(told(Kind::View, 1), expected("bind", "/s/0/fs", "ro,rbind"));
+        assert_eq!(shown(Kind::Active, 0), expected("bind", "/s/9/fs", "rw,rbind"));
+        assert_eq!(shown(Kind::View, 0), expected("bind", "/s/9/fs", "ro,rbind"));
+        assert_eq!(shown(Kind::View, 1), expected("bind", "/s/0/fs", "ro,rbind"));
         let options = "index=off,workdir=/s/9/work,upperdir=/s/9/fs,lowerdir=/s/0/fs";
-        assert_eq!(told(Kind::Active, 1), expected("overlay", "overlay", options));
-        assert_eq!(told(Kind::View, 2), expected("overlay", "overlay", "index=off,lowerdir=/s/0/fs:/s/1/fs"));
+        assert_eq!(shown(Kind::Active, 1), expected("overlay", "overlay", options));
+        assert_eq!(shown(Kind::View, 2), expected("overlay", "overlay", "index=off,lowerdir=/s/0/fs:/s/1/fs"));
     }
 }

@@ -171,7 +171,7 @@ impl Records {
         let number = self.number()?;
         let folder = self.folder.join(number.to_string());
         let snapshot = Snapshot { folder, record };
-        if let Err(error) = furnish(&snapshot) {
+        if let Err(error) = create_directories(&snapshot) {
             let _swept_later = std::fs::remove_dir_all(&snapshot.folder);
             return Err(Error::disk(format!("make {}", snapshot.folder.display()))(error));
         }
@@ -284,7 +284,7 @@ fn read(folder: &Path) -> io::Result<Option<Record>> {
 }
 
 /// Creates the directory of a snapshot, its record last.
-fn furnish(snapshot: &Snapshot) -> io::Result<()> {
+fn create_directories(snapshot: &Snapshot) -> io::Result<()> {
     create_private_dir(&snapshot.folder)?;
     create_private_dir(&snapshot.fs())?;
     // It becomes the root directory of a container.

@@ -44,27 +44,27 @@ impl Service<http::Request<Body>> for Rpc {
 
 async fn answer(snapshots: Arc<Snapshots>, request: http::Request<Body>) -> http::Response<Body> {
     let method = request.uri().path().strip_prefix(SERVICE).unwrap_or_default().to_owned();
-    let told = |mounts| MountsResponse { mounts };
+    let reply = |mounts| MountsResponse { mounts };
     match method.as_str() {
-        "Prepare" => unary(request, async move |asked| snapshots.create(Kind::Active, asked).await.map(told)).await,
-        "View" => unary(request, async move |asked| snapshots.create(Kind::View, asked).await.map(told)).await,
-        "Mounts" => unary(request, async move |asked: KeyRequest| snapshots.mounts(&asked.key).await.map(told)).await,
+        "Prepare" => unary(request, async move |asked| snapshots.create(Kind::Active, asked).await.map(reply)).await,
+        "View" => unary(request, async move |asked| snapshots.create(Kind::View, asked).await.map(reply)).await,
+        "Mounts" => unary(request, async move |asked: KeyRequest| snapshots.mounts(&asked.key).await.map(reply)).await,
         "Commit" => unary(request, async move |asked| snapshots.commit(asked).await.map(|()| Empty {})).await,
         "Remove" => {
             unary(request, async move |asked: KeyRequest| snapshots.remove(&asked.key).await.map(|()| Empty {})).await
         }
         "Stat" => {
-            let told = |info| InfoResponse { info: Some(info) };
-            unary(request, async move |asked: KeyRequest| snapshots.stat(&asked.key).map(told)).await
+            let reply = |info| InfoResponse { info: Some(info) };
+            unary(request, async move |asked: KeyRequest| snapshots.stat(&asked.key).map(reply)).await
         }
         "Update" => {
-            let told = |info| InfoResponse { info: Some(info) };
-            unary(request, async move |asked| snapshots.update(asked).await.map(told)).await
+            let reply = |info| InfoResponse { info: Some(info) };
+            unary(request, async move |asked| snapshots.update(asked).await.map(reply)).await
         }
         "Usage" => {
-            let told =
+            let reply =
                 |used: crate::record::Usage| UsageResponse { size: signed(used.size), inodes: signed(used.inodes) };
-            unary(request, async move |asked: KeyRequest| snapshots.usage(&asked.key).await.map(told)).await
+            unary(request, async move |asked: KeyRequest| snapshots.usage(&asked.key).await.map(reply)).await
         }
         "Cleanup" => unary(request, async move |_: CleanupRequest| snapshots.clean_up().await.map(|()| Empty {})).await,
         "List" => Grpc::new(ProstCodec::default()).server_streaming(List(snapshots), request).await,

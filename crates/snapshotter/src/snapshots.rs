@@ -67,7 +67,7 @@ impl Snapshots {
             }
         }
         let made = self.change(move |records| records.create(&key, &parent, kind, labels)).await?;
-        match self.furnish(&made).await {
+        match self.provide(&made).await {
             Ok(mounts) => Ok(mounts),
             Err(error) => {
                 if let Err(problem) = self.remove(&made.record.name).await {
@@ -96,10 +96,11 @@ impl Snapshots {
             return Err(format!("it is to lie on {parent:?}, the layers of the image lie on {below:?}"));
         }
         let count = at + 1;
-        let told = labels::with(labels.clone(), LAZY, &format!("layers 1 to {count} of {} of {text}", chain.len()));
+        let own_labels =
+            labels::with(labels.clone(), LAZY, &format!("layers 1 to {count} of {} of {text}", chain.len()));
         let layers = LazyLayers { image: text, manifest: layer.manifest, count };
         let (new, parent, labels) = (name.clone(), parent.to_owned(), labels.clone());
-        let made = self.change(move |records| records.create_lazy(&new, &parent, told, layers)).await;
+        let made = self.change(move |records| records.create_lazy(&new, &parent, own_labels, layers)).await;
         match made {
             Ok(made) => {
                 tracing::info!(name, image = made.record.lazy.map(|lazy| lazy.image), count, "a layer is not pulled");
@@ -135,7 +136,7 @@ impl Snapshots {
     }
 
     /// Makes a new snapshot usable, and returns its mounts.
-    async fn furnish(&self, made: &Snapshot) -> Result<Vec<Mount>> {
+    async fn provide(&self, made: &Snapshot) -> Result<Vec<Mount>> {
         let stack = self.mounted_stack(&made.record.parent).await?;
         if let Some(top) = stack.first() {
             // The root directory of an overlay is that of its upper directory.

@@ -27,13 +27,13 @@ use crate::snapshots::Snapshots;
 
 /// Images with known chain IDs and nothing else. Records its mounts.
 #[derive(Default)]
-struct Known {
+struct KnownImages {
     images: HashMap<Digest, Vec<Digest>>,
     mounted: Mutex<BTreeMap<PathBuf, usize>>,
     broken: Mutex<bool>,
 }
 
-impl Images for Known {
+impl Images for KnownImages {
     fn prepare(&self, layer: PulledLayer) -> BoxFuture<'static, Outcome<Arc<[Digest]>>> {
         let chain = self.images.get(&layer.manifest).cloned();
         async move { chain.map(Arc::from).ok_or_else(|| "the registry is not there".to_owned()) }.boxed()
@@ -59,20 +59,20 @@ impl Images for Known {
 type Answer<T> = Result<T, Code>;
 
 /// A running snapshotter and its client.
-struct Bed {
+struct Fixture {
     runtime: Runtime,
     root: tempfile::TempDir,
-    images: Arc<Known>,
+    images: Arc<KnownImages>,
     running: Option<(Channel, oneshot::Sender<()>, tokio::task::JoinHandle<()>)>,
 }
 
-impl Bed {
-    fn new(images: Known) -> Self {
+impl Fixture {
+    fn new(images: KnownImages) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let root = tempfile::tempdir().unwrap();
-        let mut bed = Self { runtime, root, images: Arc::new(images), running: None };
-        bed.start();
-        bed
+        let mut fixture = Self { runtime, root, images: Arc::new(images), running: None };
+        fixture.start();
+        fixture
     }
 
     fn start(&mut self) {
@@ -179,7 +179,7 @@ impl Bed {
     }
 }
 
-impl Drop for Bed {
+impl Drop for Fixture {
     fn drop(&mut self) {
         self.running = None;
     }
@@ -196,16 +196,16 @@ fn chain() -> Vec<Digest> {
     [b"1", b"2", b"3"].map(|text| Digest::of(text)).to_vec()
 }
 
-/// A bed with an image of three layers.
-fn bed() -> Bed {
-    Bed::new(Known { images: HashMap::from([(Digest::of(MANIFEST), chain())]), ..Known::default() })
+/// A fixture with an image of three layers.
+fn fixture() -> Fixture {
+    Fixture::new(KnownImages { images: HashMap::from([(Digest::of(MANIFEST), chain())]), ..KnownImages::default() })
 }
 
-fn pull_all(bed: &Bed) -> Vec<String> {
+fn pull_all(fixture: &Fixture) -> Vec<String> {
     let mut parent = String::new();
     for (number, id) in chain().into_iter().enumerate() {
         let key = format!("k8s.io/{number}/extract-1 {id}");
-        assert_eq!(bed.pull(&key, &parent, Digest::of(MANIFEST), id), Err(Code::AlreadyExists));
+        assert_eq!(fixture.pull(&key, &parent, Digest::of(MANIFEST), id), Err(Code::AlreadyExists));
         parent = id.to_string();
     }
     chain().iter().map(Digest::to_string).collect()
@@ -213,126 +213,130 @@ fn pull_all(bed: &Bed) -> Vec<String> {
 
 #[test]
 fn layers_of_a_pulled_image_are_committed_without_being_unpacked_and_found_as_containerd_looks() {
-    let bed = bed();
-    let names = pull_all(&bed);
+    let fixture = fixture();
+    let names = pull_all(&fixture);
     for (number, name) in names.iter().enumerate() {
         let parent = if number == 0 { "" } else { &names[number - 1] };
-        let found = bed.list(&[&format!("labels.\"{REF}\"=={name},parent==\"{parent}\"")]).unwrap();
+        let found = fixture.list(&[&format!("labels.\"{REF}\"=={name},parent==\"{parent}\"")]).unwrap();
         assert_eq!((found.len(), &found[0].name, found[0].kind()), (1, name, Kind::Committed));
         assert!(found[0].labels[LAZY].starts_with(&format!("layers 1 to {} of 3", number + 1)));
     }
-    assert!(bed.images.mounted.lock().is_empty(), "nothing is mounted before it is used");
-    assert_eq!(bed.key::<UsageResponse>("Usage", &names[2]).unwrap(), UsageResponse::default());
-    assert_eq!(bed.pull("again", &names[1], Digest::of(MANIFEST), chain()[2]), Err(Code::AlreadyExists), "it is there");
+    assert!(fixture.images.mounted.lock().is_empty(), "nothing is mounted before it is used");
+    assert_eq!(fixture.key::<UsageResponse>("Usage", &names[2]).unwrap(), UsageResponse::default());
+    assert_eq!(
+        fixture.pull("again", &names[1], Digest::of(MANIFEST), chain()[2]),
+        Err(Code::AlreadyExists),
+        "it is there"
+    );
 }
 
 #[test]
 fn a_container_lies_on_what_is_mounted_of_its_image_and_nothing_else() {
-    let bed = bed();
-    let names = pull_all(&bed);
-    let mounts = bed.prepare("container", &names[2]).unwrap();
+    let fixture = fixture();
+    let names = pull_all(&fixture);
+    let mounts = fixture.prepare("container", &names[2]).unwrap();
     let lower = option(&mounts, "lowerdir").unwrap().to_owned();
-    assert_eq!(*bed.images.mounted.lock(), BTreeMap::from([(PathBuf::from(&lower), 3)]), "all layers in one mount");
+    assert_eq!(*fixture.images.mounted.lock(), BTreeMap::from([(PathBuf::from(&lower), 3)]), "all layers in one mount");
     let upper = option(&mounts, "upperdir").unwrap();
     assert_eq!(Path::new(upper).parent(), Path::new(option(&mounts, "workdir").unwrap()).parent());
-    assert_eq!(bed.key::<MountsResponse>("Mounts", "container").unwrap().mounts, mounts);
-    let view = bed.create("View", "view", &names[1], &[]).unwrap();
+    assert_eq!(fixture.key::<MountsResponse>("Mounts", "container").unwrap().mounts, mounts);
+    let view = fixture.create("View", "view", &names[1], &[]).unwrap();
     assert_eq!((view[0].r#type.as_str(), &view[0].options[..]), ("bind", &["ro".to_owned(), "rbind".to_owned()][..]));
-    assert_eq!(bed.images.mounted.lock()[Path::new(&view[0].source)], 2, "the lowest two layers alone");
-    bed.commit("built", "container").unwrap();
-    let mounts = bed.prepare("next", "built").unwrap();
+    assert_eq!(fixture.images.mounted.lock()[Path::new(&view[0].source)], 2, "the lowest two layers alone");
+    fixture.commit("built", "container").unwrap();
+    let mounts = fixture.prepare("next", "built").unwrap();
     assert_eq!(option(&mounts, "lowerdir").unwrap(), format!("{upper}:{lower}"));
     for (name, expected) in
         [(&*names[2], Err(Code::FailedPrecondition)), ("next", Ok(())), ("built", Ok(())), (&names[2], Ok(()))]
     {
-        assert_eq!(bed.remove(name), expected, "{name}");
+        assert_eq!(fixture.remove(name), expected, "{name}");
     }
-    assert_eq!(bed.images.mounted.lock().len(), 1, "what the view lies on");
+    assert_eq!(fixture.images.mounted.lock().len(), 1, "what the view lies on");
 }
 
 #[test]
 fn a_layer_that_cannot_be_mounted_is_unpacked_and_says_why() {
-    let bed = bed();
+    let fixture = fixture();
     let stranger = Digest::of(b"another manifest");
-    let mounts = bed.pull("extract", "", stranger, chain()[0]).unwrap();
+    let mounts = fixture.pull("extract", "", stranger, chain()[0]).unwrap();
     assert_eq!(mounts[0].r#type, "bind");
-    assert_eq!(bed.stat("extract").unwrap().labels[UNPACKED], "the registry is not there");
-    bed.commit("ns/1/unpacked", "extract").unwrap();
-    assert!(bed.stat("ns/1/unpacked").unwrap().labels.contains_key(UNPACKED), "it still says so");
-    bed.pull("wrong chain", "", Digest::of(MANIFEST), Digest::of(b"of another config")).unwrap();
-    assert!(bed.stat("wrong chain").unwrap().labels[UNPACKED].contains("its config is not the one"));
-    bed.pull("wrong place", "", Digest::of(MANIFEST), chain()[1]).unwrap();
-    assert!(bed.stat("wrong place").unwrap().labels[UNPACKED].contains("the layers of the image lie on"));
-    bed.pull("on unpacked", "ns/1/unpacked", Digest::of(MANIFEST), chain()[1]).unwrap();
-    assert_eq!(bed.stat("on unpacked").unwrap().labels[UNPACKED], "the layer below it was unpacked");
+    assert_eq!(fixture.stat("extract").unwrap().labels[UNPACKED], "the registry is not there");
+    fixture.commit("ns/1/unpacked", "extract").unwrap();
+    assert!(fixture.stat("ns/1/unpacked").unwrap().labels.contains_key(UNPACKED), "it still says so");
+    fixture.pull("wrong chain", "", Digest::of(MANIFEST), Digest::of(b"of another config")).unwrap();
+    assert!(fixture.stat("wrong chain").unwrap().labels[UNPACKED].contains("its config is not the one"));
+    fixture.pull("wrong place", "", Digest::of(MANIFEST), chain()[1]).unwrap();
+    assert!(fixture.stat("wrong place").unwrap().labels[UNPACKED].contains("the layers of the image lie on"));
+    fixture.pull("on unpacked", "ns/1/unpacked", Digest::of(MANIFEST), chain()[1]).unwrap();
+    assert_eq!(fixture.stat("on unpacked").unwrap().labels[UNPACKED], "the layer below it was unpacked");
 }
 
 #[test]
 fn a_layer_on_layers_that_are_mounted_can_be_unpacked() {
-    let bed = bed();
-    let names = pull_all(&bed);
-    let mounts = bed.pull("extract", &names[0], Digest::of(b"stranger"), Digest::of(b"chain")).unwrap();
+    let fixture = fixture();
+    let names = pull_all(&fixture);
+    let mounts = fixture.pull("extract", &names[0], Digest::of(b"stranger"), Digest::of(b"chain")).unwrap();
     let lower = option(&mounts, "lowerdir").unwrap();
-    assert_eq!(bed.images.mounted.lock()[Path::new(lower)], 1);
+    assert_eq!(fixture.images.mounted.lock()[Path::new(lower)], 1);
 }
 
 #[test]
 fn what_cannot_be_mounted_leaves_no_snapshot() {
-    let bed = bed();
-    let names = pull_all(&bed);
-    let before = bed.folders();
-    *bed.images.broken.lock() = true;
-    assert_eq!(bed.prepare("container", &names[2]), Err(Code::Unavailable));
-    assert_eq!((bed.stat("container"), bed.folders()), (Err(Code::NotFound), before));
-    *bed.images.broken.lock() = false;
-    bed.prepare("container", &names[2]).unwrap();
+    let fixture = fixture();
+    let names = pull_all(&fixture);
+    let before = fixture.folders();
+    *fixture.images.broken.lock() = true;
+    assert_eq!(fixture.prepare("container", &names[2]), Err(Code::Unavailable));
+    assert_eq!((fixture.stat("container"), fixture.folders()), (Err(Code::NotFound), before));
+    *fixture.images.broken.lock() = false;
+    fixture.prepare("container", &names[2]).unwrap();
 }
 
 #[test]
 fn a_restart_finds_everything_mounts_what_is_used_and_sweeps_what_was_left() {
-    let mut bed = bed();
-    let names = pull_all(&bed);
-    let mounts = bed.prepare("container", &names[2]).unwrap();
-    let before = bed.list(&[]).unwrap();
-    bed.images.mounted.lock().clear();
-    std::fs::create_dir_all(bed.root.path().join("snapshots/77/fs/rubbish")).unwrap();
-    let folders = bed.folders();
-    bed.restart();
-    assert_eq!(bed.list(&[]).unwrap(), before);
-    assert_eq!(bed.folders(), folders - 1);
+    let mut fixture = fixture();
+    let names = pull_all(&fixture);
+    let mounts = fixture.prepare("container", &names[2]).unwrap();
+    let before = fixture.list(&[]).unwrap();
+    fixture.images.mounted.lock().clear();
+    std::fs::create_dir_all(fixture.root.path().join("snapshots/77/fs/rubbish")).unwrap();
+    let folders = fixture.folders();
+    fixture.restart();
+    assert_eq!(fixture.list(&[]).unwrap(), before);
+    assert_eq!(fixture.folders(), folders - 1);
     let lower = PathBuf::from(option(&mounts, "lowerdir").unwrap());
-    assert_eq!(*bed.images.mounted.lock(), BTreeMap::from([(lower, 3)]));
-    bed.prepare("another", &names[2]).unwrap();
-    assert!(bed.root.path().join("snapshots/78").is_dir(), "numbers are not used twice");
+    assert_eq!(*fixture.images.mounted.lock(), BTreeMap::from([(lower, 3)]));
+    fixture.prepare("another", &names[2]).unwrap();
+    assert!(fixture.root.path().join("snapshots/78").is_dir(), "numbers are not used twice");
 }
 
 #[test]
 fn a_restart_gives_no_snapshot_the_directory_of_one_that_was_removed() {
-    let mut bed = bed();
+    let mut fixture = fixture();
     let mut seen = std::collections::HashSet::new();
     for _ in 0..3 {
-        let mounts = bed.prepare("container", "").unwrap();
+        let mounts = fixture.prepare("container", "").unwrap();
         assert!(seen.insert(mounts[0].source.clone()), "{seen:?}");
-        bed.remove("container").unwrap();
-        bed.restart();
+        fixture.remove("container").unwrap();
+        fixture.restart();
     }
 }
 
 #[test]
 fn what_is_written_is_measured_and_labels_change_as_the_mask_says() {
-    let bed = bed();
-    let mounts = bed.prepare("active", "").unwrap();
+    let fixture = fixture();
+    let mounts = fixture.prepare("active", "").unwrap();
     std::fs::write(Path::new(&mounts[0].source).join("file"), vec![1; 50_000]).unwrap();
-    let usage: UsageResponse = bed.key("Usage", "active").unwrap();
+    let usage: UsageResponse = fixture.key("Usage", "active").unwrap();
     assert!(usage.inodes == 2 && usage.size >= 50_000, "{usage:?}");
-    bed.commit("done", "active").unwrap();
-    assert_eq!(bed.key::<UsageResponse>("Usage", "done").unwrap(), usage, "as it was when it was committed");
+    fixture.commit("done", "active").unwrap();
+    assert_eq!(fixture.key::<UsageResponse>("Usage", "done").unwrap(), usage, "as it was when it was committed");
     let update = |labels: &[(&str, &str)], paths: Option<&[&str]>| {
         let labels = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let info = Info { name: "done".to_owned(), labels, ..Info::default() };
         let mask = paths.map(|paths| FieldMask { paths: paths.iter().map(|path| (*path).to_owned()).collect() });
         let request = UpdateRequest { info: Some(info), update_mask: mask, ..UpdateRequest::default() };
-        bed.call("Update", request).map(|answer: InfoResponse| answer.info.unwrap().labels)
+        fixture.call("Update", request).map(|answer: InfoResponse| answer.info.unwrap().labels)
     };
     let labels = |pairs: &[(&str, &str)]| -> HashMap<String, String> {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
@@ -342,22 +346,22 @@ fn what_is_written_is_measured_and_labels_change_as_the_mask_says() {
     assert_eq!(update(&[], Some(&["labels.x"])), Ok(labels(&[("a.b/c", "3")])));
     assert_eq!(update(&[("z", "1")], Some(&["labels"])), Ok(labels(&[("z", "1")])));
     assert_eq!(update(&[], Some(&["parent"])), Err(Code::InvalidArgument));
-    assert_eq!(bed.list(&["name=done"]), Err(Code::InvalidArgument));
+    assert_eq!(fixture.list(&["name=done"]), Err(Code::InvalidArgument));
     let request =
         CommitRequest { name: "n".into(), key: "done".into(), parent: "p".into(), ..CommitRequest::default() };
-    assert_eq!(bed.call::<_, Empty>("Commit", request), Err(Code::InvalidArgument));
-    assert_eq!(bed.call::<_, Empty>("Unheard", Empty {}), Err(Code::Unimplemented));
-    assert_eq!(bed.call::<_, Empty>("Cleanup", CleanupRequest::default()), Ok(Empty {}));
+    assert_eq!(fixture.call::<_, Empty>("Commit", request), Err(Code::InvalidArgument));
+    assert_eq!(fixture.call::<_, Empty>("Unheard", Empty {}), Err(Code::Unimplemented));
+    assert_eq!(fixture.call::<_, Empty>("Cleanup", CleanupRequest::default()), Ok(Empty {}));
 }
 
 #[test]
 fn lists_longer_than_a_message_come_whole() {
-    let bed = bed();
+    let fixture = fixture();
     for number in 0..250 {
-        bed.prepare(&format!("key {number}"), "").unwrap();
+        fixture.prepare(&format!("key {number}"), "").unwrap();
     }
-    assert_eq!(bed.list(&[]).unwrap().len(), 250);
-    assert_eq!(bed.list(&["name==\"key 7\"", "name~=\"^key 24.$\""]).unwrap().len(), 11);
+    assert_eq!(fixture.list(&[]).unwrap().len(), 250);
+    assert_eq!(fixture.list(&["name==\"key 7\"", "name~=\"^key 24.$\""]).unwrap().len(), 11);
 }
 
 /// Operations.
@@ -449,26 +453,26 @@ proptest! {
 
     #[test]
     fn snapshots_are_what_a_simple_model_says(steps in prop::collection::vec(step(), 1..60)) {
-        let mut bed = Bed::new(Known::default());
+        let mut fixture = Fixture::new(KnownImages::default());
         let mut model = Model::new();
         for step in steps {
             let wanted = expected(&mut model, &step);
             let done = match &step {
-                Step::Prepare(key, parent) => bed.prepare(&name(*key), &name(*parent)).map(drop),
-                Step::View(key, parent) => bed.create("View", &name(*key), &name(*parent), &[]).map(drop),
-                Step::Commit(name_of, key) => bed.commit(&name(*name_of), &name(*key)),
-                Step::Remove(key) => bed.remove(&name(*key)),
-                Step::Mounts(key) => bed.key("Mounts", &name(*key)).map(|_: MountsResponse| ()),
+                Step::Prepare(key, parent) => fixture.prepare(&name(*key), &name(*parent)).map(drop),
+                Step::View(key, parent) => fixture.create("View", &name(*key), &name(*parent), &[]).map(drop),
+                Step::Commit(name_of, key) => fixture.commit(&name(*name_of), &name(*key)),
+                Step::Remove(key) => fixture.remove(&name(*key)),
+                Step::Mounts(key) => fixture.key("Mounts", &name(*key)).map(|_: MountsResponse| ()),
                 Step::Restart => {
-                    bed.restart();
+                    fixture.restart();
                     Ok(())
                 }
             };
             prop_assert_eq!(done, wanted, "{:?}", step);
             let listed: Model =
-                bed.list(&[]).unwrap().into_iter().map(|info| (info.name.clone(), (info.kind(), info.parent))).collect();
+                fixture.list(&[]).unwrap().into_iter().map(|info| (info.name.clone(), (info.kind(), info.parent))).collect();
             prop_assert_eq!(&listed, &model);
-            prop_assert_eq!(bed.folders(), model.len());
+            prop_assert_eq!(fixture.folders(), model.len());
         }
     }
 }

@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let manifest = fill(&store, objects, usize::try_from(bytes)?)?;
     drop(store);
     for boot in ["first boot", "second boot"] {
-        for run in ["opened anew", "looked at again"] {
+        for run in ["reopened", "looked at again"] {
             let store = open(folder.path(), boot)?;
             let began = Instant::now();
             let checked = store.check_image(&manifest, &|_| {})?.hashed;

@@ -132,7 +132,7 @@ impl Budget {
                 self.floor.store(self.asked_floor.unwrap_or(floor), Ordering::Relaxed);
                 self.available.store(i64::try_from(space.available).unwrap_or(i64::MAX), Ordering::Relaxed);
             }
-            Err(error) => tracing::debug!(%error, "the free space cannot be told"),
+            Err(error) => tracing::debug!(%error, "cannot read the free space"),
         }
     }
 

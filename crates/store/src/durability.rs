@@ -77,12 +77,12 @@ impl Durability {
             changing: AtomicBool::new(false),
             publishing: Mutex::default(),
         };
-        durability.judge()?;
+        durability.compare_boots()?;
         Ok(durability)
     }
 
     /// Compares the recorded state with the current boot.
-    fn judge(&self) -> Result<(), StoreError> {
+    fn compare_boots(&self) -> Result<(), StoreError> {
         let storage = &*self.storage;
         let Some(text) = read_record(storage, &self.root.join("state"))? else {
             // A new store has no suspects. If its state was lost, `objects` is not empty.

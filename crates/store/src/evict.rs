@@ -25,7 +25,7 @@ use crate::locks;
 use crate::record::{ImageRecord, Part};
 use crate::storage::{Access, Metadata};
 use crate::store::{Shared, Store};
-use crate::walk::{Found, fan_out};
+use crate::walk::{ListedFile, fan_out};
 
 /// What was evicted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -304,25 +304,25 @@ impl<'a> Walk<'a> {
             for found in complete {
                 let rank = ranks.get(&found.object).copied();
                 let bytes = on_disk(found.metadata.size);
-                self.judge(shared, &found, rank, bytes, |found| remove_unclaimed(shared, found, pinned_since))?;
+                self.remove_if_due(shared, &found, rank, bytes, |found| remove_unclaimed(shared, found, pinned_since))?;
             }
             for found in shared.examined_in("partial", &folder)? {
                 // Useless once the object is complete.
                 let rank = ranks.get(&found.object).copied().filter(|_| !names.contains(&found.object));
                 let bytes = found.metadata.allocated;
-                self.judge(shared, &found, rank, bytes, |found| remove_unused(shared, found))?;
+                self.remove_if_due(shared, &found, rank, bytes, |found| remove_unused(shared, found))?;
             }
         }
         Ok(())
     }
 
-    fn judge(
+    fn remove_if_due(
         &mut self,
         shared: &Shared,
-        found: &Found,
+        found: &ListedFile,
         rank: Option<Rank>,
         bytes: u64,
-        remove: impl FnOnce(&Found) -> Result<bool, StoreError>,
+        remove: impl FnOnce(&ListedFile) -> Result<bool, StoreError>,
     ) -> Result<(), StoreError> {
         let pinned = is_pinned(&found.metadata, self.pinned_since);
         let goes = match rank {
@@ -365,7 +365,7 @@ fn is_pinned(metadata: &Metadata, since: Option<SystemTime>) -> bool {
 }
 
 /// Removes a complete object, unless it was claimed since it was listed: see [`Shared::claim_existing`].
-fn remove_unclaimed(shared: &Shared, found: &Found, pinned_since: Option<SystemTime>) -> Result<bool, StoreError> {
+fn remove_unclaimed(shared: &Shared, found: &ListedFile, pinned_since: Option<SystemTime>) -> Result<bool, StoreError> {
     let Ok(file) = shared.storage.open(&found.path, Access::Read) else { return Ok(false) };
     let held = locks::hold(shared.storage(), file).map_err(io_error("locking", &found.path))?;
     let Some(held) = held else { return Ok(false) };
@@ -378,7 +378,7 @@ fn remove_unclaimed(shared: &Shared, found: &Found, pinned_since: Option<SystemT
 }
 
 /// Removes a partial object that is not open.
-fn remove_unused(shared: &Shared, found: &Found) -> Result<bool, StoreError> {
+fn remove_unused(shared: &Shared, found: &ListedFile) -> Result<bool, StoreError> {
     let Ok(file) = shared.storage.open(&found.path, Access::Read) else { return Ok(false) };
     let held = locks::hold(shared.storage(), file).map_err(io_error("locking", &found.path))?;
     let Some(_held) = held else { return Ok(false) };

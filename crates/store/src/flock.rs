@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use crate::file_lock::FileLock;
 
 /// Poll interval for a lock that another holder has.
-pub const LOOK: Duration = Duration::from_millis(10);
+pub const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Takes the lock of an open file. `None`: another holder has it.
 pub fn try_lock(file: impl Into<File>) -> io::Result<Option<FileLock>> {
@@ -41,7 +41,7 @@ pub fn take_within(file: &File, patience: Duration) -> io::Result<bool> {
         if began.elapsed() >= patience {
             return Ok(false);
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     Ok(true)
 }

@@ -186,7 +186,7 @@ impl Shared {
             let mut hasher = Hasher::new();
             files::hash_file(self.storage(), file, &mut hasher).map(|_| hasher)
         };
-        self.judge(object, notable, read_again(hash))
+        self.condition_after(object, notable, read_again(hash))
     }
 
     /// Returns the metadata of a file that is hashed from now on, if a later change would be visible in it.
@@ -197,7 +197,7 @@ impl Shared {
 
     /// Derives the object's condition from the bytes of a file or its read error. `before`: as [`Shared::is_notable`]
     /// returned it before the read.
-    pub(crate) fn judge(
+    pub(crate) fn condition_after(
         &self,
         object: &Digest,
         before: Option<&Metadata>,

@@ -32,7 +32,7 @@ impl Store {
         let old = record.part(Part::Tree).map(|part| shared.open_part(&folder, part)).transpose()?.flatten();
         let old = old.map(MappedFile::new).transpose().map_err(io_error("mapping", &folder))?;
         let Some(tree) = old.and_then(|old| shared.renewed(&old)) else {
-            tracing::warn!(image = %manifest, "the tree of an older version is damaged or cannot be written anew");
+            tracing::warn!(image = %manifest, "the tree of an older version is damaged or cannot be rewritten");
             return Ok(None);
         };
         let before = shared.folder_size(&folder)?;
@@ -42,7 +42,7 @@ impl Store {
             .and_then(|()| files::replace(shared.storage(), &folder, Part::Tree.file_name(), &tree))
             .map_err(|error| shared.refuse(error))?;
         shared.budget.add(signed(shared.folder_size(&folder)?) - signed(before));
-        tracing::info!(image = %manifest, "the tree was of an older version of tarpon and is written anew");
+        tracing::info!(image = %manifest, "the tree was of an older version of tarpon and is rewritten");
         Ok(Some(record))
     }
 }

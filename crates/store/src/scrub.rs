@@ -22,7 +22,7 @@ use crate::objects::{Condition, read_again};
 use crate::sealed;
 use crate::storage::{ALIGNMENT, Access, Metadata};
 use crate::store::{Shared, Store};
-use crate::walk::{Found, Listed, fan_out};
+use crate::walk::{Listed, ListedFile, fan_out};
 
 /// Default rate in bytes per second: a tenth of a slow disk's read rate, and less than a tenth of a core. A store of the
 /// default size (20 GiB) takes 21 minutes.
@@ -247,8 +247,8 @@ impl Walk<'_> {
     }
 
     /// Hashes one object, and moves it out if it is damaged. `None`: the scrub must stop.
-    fn object(&mut self, shared: &Shared, found: &Found) -> Result<Option<Condition>, StoreError> {
-        let Found { object, path, metadata } = found;
+    fn object(&mut self, shared: &Shared, found: &ListedFile) -> Result<Option<Condition>, StoreError> {
+        let ListedFile { object, path, metadata } = found;
         if !self.pace.keep(OBJECT_COST, Duration::ZERO) {
             return Ok(None);
         }
@@ -272,7 +272,7 @@ impl Walk<'_> {
             outcome => outcome,
         };
         let Some(hashed) = hashed.transpose() else { return Ok(None) };
-        let condition = shared.judge(object, is_notable.then_some(&before), hashed)?;
+        let condition = shared.condition_after(object, is_notable.then_some(&before), hashed)?;
         shared.settled(object, path, &before, condition).map(Some)
     }
 

@@ -12,7 +12,7 @@ use crate::objects::{Condition, is_of_medium};
 use crate::record::Part;
 use crate::storage::Metadata;
 use crate::store::{Shared, Store};
-use crate::walk::{Found, Unexamined, fan_out};
+use crate::walk::{ListedFile, Unexamined, fan_out};
 
 /// Progress of a check.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -155,7 +155,7 @@ impl Store {
 }
 
 impl Shared {
-    fn is_hashed(&self, found: &Found) -> bool {
+    fn is_hashed(&self, found: &ListedFile) -> bool {
         self.hashed.has(&found.object, &found.metadata)
     }
 

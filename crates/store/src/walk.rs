@@ -21,7 +21,7 @@ pub(crate) fn fan_out() -> impl Iterator<Item = (u8, String)> {
 
 /// A file under `objects` or `partial`.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct ListedFile {
     pub(crate) object: Digest,
     pub(crate) path: PathBuf,
     pub(crate) metadata: Metadata,
@@ -44,7 +44,7 @@ impl Unexamined {
 /// Content of one folder of a fan-out, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Listed {
-    pub(crate) found: Vec<Found>,
+    pub(crate) found: Vec<ListedFile>,
     pub(crate) unexamined: Vec<Unexamined>,
 }
 
@@ -65,7 +65,7 @@ impl Shared {
     }
 
     /// As [`Shared::objects_in`], without unexaminable ones, whose number is logged.
-    pub(crate) fn examined_in(&self, kind: &str, folder: &str) -> Result<Vec<Found>, StoreError> {
+    pub(crate) fn examined_in(&self, kind: &str, folder: &str) -> Result<Vec<ListedFile>, StoreError> {
         static SKIPPED: LogLimit = LogLimit::new();
         let Listed { found, unexamined } = self.objects_in(kind, folder)?;
         if let Some(Unexamined { path, error, .. }) = unexamined.first()
@@ -79,7 +79,7 @@ impl Shared {
 
     fn examine(&self, object: Digest, path: PathBuf, listed: &mut Listed) {
         match read_again(|| self.storage.metadata(&path)) {
-            Ok(metadata) => listed.found.push(Found { object, path, metadata }),
+            Ok(metadata) => listed.found.push(ListedFile { object, path, metadata }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => listed.unexamined.push(Unexamined { object, path, error }),
         }

@@ -76,12 +76,12 @@ impl Scrubber for Watcher {
     }
 }
 
-struct Lab {
+struct Fixture {
     folder: tempfile::TempDir,
     clock: Arc<HandClock>,
 }
 
-impl Lab {
+impl Fixture {
     fn new() -> Self {
         Self { folder: common::folder().unwrap(), clock: Arc::default() }
     }
@@ -126,61 +126,61 @@ fn put_all(store: &Store, sizes: &[usize]) -> Vec<Digest> {
 
 #[test]
 fn a_scrub_moves_out_what_is_damaged_and_leaves_a_record() {
-    let lab = Lab::new();
-    let store = lab.store();
+    let fixture = Fixture::new();
+    let store = fixture.store();
     let objects = put_all(&store, &[10_000, 300_000, 1, 262_144, 4096]);
     assert_eq!((store.scrub_record().last, store.scrub_due()), (None, Duration::ZERO));
     for (object, bytes) in [(&objects[1], content(9, 300_000)), (&objects[4], content(5, 4095))] {
-        damage(&lab.path(object), &bytes);
+        damage(&fixture.path(object), &bytes);
     }
-    let watcher = Watcher::new(&lab.clock);
+    let watcher = Watcher::new(&fixture.clock);
     let run = store.scrub(SCRUB_RATE, &watcher).unwrap().unwrap();
     assert_eq!((run.objects, run.damaged, run.unreadable, run.skipped), (5, 2, 0, 0));
-    assert_eq!((run.bytes, lab.corrupt(), watcher.found.get()), (576_240, 2, 2));
+    assert_eq!((run.bytes, fixture.corrupt(), watcher.found.get()), (576_240, 2, 2));
     assert!(run.ended.unwrap() >= run.began && run.began >= 1_700_000_000);
     assert!(get(&store, &objects[1]).is_none() && get(&store, &objects[0]).is_some());
-    let again = open(lab.folder.path());
+    let again = open(fixture.folder.path());
     assert_eq!((again.scrub_record().last, again.scrub_record().under_way), (Some(run), None));
-    assert_eq!(lab.scrub(&store).damaged, 0);
+    assert_eq!(fixture.scrub(&store).damaged, 0);
 }
 
 #[test]
 fn the_next_run_is_due_an_interval_later_and_at_once_when_the_clock_was_set_back() {
-    let lab = Lab::new();
-    let store = lab.store();
+    let fixture = Fixture::new();
+    let store = fixture.store();
     put_all(&store, &[1]);
-    lab.scrub(&store);
+    fixture.scrub(&store);
     let due = store.scrub_due();
     assert!(due <= SCRUB_INTERVAL && due > SCRUB_INTERVAL - Duration::from_secs(2), "{due:?}");
-    *lab.clock.0.lock() += due;
+    *fixture.clock.0.lock() += due;
     assert_eq!(store.scrub_due(), Duration::ZERO);
-    *lab.clock.0.lock() = Duration::ZERO;
-    lab.scrub(&store);
+    *fixture.clock.0.lock() = Duration::ZERO;
+    fixture.scrub(&store);
     let elsewhere: Arc<HandClock> = Arc::default();
     let config = StoreConfig { clock: elsewhere.clone(), ..StoreConfig::default() };
-    *lab.clock.0.lock() += Duration::from_secs(10);
-    lab.scrub(&store);
-    assert_eq!(Store::open(lab.folder.path(), config).unwrap().scrub_due(), Duration::ZERO);
+    *fixture.clock.0.lock() += Duration::from_secs(10);
+    fixture.scrub(&store);
+    assert_eq!(Store::open(fixture.folder.path(), config).unwrap().scrub_due(), Duration::ZERO);
 }
 
 #[test]
 fn a_store_that_was_empty_is_scrubbed_again_soon() {
-    let lab = Lab::new();
-    let store = lab.store();
-    assert_eq!(lab.scrub(&store).objects, 0);
+    let fixture = Fixture::new();
+    let store = fixture.store();
+    assert_eq!(fixture.scrub(&store).objects, 0);
     let soon = store.scrub_due();
     assert!(!soon.is_zero() && soon < SCRUB_INTERVAL / 24, "{soon:?}");
     put_all(&store, &[1]);
-    lab.scrub(&store);
+    fixture.scrub(&store);
     assert!(store.scrub_due() > SCRUB_INTERVAL / 2);
 }
 
 #[test]
 fn a_scrub_keeps_to_its_rate_whatever_the_sizes_of_objects_are_and_never_makes_up_for_a_wait() {
     const RATE: u64 = 1 << 20;
-    let lab = Lab::new();
+    let fixture = Fixture::new();
     // A disk on which each read takes a tenth of a second.
-    let clock = lab.clock.clone();
+    let clock = fixture.clock.clone();
     let slow = FaultyDisk::hooked(move |what, path| {
         let is_object = path.components().any(|part| part.as_os_str() == "objects");
         *clock.0.lock() += Duration::from_millis(if what == "read" && is_object { 100 } else { 0 });
@@ -188,12 +188,12 @@ fn a_scrub_keeps_to_its_rate_whatever_the_sizes_of_objects_are_and_never_makes_u
     });
     let mut sizes = vec![1000; 40];
     sizes.push(3 << 20);
-    let store = lab.store();
+    let store = fixture.store();
     put_all(&store, &sizes);
-    for store in [store, lab.store_on(slow)] {
-        let (watcher, began) = (Watcher::new(&lab.clock), lab.clock.steady());
+    for store in [store, fixture.store_on(slow)] {
+        let (watcher, began) = (Watcher::new(&fixture.clock), fixture.clock.steady());
         let run = store.scrub(NonZeroU64::new(RATE).unwrap(), &watcher).unwrap().unwrap();
-        let took = lab.clock.steady() - began;
+        let took = fixture.clock.steady() - began;
         assert_eq!(run.objects, 41);
         // With the cost of each object besides its bytes, less what was not waited for at the end.
         let least = Duration::from_secs_f64((run.bytes + 41 * (64 << 10)) as f64 / RATE as f64);
@@ -206,22 +206,22 @@ fn a_scrub_keeps_to_its_rate_whatever_the_sizes_of_objects_are_and_never_makes_u
 
 #[test]
 fn a_scrub_that_was_stopped_goes_on_where_it_was_also_in_another_process() {
-    let lab = Lab::new();
-    let store = lab.store();
+    let fixture = Fixture::new();
+    let store = fixture.store();
     let mut objects = put_all(&store, &[2000; 30]);
     objects.sort_unstable();
-    damage(&lab.path(&objects[2]), b"other");
-    damage(&lab.path(&objects[20]), b"other");
-    assert_eq!(store.scrub(SCRUB_RATE, &Watcher::for_objects(&lab.clock, 10)).unwrap(), None);
-    let record = open(lab.folder.path()).scrub_record();
+    damage(&fixture.path(&objects[2]), b"other");
+    damage(&fixture.path(&objects[20]), b"other");
+    assert_eq!(store.scrub(SCRUB_RATE, &Watcher::for_objects(&fixture.clock, 10)).unwrap(), None);
+    let record = open(fixture.folder.path()).scrub_record();
     let under_way = record.under_way.unwrap();
     assert_eq!((record.last, under_way.objects, under_way.damaged, under_way.ended), (None, 10, 1, None));
     assert_eq!(store.scrub_due(), Duration::ZERO);
     // Checked objects are not checked again.
-    damage(&lab.path(&objects[5]), b"other");
-    let run = lab.scrub(&lab.store());
+    damage(&fixture.path(&objects[5]), b"other");
+    let run = fixture.scrub(&fixture.store());
     assert_eq!((run.objects, run.damaged, run.began), (30, 2, under_way.began));
-    assert_eq!(lab.scrub(&store).damaged, 1);
+    assert_eq!(fixture.scrub(&store).damaged, 1);
 }
 
 #[test]
@@ -235,8 +235,8 @@ fn a_scrub_stops_in_the_middle_of_a_large_object() {
         fn progress(&self, _run: &ScrubRun) {}
         fn found(&self) {}
     }
-    let lab = Lab::new();
-    let store = lab.store();
+    let fixture = Fixture::new();
+    let store = fixture.store();
     put_all(&store, &[4 << 20]);
     let impatient = Impatient(Cell::default());
     assert_eq!(store.scrub(NonZeroU64::MIN, &impatient).unwrap(), None);
@@ -245,22 +245,22 @@ fn a_scrub_stops_in_the_middle_of_a_large_object() {
 
 #[test]
 fn a_state_that_is_damaged_begins_a_new_run() {
-    let lab = Lab::new();
-    let store = lab.store();
+    let fixture = Fixture::new();
+    let store = fixture.store();
     put_all(&store, &[10; 3]);
-    lab.scrub(&store);
-    fs::write(lab.folder.path().join("scrub"), "{\"last\": 7}").unwrap();
+    fixture.scrub(&store);
+    fs::write(fixture.folder.path().join("scrub"), "{\"last\": 7}").unwrap();
     assert_eq!((store.scrub_record().last, store.scrub_due()), (None, Duration::ZERO));
-    assert_eq!(lab.scrub(&store).objects, 3);
+    assert_eq!(fixture.scrub(&store).objects, 3);
 }
 
 #[test]
 fn an_object_that_is_evicted_during_a_scrub_is_no_finding() {
     for (what, removed_at) in [("open", 0), ("read", 0), ("read", 1)] {
-        let lab = Lab::new();
-        let store = lab.store();
+        let fixture = Fixture::new();
+        let store = fixture.store();
         let object = put_all(&store, &[300_000])[0];
-        let (path, reads) = (lab.path(&object), Mutex::new(0));
+        let (path, reads) = (fixture.path(&object), Mutex::new(0));
         let evicted = path.clone();
         let disk = FaultyDisk::hooked(move |now, at| {
             if (now, at) == (what, &*evicted) {
@@ -272,28 +272,32 @@ fn an_object_that_is_evicted_during_a_scrub_is_no_finding() {
             }
             Ok(())
         });
-        let run = lab.scrub(&lab.store_on(disk));
+        let run = fixture.scrub(&fixture.store_on(disk));
         assert!(!path.exists());
-        assert_eq!((run.objects, run.damaged, run.skipped, lab.corrupt()), (1, 0, 0, 0), "before {what} {removed_at}");
+        assert_eq!(
+            (run.objects, run.damaged, run.skipped, fixture.corrupt()),
+            (1, 0, 0, 0),
+            "before {what} {removed_at}"
+        );
     }
 }
 
 #[test]
 fn a_gc_during_a_scrub_is_no_finding() {
-    let lab = Lab::new();
-    let store = lab.store();
+    let fixture = Fixture::new();
+    let store = fixture.store();
     let kept = put_all(&store, &[5000; 8]);
     install(&store, "image", &kept).unwrap();
     let loose: Vec<_> = (100..120).map(|seed| put(&store, &content(seed, 5000)).unwrap()).collect();
-    let (other, done) = (open(lab.folder.path()), AtomicBool::new(false));
+    let (other, done) = (open(fixture.folder.path()), AtomicBool::new(false));
     let disk = FaultyDisk::hooked(move |what, path| {
         if what == "read" && path.starts_with(other.objects_folder()) && !done.swap(true, Ordering::Relaxed) {
             other.gc().unwrap();
         }
         Ok(())
     });
-    let run = lab.scrub(&lab.store_on(disk));
-    assert_eq!((run.damaged, run.unreadable, run.skipped, lab.corrupt()), (0, 0, 0, 0));
+    let run = fixture.scrub(&fixture.store_on(disk));
+    assert_eq!((run.damaged, run.unreadable, run.skipped, fixture.corrupt()), (0, 0, 0, 0));
     assert!(kept.iter().all(|object| store.contains(object)) && !loose.iter().any(|object| store.contains(object)));
 }
 
@@ -302,10 +306,10 @@ fn a_sound_object_that_takes_the_place_of_a_damaged_one_while_that_is_hashed_is_
     // Before the check of the name, and between that and the rename.
     for when in ["read", "rename"] {
         for verify in [false, true] {
-            let lab = Lab::new();
-            let store = lab.store();
+            let fixture = Fixture::new();
+            let store = fixture.store();
             let object = put_all(&store, &[10_000])[0];
-            let path = lab.path(&object);
+            let path = fixture.path(&object);
             damage(&path, b"damaged");
             let (place, done) = (path.clone(), AtomicBool::new(false));
             let disk = FaultyDisk::hooked(move |what, at| {
@@ -316,14 +320,14 @@ fn a_sound_object_that_takes_the_place_of_a_damaged_one_while_that_is_hashed_is_
                 }
                 Ok(())
             });
-            let store = lab.store_on(disk);
+            let store = fixture.store_on(disk);
             let corrupt = if verify {
                 u64::try_from(store.verify(|_| {}).unwrap().corrupt.len()).unwrap()
             } else {
-                lab.scrub(&store).damaged
+                fixture.scrub(&store).damaged
             };
             let case = format!("before {when}, verify: {verify}");
-            assert_eq!((corrupt, lab.corrupt()), (0, 0), "{case}");
+            assert_eq!((corrupt, fixture.corrupt()), (0, 0), "{case}");
             assert_eq!(get(&store, &object).unwrap(), content(1, 10_000), "{case}");
         }
     }
@@ -350,19 +354,19 @@ fn failing_at(operation: &'static str, path: PathBuf, error: i32, times: u64) ->
 #[test]
 fn an_object_on_a_bad_sector_is_reported_as_unreadable_with_the_error_and_moved_out() {
     for verify in [false, true] {
-        let lab = Lab::new();
-        let object = put_all(&lab.store(), &[300_000, 10])[0];
-        let store = lab.store_on(failing(lab.path(&object), EIO, u64::MAX));
+        let fixture = Fixture::new();
+        let object = put_all(&fixture.store(), &[300_000, 10])[0];
+        let store = fixture.store_on(failing(fixture.path(&object), EIO, u64::MAX));
         if verify {
             let checked = store.verify(|_| {}).unwrap();
             assert_eq!((checked.corrupt.len(), checked.bad_objects(), checked.hashed.objects), (0, 1, 2));
             assert_eq!(checked.unreadable[0].object, object);
             assert!(checked.unreadable[0].error.contains("os error 5"), "{:?}", checked.unreadable);
         } else {
-            let run = lab.scrub(&store);
+            let run = fixture.scrub(&store);
             assert_eq!((run.objects, run.damaged, run.unreadable, run.skipped), (2, 0, 1, 0));
         }
-        assert_eq!((lab.corrupt(), store.contains(&object)), (1, false));
+        assert_eq!((fixture.corrupt(), store.contains(&object)), (1, false));
         // A fetched object is written elsewhere.
         put(&store, &content(1, 300_000)).unwrap();
         assert_eq!(get(&store, &object).unwrap(), content(1, 300_000));
@@ -372,16 +376,16 @@ fn an_object_on_a_bad_sector_is_reported_as_unreadable_with_the_error_and_moved_
 #[test]
 fn an_error_of_the_disk_that_passes_is_no_finding() {
     for verify in [false, true] {
-        let lab = Lab::new();
-        let object = put_all(&lab.store(), &[300_000])[0];
-        let store = lab.store_on(failing(lab.path(&object), EIO, 1));
+        let fixture = Fixture::new();
+        let object = put_all(&fixture.store(), &[300_000])[0];
+        let store = fixture.store_on(failing(fixture.path(&object), EIO, 1));
         let bad = if verify {
             store.verify(|_| {}).unwrap().bad_objects()
         } else {
-            let run = lab.scrub(&store);
+            let run = fixture.scrub(&store);
             usize::try_from(run.damaged + run.unreadable + run.skipped).unwrap()
         };
-        assert_eq!((bad, lab.corrupt(), store.contains(&object)), (0, 0, true));
+        assert_eq!((bad, fixture.corrupt(), store.contains(&object)), (0, 0, true));
     }
 }
 
@@ -390,13 +394,13 @@ const ENOMEM: i32 = 12;
 
 #[test]
 fn an_error_that_says_nothing_of_the_disk_condemns_no_object() {
-    let lab = Lab::new();
-    let objects = put_all(&lab.store(), &[300_000, 10]);
-    let path = lab.path(&objects[0]);
-    let run = lab.scrub(&lab.store_on(failing(path.clone(), ENOMEM, u64::MAX)));
+    let fixture = Fixture::new();
+    let objects = put_all(&fixture.store(), &[300_000, 10]);
+    let path = fixture.path(&objects[0]);
+    let run = fixture.scrub(&fixture.store_on(failing(path.clone(), ENOMEM, u64::MAX)));
     assert_eq!((run.objects, run.damaged, run.unreadable, run.skipped), (2, 0, 0, 1));
-    assert!(lab.store_on(failing(path.clone(), ENOMEM, u64::MAX)).verify(|_| {}).is_err());
-    assert!(lab.store_on(failing_at("metadata", path.clone(), ENOMEM, u64::MAX)).verify(|_| {}).is_err());
+    assert!(fixture.store_on(failing(path.clone(), ENOMEM, u64::MAX)).verify(|_| {}).is_err());
+    assert!(fixture.store_on(failing_at("metadata", path.clone(), ENOMEM, u64::MAX)).verify(|_| {}).is_err());
     assert!(path.exists());
 }
 
@@ -406,13 +410,13 @@ const ENOENT: i32 = 2;
 #[test]
 fn an_object_whose_metadata_cannot_be_read_is_reported_and_one_that_is_gone_is_not() {
     for (error, times, skipped, objects) in [(EIO, u64::MAX, 1, 2), (EIO, 1, 0, 2), (ENOENT, u64::MAX, 0, 1)] {
-        let lab = Lab::new();
-        let object = put_all(&lab.store(), &[300_000, 10])[0];
-        let disk = || failing_at("metadata", lab.path(&object), error, times);
-        let run = lab.scrub(&lab.store_on(disk()));
+        let fixture = Fixture::new();
+        let object = put_all(&fixture.store(), &[300_000, 10])[0];
+        let disk = || failing_at("metadata", fixture.path(&object), error, times);
+        let run = fixture.scrub(&fixture.store_on(disk()));
         let figures = (run.objects, run.damaged, run.unreadable, run.skipped);
         assert_eq!(figures, (objects, 0, 0, skipped), "scrub, error {error}, {times} times");
-        let checked = lab.store_on(disk()).verify(|_| {}).unwrap();
+        let checked = fixture.store_on(disk()).verify(|_| {}).unwrap();
         let case = format!("verify, error {error}, {times} times");
         assert_eq!((checked.bad_objects() as u64, checked.hashed.objects), (skipped, objects - skipped), "{case}");
         for unreadable in checked.unreadable {
@@ -422,18 +426,18 @@ fn an_object_whose_metadata_cannot_be_read_is_reported_and_one_that_is_gone_is_n
                 "{unreadable:?}"
             );
         }
-        assert_eq!(lab.corrupt(), 0, "{case}");
+        assert_eq!(fixture.corrupt(), 0, "{case}");
     }
 }
 
 #[test]
 fn an_eviction_and_a_count_go_on_over_an_object_whose_metadata_cannot_be_read() {
-    let lab = Lab::new();
-    let objects = put_all(&lab.store(), &[300_000, 10]);
-    let store = lab.store_on(failing_at("metadata", lab.path(&objects[0]), EIO, u64::MAX));
+    let fixture = Fixture::new();
+    let objects = put_all(&fixture.store(), &[300_000, 10]);
+    let store = fixture.store_on(failing_at("metadata", fixture.path(&objects[0]), EIO, u64::MAX));
     assert_eq!(store.usage().unwrap().objects, 1);
     assert_eq!(store.gc().unwrap().objects, 1);
-    assert!(!store.contains(&objects[1]) && lab.path(&objects[0]).exists());
+    assert!(!store.contains(&objects[1]) && fixture.path(&objects[0]).exists());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! Each file has one chunk and an object named by the digest of its content.
 
 use tarpon_layer::{
-    Attributes, Chunk, Codec, Device, Entry, FileContent, LayerIndex, LayerPath, Node, ObjectId, Place, Timestamp,
+    Attributes, Chunk, ChunkPlace, Codec, Device, Entry, FileContent, LayerIndex, LayerPath, Node, ObjectId, Timestamp,
     Xattr,
 };
 
@@ -21,7 +21,7 @@ pub fn layer(made: impl IntoIterator<Item = Made>) -> LayerIndex {
         if let Node::File(content) = &mut entry.node {
             content.first_chunk = u32::try_from(index.chunks.len()).expect("tests have few chunks");
             content.chunk_count = u32::from(content.size > 0);
-            let place = Place::Blob { codec: Codec::Raw, offset: 0, length: content.size, skip: 0 };
+            let place = ChunkPlace::Blob { codec: Codec::Raw, offset: 0, length: content.size, skip: 0 };
             let chunk = Chunk { object_offset: 0, size: content.size, digest: content.object, place };
             index.chunks.extend((content.size > 0).then_some(chunk));
         }

@@ -1,6 +1,6 @@
 //! The contents of a tree, each once, with the best place to fetch it from.
 
-use tarpon_layer::{Codec, FileContent, LayerIndex, Node, ObjectId, Place};
+use tarpon_layer::{ChunkPlace, Codec, FileContent, LayerIndex, Node, ObjectId};
 
 use crate::tree::Inode;
 
@@ -58,5 +58,5 @@ pub(crate) fn representatives(layers: &[LayerIndex], inodes: &[Inode<'_>]) -> Re
 fn is_stream(layers: &[LayerIndex], object: &Object) -> bool {
     let chunks = layers.get(object.layer).map_or(&[][..], |layer| &layer.chunks);
     let first = usize::try_from(object.first_chunk).ok().and_then(|first| chunks.get(first));
-    first.is_some_and(|chunk| matches!(chunk.place, Place::Blob { codec: Codec::Stream, .. }))
+    first.is_some_and(|chunk| matches!(chunk.place, ChunkPlace::Blob { codec: Codec::Stream, .. }))
 }

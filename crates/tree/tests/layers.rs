@@ -284,7 +284,7 @@ fn objects_are_listed_once_and_only_if_some_file_shows_them() {
 #[test]
 fn an_object_is_taken_from_a_layer_with_random_access_if_there_is_one() {
     let mut stream = layer([file("a", "same")]);
-    if let tarpon_layer::Place::Blob { codec, .. } = &mut stream.chunks[0].place {
+    if let tarpon_layer::ChunkPlace::Blob { codec, .. } = &mut stream.chunks[0].place {
         *codec = tarpon_layer::Codec::Stream;
     }
     let layers = [stream, layer([file("b", "same")])];

@@ -13,7 +13,7 @@ use serde::Serialize;
 use tarpon_blob::BlobSource;
 use tarpon_images::Access;
 use tarpon_images::access;
-use tarpon_images::commits::{Commits, Held};
+use tarpon_images::commits::{Commits, HeldCommit};
 use tarpon_images::progress::{Counted, LayerPlan, LayerWay, Progress};
 use tarpon_oci::media_type::OCI_MANIFEST;
 use tarpon_oci::{Blob, Digest, Document, Manifest, Platform, Source, Verified};
@@ -232,7 +232,7 @@ fn step(doing: &str, number: usize, digest: &Digest) -> String {
 }
 
 /// The repository of the layers below. No request is made yet.
-fn base_repository(held: &Held, request: &PushRequest) -> Result<Repository> {
+fn base_repository(held: &HeldCommit, request: &PushRequest) -> Result<Repository> {
     let base = &held.committed.base;
     let is_same = match (parse(base)?, &request.destination) {
         (Source::Registry(from), Source::Registry(to)) => from.registry() == to.registry(),

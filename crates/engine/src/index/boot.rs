@@ -15,7 +15,7 @@ use tarpon_images::index::artifact::{self, Indexed};
 use tarpon_images::prepare::assemble::chunks_of;
 use tarpon_images::prepare::layer::Layer;
 use tarpon_layer::chunks::ChunkTable;
-use tarpon_layer::{LayerIndex, ObjectId, Place};
+use tarpon_layer::{ChunkPlace, LayerIndex, ObjectId};
 use tarpon_oci::{Blob, Digest, NewDescriptor, Verified, limits};
 use tarpon_registry::Repository;
 use tarpon_store::{MappedFile, Store};
@@ -197,7 +197,7 @@ impl Packer {
                 if chunk.object_offset >= range.end {
                     break;
                 }
-                if chunk.place == Place::Zeros || packed.len() == BOOT_PIECES || !packed.insert(number) {
+                if chunk.place == ChunkPlace::Zeros || packed.len() == BOOT_PIECES || !packed.insert(number) {
                     continue;
                 }
                 // A chunk that is too large to be checked in memory is left to the layer.

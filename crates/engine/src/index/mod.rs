@@ -25,7 +25,7 @@ use tarpon_images::Access;
 use tarpon_images::ImageRequest;
 use tarpon_images::access;
 use tarpon_images::index::compare::{Verdict, compare};
-use tarpon_images::index::found::Usable;
+use tarpon_images::index::search_result::Usable;
 use tarpon_images::index::{artifact, find};
 use tarpon_images::prepare::layer::Layer;
 use tarpon_images::prepare::preparation::index_layers;

@@ -9,7 +9,7 @@ use tarpon_fetch::BootIndex;
 use tarpon_images::access;
 use tarpon_images::index::artifact::ARTIFACT_TYPE;
 use tarpon_images::index::find::{about, boot_index, boots};
-use tarpon_images::index::found::CANDIDATES;
+use tarpon_images::index::search_result::CANDIDATES;
 use tarpon_oci::Verified;
 use tarpon_registry::{Repository, ResolvedImage};
 

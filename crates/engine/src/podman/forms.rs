@@ -148,7 +148,7 @@ impl Engine {
     }
 }
 
-fn keep(store: &Store, manifest: &Digest, known: &known::Known, each: bool) -> Result<()> {
+fn keep(store: &Store, manifest: &Digest, known: &known::KnownLayers, each: bool) -> Result<()> {
     let failed = |cause: String| Error::new(ErrorKind::Store, "keep the layers' directories", cause);
     let read = |found: std::result::Result<Option<_>, tarpon_store::StoreError>| {
         found.map_err(|error| failed(error.to_string()))?.ok_or_else(|| failed("the image's record is damaged".into()))

@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 use tarpon_engine::oci::Digest;
-use tarpon_layer::{Attributes, Chunk, Codec, Device, Entry, FileContent, LayerIndex, LayerPath, Node, Place, Xattr};
+use tarpon_layer::{
+    Attributes, Chunk, ChunkPlace, Codec, Device, Entry, FileContent, LayerIndex, LayerPath, Node, Xattr,
+};
 
 use crate::forge::{Artifact, Record};
 
@@ -70,8 +72,8 @@ fn chunk<'a>(index: &'a mut LayerIndex, name: &str, number: usize) -> &'a mut Ch
 /// Codec, offset, length, skip.
 fn stretch(chunk: &mut Chunk) -> (&mut Codec, &mut u64, &mut u64, &mut u64) {
     match &mut chunk.place {
-        Place::Blob { codec, offset, length, skip } => (codec, offset, length, skip),
-        Place::Zeros => panic!("zeros have no place"),
+        ChunkPlace::Blob { codec, offset, length, skip } => (codec, offset, length, skip),
+        ChunkPlace::Zeros => panic!("zeros have no place"),
     }
 }
 
@@ -79,7 +81,7 @@ fn stretch(chunk: &mut Chunk) -> (&mut Codec, &mut u64, &mut u64, &mut u64) {
 fn behind_checkpoint(index: &mut LayerIndex) -> &mut Chunk {
     let count = content(index, "large").chunk_count as usize;
     let is_deflate =
-        |number: &usize| matches!(chunk(index, "large", *number).place, Place::Blob { codec: Codec::Deflate, .. });
+        |number: &usize| matches!(chunk(index, "large", *number).place, ChunkPlace::Blob { codec: Codec::Deflate, .. });
     let number = (0..count).find(is_deflate).unwrap();
     chunk(index, "large", number)
 }
@@ -309,11 +311,11 @@ pub(crate) const CASES: &[Case] = &[
         "chunk: through the whole layer, from another place",
         Lower(|it| {
             let chunk = chunk(it, "etc/hello", 0);
-            chunk.place = Place::Blob { codec: Codec::Stream, offset: 512, length: chunk.size, skip: 0 };
+            chunk.place = ChunkPlace::Blob { codec: Codec::Stream, offset: 512, length: chunk.size, skip: 0 };
         }),
     ),
-    case("chunk: zeros", Lower(|it| chunk(it, "etc/hello", 0).place = Place::Zeros)),
-    case("chunk: zeros in a large file", Lower(|it| chunk(it, "large", 1).place = Place::Zeros)),
+    case("chunk: zeros", Lower(|it| chunk(it, "etc/hello", 0).place = ChunkPlace::Zeros)),
+    case("chunk: zeros in a large file", Lower(|it| chunk(it, "large", 1).place = ChunkPlace::Zeros)),
     // Checkpoints.
     case("checkpoint: another offset", Lower(|it| it.checkpoints[0].offset += 1)),
     case(
@@ -323,7 +325,7 @@ pub(crate) const CASES: &[Case] = &[
             it.checkpoints[0].offset = is;
             for chunk in &mut it.chunks {
                 match &mut chunk.place {
-                    Place::Blob { codec: Codec::Deflate, offset, .. } if *offset == was => *offset = is,
+                    ChunkPlace::Blob { codec: Codec::Deflate, offset, .. } if *offset == was => *offset = is,
                     _ => {}
                 }
             }

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use tarpon_layer::{Codec, ObjectId, Place};
+use tarpon_layer::{ChunkPlace, Codec, ObjectId};
 use tarpon_oci::Digest;
 
 use crate::chunk::PieceChunk;
@@ -86,7 +86,7 @@ impl Image {
     fn length_by_range(&self, number: u32) -> Option<u64> {
         let entry = self.table.chunk(number)?;
         match entry.chunk.place {
-            Place::Blob { codec, length, .. } if codec != Codec::Stream && !self.is_distrusted(entry.layer) => {
+            ChunkPlace::Blob { codec, length, .. } if codec != Codec::Stream && !self.is_distrusted(entry.layer) => {
                 Some(length)
             }
             _ => None,

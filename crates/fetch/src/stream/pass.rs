@@ -85,10 +85,10 @@ impl Pass {
             self.changed.notify_one();
             return Joined::TooLate(self.clone());
         }
-        let (done, told) = oneshot::channel();
+        let (done, waiting) = oneshot::channel();
         state.wanted.insert(place, Wanted { flight: flight.clone(), done });
         self.changed.notify_one();
-        Joined::Waiting(told)
+        Joined::Waiting(waiting)
     }
 
     /// The furthest wanted place.

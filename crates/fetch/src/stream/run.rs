@@ -50,7 +50,7 @@ impl FetchHost {
         loop {
             let start = |pass| drop(self.runtime.spawn(self.clone().run_pass(pass, flight.clone(), source.clone())));
             match self.passes.join(key, flight, start) {
-                Joined::Waiting(told) => return told.await.unwrap_or(Err(PieceError::Cancelled)),
+                Joined::Waiting(waiting) => return waiting.await.unwrap_or(Err(PieceError::Cancelled)),
                 Joined::TooLate(pass) => pass.wait_for_end().await,
             }
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tarpon_blob::{ObjectStore, ObjectWriter, PartialObject, StoreError};
 use tarpon_layer::decode::LayerReader;
-use tarpon_layer::{Codec, Place};
+use tarpon_layer::{ChunkPlace, Codec};
 use tarpon_oci::{Blob, Hasher, Verified, limits};
 
 use super::input::{self, Input};
@@ -94,7 +94,7 @@ impl Walker {
         let mut ahead = table.by_place(self.layer, self.position.max(self.next)..goal.saturating_add(1));
         ahead.find_map(|number| {
             let entry = table.chunk(number)?;
-            let Place::Blob { codec: Codec::Stream, offset, .. } = entry.chunk.place else { return None };
+            let ChunkPlace::Blob { codec: Codec::Stream, offset, .. } = entry.chunk.place else { return None };
             let (id, object) = table.object(entry.object)?;
             Some((offset, PieceChunk::new(id, &object, &entry.chunk)))
         })
@@ -103,7 +103,7 @@ impl Walker {
     /// Completes a chunk that a reader waits for.
     fn bring(&mut self, wanted: Wanted) -> Result<(), PieceError> {
         let (outcome, broken) = match self.fetch(&wanted.flight) {
-            Ok(told) => (told, None),
+            Ok(known) => (known, None),
             Err(error) => (Err(error.clone()), Some(error)),
         };
         // A waiter that is gone needs no reply.

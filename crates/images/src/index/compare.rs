@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use tarpon_blob::{ObjectStore, StoreError};
-use tarpon_layer::{Chunk, Entry, FileContent, LayerIndex, Node, ObjectId, Place};
+use tarpon_layer::{Chunk, ChunkPlace, Entry, FileContent, LayerIndex, Node, ObjectId};
 use tarpon_oci::{Digest, Hasher};
 
 /// Bytes hashed at a time.
@@ -18,7 +18,7 @@ pub type Piece = (u64, Option<Digest>);
 
 /// The claim of a chunk about the object's content.
 pub fn piece(chunk: &Chunk) -> Piece {
-    (chunk.size, (chunk.place != Place::Zeros).then_some(chunk.digest))
+    (chunk.size, (chunk.place != ChunkPlace::Zeros).then_some(chunk.digest))
 }
 
 /// The result of comparing an index.
@@ -33,12 +33,12 @@ pub enum Verdict {
     Lie(String),
 }
 
-/// Compares an index with its layer. `said` is its claim, `is` was found in the layer. The entries may be in any order. Files may be cut
+/// Compares an index with its layer. `claimed` is its claim, `is` was found in the layer. The entries may be in any order. Files may be cut
 /// differently, as long as the objects in the store match.
-pub fn compare(store: &dyn ObjectStore, said: &LayerIndex, is: &LayerIndex) -> Result<Verdict, StoreError> {
+pub fn compare(store: &dyn ObjectStore, claimed: &LayerIndex, is: &LayerIndex) -> Result<Verdict, StoreError> {
     let mut unchecked = None;
-    let (ours, theirs) = (sorted(is), sorted(said));
-    let differing = ours.iter().zip(&theirs).find(|(one, other)| !is_same(one, said, other));
+    let (ours, theirs) = (sorted(is), sorted(claimed));
+    let differing = ours.iter().zip(&theirs).find(|(one, other)| !is_same(one, claimed, other));
     if let Some((one, other)) = differing {
         // If only one of them has an entry, the lesser of the two paths is the one in question.
         return Ok(Verdict::Lie(one.path.clone().min(other.path.clone()).to_string()));
@@ -49,10 +49,10 @@ pub fn compare(store: &dyn ObjectStore, said: &LayerIndex, is: &LayerIndex) -> R
     }
     for (one, other) in ours.iter().zip(&theirs) {
         let (Node::File(true_content), Node::File(content)) = (&one.node, &other.node) else { continue };
-        if !names_content(said, content) {
+        if !names_content(claimed, content) {
             continue;
         }
-        let list: Vec<Piece> = pieces(said, content).collect();
+        let list: Vec<Piece> = pieces(claimed, content).collect();
         if pieces(is, true_content).eq(list.iter().copied()) {
             continue;
         }
@@ -73,11 +73,11 @@ fn sorted(index: &LayerIndex) -> Vec<&Entry> {
     entries
 }
 
-/// Whether the claim of the index `said` about an entry is correct. If it does not name a file's content, only the size can be compared.
-fn is_same(one: &Entry, said: &LayerIndex, other: &Entry) -> bool {
+/// Whether the claim of the index `claimed` about an entry is correct. If it does not name a file's content, only the size can be compared.
+fn is_same(one: &Entry, claimed: &LayerIndex, other: &Entry) -> bool {
     let is_same_node = match (&one.node, &other.node) {
         (Node::File(one), Node::File(other)) => {
-            one.size == other.size && (one.object == other.object || !names_content(said, other))
+            one.size == other.size && (one.object == other.object || !names_content(claimed, other))
         }
         (one, other) => one == other,
     };
@@ -146,7 +146,7 @@ mod tests {
                 object_offset: (number * chunk) as u64,
                 size: bytes.len() as u64,
                 digest: Digest::of(bytes),
-                place: Place::Blob { codec: Codec::Raw, offset: 0, length: bytes.len() as u64, skip: 0 },
+                place: ChunkPlace::Blob { codec: Codec::Raw, offset: 0, length: bytes.len() as u64, skip: 0 },
             })
             .collect();
         let count = u32::try_from(chunks.len()).unwrap();
@@ -168,8 +168,8 @@ mod tests {
         store
     }
 
-    fn lie_of(said: &LayerIndex, is: &LayerIndex) -> Option<String> {
-        match compare(&store(), said, is).unwrap() {
+    fn lie_of(claimed: &LayerIndex, is: &LayerIndex) -> Option<String> {
+        match compare(&store(), claimed, is).unwrap() {
             Verdict::Lie(path) => Some(path),
             Verdict::True => None,
             Verdict::Unchecked(path) => panic!("{path} is in the store"),
@@ -205,7 +205,7 @@ mod tests {
         other.chunks[1].digest = Digest::of(b"evil");
         assert_eq!(lie_of(&other, &is).as_deref(), Some("/file"));
         let mut zeros = is.clone();
-        zeros.chunks[1].place = Place::Zeros;
+        zeros.chunks[1].place = ChunkPlace::Zeros;
         assert_eq!(lie_of(&zeros, &is).as_deref(), Some("/file"), "zeros have no digest to be wrong");
     }
 

@@ -10,8 +10,8 @@ use tarpon_registry::{Repository, ResolvedImage};
 use tarpon_store::{LayerKind, Verification};
 
 use super::artifact::{self, ARTIFACT_TYPE, BLOB_TYPE, BOOT_INDEX_TYPE, Indexed, PROFILE};
-use super::found::{CANDIDATES, Found, Usable, whole};
 use super::pack::PackWanted;
+use super::search_result::{CANDIDATES, SearchResult, Usable, whole};
 use super::soci::{self, SociIndex};
 use crate::image::{DEFAULT_PROFILE, IndexChoice};
 
@@ -34,16 +34,16 @@ pub async fn find(
     wanted: &[Blob],
     pack: Option<PackWanted<'_>>,
     allowance: &Allowance,
-) -> Found {
+) -> SearchResult {
     if wanted.is_empty() && pack.is_none() {
-        return Found::default();
+        return SearchResult::default();
     }
     let mut found = match choice {
-        IndexChoice::None => Found::default(),
+        IndexChoice::None => SearchResult::default(),
         IndexChoice::Pinned(digest) => pinned(digest, repository, image, wanted, pack, (PINNED, allowance)).await,
         IndexChoice::Locked(lock) => match lock.index_of(image.manifest.digest()) {
             Some(digest) => pinned(digest, repository, image, wanted, pack, (LOCKED, allowance)).await,
-            None => Found::default(),
+            None => SearchResult::default(),
         },
         IndexChoice::Registry => listed(repository, image, wanted, pack, allowance).await,
     };
@@ -76,7 +76,7 @@ pub async fn pinned(
     wanted: &[Blob],
     pack: Option<PackWanted<'_>>,
     (why, allowance): (&str, &Allowance),
-) -> Found {
+) -> SearchResult {
     let fetched = async {
         let bytes = repository.manifest(digest).await.map_err(|error| error.to_string())?;
         match SociIndex::of(&bytes) {
@@ -89,7 +89,7 @@ pub async fn pinned(
     };
     match fetched.await {
         Ok(found) => found.because(digest, why),
-        Err(reason) => Found::without(format!("the index {digest} is not used: {reason}")),
+        Err(reason) => SearchResult::without(format!("the index {digest} is not used: {reason}")),
     }
 }
 
@@ -99,10 +99,10 @@ async fn listed(
     wanted: &[Blob],
     pack: Option<PackWanted<'_>>,
     allowance: &Allowance,
-) -> Found {
+) -> SearchResult {
     let list = match repository.referrers(image.manifest.digest(), ARTIFACT_TYPE).await {
         Ok(list) => list,
-        Err(error) => return Found::without(format!("{NONE}: {error}")),
+        Err(error) => return SearchResult::without(format!("{NONE}: {error}")),
     };
     let mut reason = format!("{} lists none for this image", repository.name());
     // Where the list is an index under a tag, the newest is the last.
@@ -120,23 +120,23 @@ async fn listed(
             Err(error) => reason = format!("{}: {error}", candidate.digest),
         }
     }
-    Found::without(format!("{NONE}: {reason}"))
+    SearchResult::without(format!("{NONE}: {reason}"))
 }
 
 /// The useful parts of an artifact.
-struct Held {
+struct VerifiedIndex {
     layers: Vec<Indexed>,
     boot: Option<Verified<Bytes>>,
     notes: Vec<String>,
 }
 
-impl Held {
-    fn found(self, index: Digest, verification: Verification) -> Found {
+impl VerifiedIndex {
+    fn found(self, index: Digest, verification: Verification) -> SearchResult {
         let usable = |indexed: Indexed| {
             let format = LayerKind::plain(indexed.compression);
             Usable { indexed, index, verification, format }
         };
-        Found { layers: self.layers.into_iter().map(usable).collect(), notes: self.notes, boot: self.boot }
+        SearchResult { layers: self.layers.into_iter().map(usable).collect(), notes: self.notes, boot: self.boot }
     }
 }
 
@@ -149,7 +149,7 @@ async fn fetch(
     wanted: &[Blob],
     pack: Option<PackWanted<'_>>,
     allowance: &Allowance,
-) -> Result<Held, String> {
+) -> Result<VerifiedIndex, String> {
     let artifact = about(bytes, image)?;
     let blob = match artifact.layers.first() {
         Some(layer) if layer.media_type == MediaType::Other(BLOB_TYPE.to_owned()) => layer.blob(),
@@ -169,7 +169,7 @@ async fn fetch(
     if layers.is_empty() && boot.is_none() && (notes.is_empty() || !wanted.is_empty()) {
         return Err("it covers no layer that needs one".to_owned());
     }
-    Ok(Held { layers, boot, notes })
+    Ok(VerifiedIndex { layers, boot, notes })
 }
 
 /// The artifact whose manifest is `bytes`, if it is an index of `image`.

@@ -3,6 +3,6 @@
 pub mod artifact;
 pub mod compare;
 pub mod find;
-pub mod found;
 pub mod pack;
+pub mod search_result;
 pub mod soci;

@@ -16,7 +16,7 @@ use tarpon_registry::{Repository, ResolvedImage};
 use tarpon_store::{LayerKind, Verification};
 
 use super::artifact::Indexed;
-use super::found::{CANDIDATES, Found, Usable, whole};
+use super::search_result::{CANDIDATES, SearchResult, Usable, whole};
 
 const V1: &str = "application/vnd.amazon.soci.index.v1+json";
 const V2: &str = "application/vnd.amazon.soci.index.v2+json";
@@ -41,10 +41,12 @@ pub(super) async fn named(
     image: &ResolvedImage,
     wanted: &[Blob],
     allowance: &Allowance,
-) -> Found {
-    let Some(text) = image.manifest.annotations.get(INDEX_DIGEST) else { return Found::default() };
+) -> SearchResult {
+    let Some(text) = image.manifest.annotations.get(INDEX_DIGEST) else { return SearchResult::default() };
     let Ok(digest) = text.parse::<Digest>() else {
-        return Found::without("the SOCI index that the image names is not used: its name is no digest".to_owned());
+        return SearchResult::without(
+            "the SOCI index that the image names is not used: its name is no digest".to_owned(),
+        );
     };
     let fetched = async {
         let index = SociIndex::fetch(repository, &digest).await?;
@@ -55,7 +57,9 @@ pub(super) async fn named(
     };
     match fetched.await {
         Ok(found) => found.because(&digest, "as the image names it"),
-        Err(reason) => Found::without(format!("the SOCI index {digest} that the image names is not used: {reason}")),
+        Err(reason) => {
+            SearchResult::without(format!("the SOCI index {digest} that the image names is not used: {reason}"))
+        }
     }
 }
 
@@ -65,10 +69,10 @@ pub(super) async fn listed(
     image: &ResolvedImage,
     wanted: &[Blob],
     allowance: &Allowance,
-) -> Found {
+) -> SearchResult {
     // A failure to fetch the list was reported when it was queried for other indexes.
     let list = repository.referrers(image.manifest.digest(), V1).await.unwrap_or_default();
-    let mut found = Found::default();
+    let mut found = SearchResult::default();
     for candidate in list.iter().rev().take(CANDIDATES) {
         let fetched = async {
             let index = SociIndex::fetch(repository, &candidate.digest).await?;
@@ -77,7 +81,9 @@ pub(super) async fn listed(
         };
         match fetched.await {
             Ok(found) => return found.because(&candidate.digest, "because the registry lists it"),
-            Err(reason) => found = Found::without(format!("the SOCI index {} is not used: {reason}", candidate.digest)),
+            Err(reason) => {
+                found = SearchResult::without(format!("the SOCI index {} is not used: {reason}", candidate.digest))
+            }
         }
     }
     found
@@ -105,7 +111,7 @@ impl SociIndex {
         image: &ResolvedImage,
         wanted: &[Blob],
         allowance: &Allowance,
-    ) -> Result<Found, String> {
+    ) -> Result<SearchResult, String> {
         if self.kind() == V1 {
             self.check_subject(image)?;
         }
@@ -133,7 +139,7 @@ impl SociIndex {
         wanted: &[Blob],
         verification: Verification,
         allowance: &Allowance,
-    ) -> Result<Found, String> {
+    ) -> Result<SearchResult, String> {
         let of = |layer: &Blob| self.0.layers.iter().find(|ztoc| is_about(ztoc, layer));
         let ztocs = wanted.iter().filter_map(|layer| Some((*layer, of(layer)?)));
         let fetches =
@@ -141,7 +147,7 @@ impl SociIndex {
         // Collected: otherwise the compiler rejects the returned future as not `Send`.
         let fetches: Vec<_> = fetches.collect();
         let mut fetches = stream::iter(fetches).buffer_unordered(ZTOCS);
-        let mut found = Found::default();
+        let mut found = SearchResult::default();
         while let Some((layer, fetched)) = fetches.next().await {
             match fetched {
                 Ok(indexed) => found.layers.push(Usable {

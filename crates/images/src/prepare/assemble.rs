@@ -124,7 +124,7 @@ fn compare(store: &Store, record: &mut ImageRecord, tree: &[u8], chunks: &[u8]) 
     let hint =
         if is_removed { "its record is removed: mount it again" } else { "unmount it and remove it (tarpon cache rm)" };
     let layers: Vec<String> = raised.iter().map(|(was, _)| was.digest.to_string()).collect();
-    let cause = format!("the index that it was mounted with said what is not so of {}", layers.join(" or "));
+    let cause = format!("the index that it was mounted with does not match {}", layers.join(" or "));
     Err(Error::new(ErrorKind::Refused, "verify the image", cause).hint(hint))
 }
 

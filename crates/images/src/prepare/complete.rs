@@ -202,11 +202,11 @@ impl Completion {
 
     /// Compares the layer, of which every byte was seen, with the index that the image was mounted with.
     fn contradict(&self, layer: &Layer) -> std::result::Result<(), Incomplete> {
-        let said = kept::load_said(&self.store, &self.record.manifest, layer.blob);
-        if let Some(said) = said.filter(|_| self.by_index().contains(&layer.blob.digest))
-            && let Verdict::Lie(path) = compare::compare(&self.store, &said.index, &layer.index)?
+        let claimed = kept::load_claim(&self.store, &self.record.manifest, layer.blob);
+        if let Some(claimed) = claimed.filter(|_| self.by_index().contains(&layer.blob.digest))
+            && let Verdict::Lie(path) = compare::compare(&self.store, &claimed.index, &layer.index)?
         {
-            return Err(Incomplete::Lie(format!("the index {} is wrong about {path}", said.by)));
+            return Err(Incomplete::Lie(format!("the index {} is wrong about {path}", claimed.by)));
         }
         Ok(())
     }

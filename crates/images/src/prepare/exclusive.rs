@@ -14,42 +14,45 @@ use crate::progress::Progress;
 
 /// How long to wait for another process: as long as a large image takes over a slow link. A stopped or hanging process must not prevent the
 /// image: the lock only avoids duplicate work.
-const PATIENCE: Duration = Duration::from_secs(600);
+const MAX_WAIT: Duration = Duration::from_secs(600);
 
 /// Prefix of the lock names.
 const PREFIX: &str = "prepare-";
 
 /// The exclusive right to some work, as long as this lives.
 #[derive(Debug)]
-pub(super) struct Alone {
+pub(super) struct ExclusiveLock {
     path: PathBuf,
     _lock: FileLock,
 }
 
 /// Waits until no other process prepares the image or name with this digest. `None`: another process took too long, and the wait was
 /// given up.
-pub(super) async fn alone(store: &Store, what: &Digest, progress: &dyn Progress) -> Result<Option<Alone>> {
+pub(super) async fn lock(store: &Store, what: &Digest, progress: &dyn Progress) -> Result<Option<ExclusiveLock>> {
     // A tenant's work blocks no other tenant.
     let what = store.tenant_id().map_or(*what, |tenant| Digest::of(format!("{tenant}\n{what}").as_bytes()));
     let path = store.run_folder().join(format!("{PREFIX}{}", what.hex()));
     let began = Instant::now();
-    let mut is_told = false;
+    let mut is_noted = false;
     loop {
-        if let Some(lock) = Alone::try_new(&path).context(ErrorKind::Store, "see whether somebody else prepares it")? {
+        if let Some(lock) = ExclusiveLock::try_new(&path).context(ErrorKind::Store, "lock the preparation")? {
             return Ok(Some(lock));
         }
-        if began.elapsed() >= PATIENCE {
-            progress.note(&format!("somebody else has been preparing it for {} s: not waiting", PATIENCE.as_secs()));
+        if began.elapsed() >= MAX_WAIT {
+            progress.note(&format!(
+                "another process has been preparing it for {} s: not waiting any longer",
+                MAX_WAIT.as_secs()
+            ));
             return Ok(None);
         }
-        if !std::mem::replace(&mut is_told, true) {
+        if !std::mem::replace(&mut is_noted, true) {
             progress.note("it is being prepared already: waiting for that");
         }
-        tokio::time::sleep(flock::LOOK).await;
+        tokio::time::sleep(flock::POLL_INTERVAL).await;
     }
 }
 
-impl Alone {
+impl ExclusiveLock {
     /// `None`: another process holds it.
     fn try_new(path: &std::path::Path) -> io::Result<Option<Self>> {
         loop {
@@ -62,7 +65,7 @@ impl Alone {
     }
 }
 
-impl Drop for Alone {
+impl Drop for ExclusiveLock {
     fn drop(&mut self) {
         // While it is locked: processes that opened it before notice that it no longer has a name.
         if let Err(error) = std::fs::remove_file(&self.path) {
@@ -101,12 +104,12 @@ mod tests {
             spawned => spawned.unwrap(),
         };
         BufReader::new(other.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
-        let beside = Alone::try_new(&path).unwrap();
+        let beside = ExclusiveLock::try_new(&path).unwrap();
         other.kill().unwrap();
         other.wait().unwrap();
         assert!(beside.is_none());
-        let held = alone(&store, &what, &Silent).await.unwrap();
-        assert!(Alone::try_new(&path).unwrap().is_none());
+        let held = lock(&store, &what, &Silent).await.unwrap();
+        assert!(ExclusiveLock::try_new(&path).unwrap().is_none());
         drop(held);
         assert!(!path.exists());
     }

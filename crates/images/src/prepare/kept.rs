@@ -8,7 +8,7 @@
 //!   index is kept by blob, format and digest of the table, and found only by images that claim the same three. The same
 //!   applies to such a layer that had to be streamed: its claim decides which names are hidden.
 //!
-//! The claims of an external index about a layer of one image are kept beside them ([`save_said`]). They serve no other image and no mount,
+//! The claims of an external index about a layer of one image are kept beside them ([`save_claim`]). They serve no other image and no mount,
 //! but are compared with the layer once it has been seen.
 
 use serde::de::DeserializeOwned;
@@ -82,7 +82,7 @@ pub(super) fn save(store: &Store, claim: &Claim, layer: &Layer) {
 }
 
 /// The claims of an external index about a layer.
-pub(super) struct Said {
+pub(super) struct IndexClaim {
     /// Digest of that index.
     pub(super) by: Digest,
     /// The claimed index of the layer.
@@ -90,34 +90,35 @@ pub(super) struct Said {
 }
 
 #[derive(Serialize, Deserialize)]
-struct KeptSaid {
+struct StoredClaim {
     version: u32,
     by: Digest,
     /// [Packed](packed).
     index: Vec<u8>,
 }
 
-fn said_key(image: &Digest, blob: Blob) -> IndexKey {
+/// The hashed text is part of the format of stores.
+fn claim_key(image: &Digest, blob: Blob) -> IndexKey {
     IndexKey { layer: blob.digest, claim: Some(Digest::of(format!("said of {image}").as_bytes())) }
 }
 
 /// Keeps the claims of the index `by` about the layer of `image`.
-pub(super) fn save_said(store: &Store, image: &Digest, by: Digest, layer: &Layer) {
-    let kept = KeptSaid { version: VERSION, by, index: packed::pack(&layer.index) };
-    write(store, &said_key(image, layer.blob), &kept);
+pub(super) fn save_claim(store: &Store, image: &Digest, by: Digest, layer: &Layer) {
+    let kept = StoredClaim { version: VERSION, by, index: packed::pack(&layer.index) };
+    write(store, &claim_key(image, layer.blob), &kept);
 }
 
 /// The claims about the layer of `image`, if they were kept.
-pub(super) fn load_said(store: &Store, image: &Digest, blob: Blob) -> Option<Said> {
-    let kept: KeptSaid = read(store, &said_key(image, blob))?;
+pub(super) fn load_claim(store: &Store, image: &Digest, blob: Blob) -> Option<IndexClaim> {
+    let kept: StoredClaim = read(store, &claim_key(image, blob))?;
     // It was within bounds when the image was prepared.
     let index = packed::unpack_within(&kept.index, blob, &Allowance::unbounded()).ok()?;
-    (kept.version == VERSION).then_some(Said { by: kept.by, index })
+    (kept.version == VERSION).then_some(IndexClaim { by: kept.by, index })
 }
 
 /// The layer of `image` as an external index describes it, if that was kept. `known` is its entry in the image's record.
-pub(super) fn said_layer(store: &Store, image: &Digest, blob: Blob, known: &LayerRecord) -> Option<Layer> {
-    let Said { index, .. } = load_said(store, image, blob)?;
+pub(super) fn claimed_layer(store: &Store, image: &Digest, blob: Blob, known: &LayerRecord) -> Option<Layer> {
+    let IndexClaim { index, .. } = load_claim(store, image, blob)?;
     let compression = if known.format == LayerKind::TarZstd { Compression::Zstd } else { Compression::Gzip };
     Some(Layer::by_index(Indexed { blob, compression, index }, known.format, known.verification))
 }

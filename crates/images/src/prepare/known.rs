@@ -14,14 +14,14 @@ use crate::images::Images;
 use crate::progress::Progress;
 
 /// An image's layers.
-pub struct Known {
+pub struct KnownLayers {
     /// Lowest first, without their indexes.
     pub layers: Vec<Layer>,
     /// The indexes.
     pub indexes: Vec<LayerIndex>,
 }
 
-impl Known {
+impl KnownLayers {
     fn of(layers: Vec<Layer>) -> Self {
         let taken = layers.into_iter().map(|mut layer| (std::mem::take(&mut layer.index), layer));
         let (indexes, layers) = taken.unzip();
@@ -44,10 +44,10 @@ pub async fn known_layers(
     request: &ImageRequest,
     record: &ImageRecord,
     progress: &dyn Progress,
-) -> Result<Known> {
+) -> Result<KnownLayers> {
     let (store, known) = (images.store().clone(), record.clone());
     let kept = blocking(move || {
-        let kept = kept_layers(&store, &known)?.map(Known::of);
+        let kept = kept_layers(&store, &known)?.map(KnownLayers::of);
         Ok(kept.filter(|kept| fit(&kept.indexes, &known)))
     });
     if let Some(kept) = kept.await? {
@@ -65,7 +65,7 @@ pub async fn known_layers(
     let layers = layers::index_all(images.store(), &repository, &image, extent, progress).await?.layers;
     let known = record.clone();
     blocking(move || {
-        let layers = Known::of(layers);
+        let layers = KnownLayers::of(layers);
         if fit(&layers.indexes, &known) {
             return Ok(layers);
         }
@@ -95,7 +95,7 @@ fn kept_layers(store: &Store, record: &ImageRecord) -> Result<Option<Vec<Layer>>
         let kept = kept::load(store, wanted.blob, &wanted.claim, &allowance);
         kept.filter(|kept| kept.is_what_config_names(&config, number)).or_else(|| {
             let known = record.layers.get(number).filter(|known| known.verification.is_by_index())?;
-            kept::said_layer(store, &record.manifest, wanted.blob, known)
+            kept::claimed_layer(store, &record.manifest, wanted.blob, known)
         })
     };
     Ok(manifest.layers.iter().enumerate().map(layer).collect())

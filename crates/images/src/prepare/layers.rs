@@ -22,7 +22,7 @@ use super::{kept, toc};
 use crate::access;
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::find;
-use crate::index::found::Found;
+use crate::index::search_result::SearchResult;
 use crate::progress::{LayerPlan, LayerWay, Progress};
 
 /// Tables of contents fetched and parsed at once: the initial limit of requests to a host.
@@ -63,7 +63,7 @@ pub(super) async fn index_all(
     let plain: Vec<Blob> = plain.map(|layer| layer.blob).collect();
     // Finding an index takes as long as the config, without which no layer can be streamed.
     let (early, by_index) = match choice.filter(|_| !plain.is_empty()) {
-        None => (None, Found::default()),
+        None => (None, SearchResult::default()),
         Some((choice, pack)) => {
             let finding = find::find(choice, repository, image, &plain, pack, &allowance);
             let (config, by_index) = futures::join!(access::config(repository, image), finding);
@@ -88,7 +88,7 @@ pub(super) async fn index_all(
     let boot = async {
         match choice.filter(|_| plain.is_empty()) {
             Some((choice, pack)) => find::find(choice, repository, image, &[], pack, &allowance).await,
-            None => Found::default(),
+            None => SearchResult::default(),
         }
     };
     let (tables, only_boot) = futures::join!(async { futures::try_join!(config, tocs) }, boot);
@@ -115,9 +115,9 @@ pub(super) async fn index_all(
             // Not kept for other images: it is trusted for this one only.
             (ByToc::MustStream { .. }, Some(usable)) => {
                 progress.layer_done(layer.number);
-                let said = Layer::by_index(usable.indexed.clone(), usable.format, usable.verification);
-                kept::save_said(store, image.manifest.digest(), usable.index, &said);
-                found.insert(layer.blob.digest, said);
+                let claimed = Layer::by_index(usable.indexed.clone(), usable.format, usable.verification);
+                kept::save_claim(store, image.manifest.digest(), usable.index, &claimed);
+                found.insert(layer.blob.digest, claimed);
             }
             (ByToc::MustStream { fallback }, None) => to_stream.push((layer, fallback)),
         }
@@ -170,7 +170,7 @@ fn lacking(store: &Store, wanted: &[Wanted], found: &HashMap<Digest, Layer>) -> 
 fn plan(
     wanted: &[Wanted],
     found: &HashMap<Digest, Layer>,
-    by_index: &Found,
+    by_index: &SearchResult,
     lacking: &HashSet<Digest>,
 ) -> Vec<LayerPlan> {
     let way = |layer: &Wanted| match &layer.claim {

@@ -13,8 +13,8 @@ use crate::image::ImageRequest;
 /// wanted, and the line is a warning.
 pub(super) fn check(request: &ImageRequest, config: &ImageConfig) -> Result<Option<String>> {
     let (asked, built) = (&request.platform, &config.platform);
-    let is_told = !built.os().is_empty() && !built.architecture().is_empty();
-    if !is_told || is_same_machine(asked, built) {
+    let is_stated = !built.os().is_empty() && !built.architecture().is_empty();
+    if !is_stated || is_same_machine(asked, built) {
         return Ok(None);
     }
     if request.platform_named {

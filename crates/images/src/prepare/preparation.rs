@@ -96,7 +96,7 @@ impl Images {
         listener: Option<&dyn PackListener>,
         progress: &dyn Progress,
     ) -> Result<Prepared> {
-        let _alone = exclusive::alone(self.store(), &exclusive::key_of_name(request), progress).await?;
+        let _alone = exclusive::lock(self.store(), &exclusive::key_of_name(request), progress).await?;
         match self.local(request)? {
             ImageState::Sound(record) => Ok(Prepared::of(request, record, Vec::new())),
             _ => self.prepare_remote(request, listener, progress).await,
@@ -157,7 +157,7 @@ impl Images {
                 ImageState::Sound(record) => (record, Vec::new()),
                 _ => {
                     // Under another name, or requested again, it may be on its way to the store.
-                    let _alone = exclusive::alone(part.store(), &manifest, progress).await?;
+                    let _alone = exclusive::lock(part.store(), &manifest, progress).await?;
                     match part.already_here(request, &manifest)? {
                         ImageState::Sound(record) => (record, Vec::new()),
                         state => {

@@ -7,7 +7,7 @@ use tarpon_oci::{Blob, limits};
 
 use super::format::{self, Counts, Layout};
 use crate::decode::Compression;
-use crate::index::{Chunk, Codec, LayerIndex, Node, ObjectId, Place};
+use crate::index::{Chunk, ChunkPlace, Codec, LayerIndex, Node, ObjectId};
 use crate::spans::Checkpoint;
 
 /// Why a table cannot be written.
@@ -24,7 +24,7 @@ pub enum ChunkTableError {
     #[error("the image has too many chunks")]
     TooManyChunks,
     /// The same content cannot have two sizes: a TOC is wrong.
-    #[error("object {object} is said to have {one} and {other} bytes")]
+    #[error("object {object} has two sizes, {one} and {other} bytes")]
     TwoSizes {
         /// The object.
         object: ObjectId,
@@ -115,7 +115,8 @@ impl ChunkTableBuilder {
         if size == 0 {
             return Ok(());
         }
-        let is_seekable = !chunks.iter().any(|chunk| matches!(chunk.place, Place::Blob { codec: Codec::Stream, .. }));
+        let is_seekable =
+            !chunks.iter().any(|chunk| matches!(chunk.place, ChunkPlace::Blob { codec: Codec::Stream, .. }));
         let first = u32::try_from(self.chunks.len()).map_err(|_| ChunkTableError::TooManyChunks)?;
         let count = u32::try_from(chunks.len()).map_err(|_| ChunkTableError::TooManyChunks)?;
         first.checked_add(count).ok_or(ChunkTableError::TooManyChunks)?;
@@ -160,7 +161,7 @@ impl ChunkTableBuilder {
             for chunk in &self.chunks[object.first as usize..][..object.count as usize] {
                 push_chunk(&mut chunks, chunk, number, object.layer);
                 digests.extend_from_slice(chunk.digest.as_bytes());
-                if let Place::Blob { offset, skip, .. } = chunk.place {
+                if let ChunkPlace::Blob { offset, skip, .. } = chunk.place {
                     places.push((object.layer, offset, skip, next));
                 }
                 next += 1;
@@ -213,8 +214,8 @@ impl ChunkTableBuilder {
 
 fn offset(chunk: &Chunk) -> u64 {
     match chunk.place {
-        Place::Zeros => 0,
-        Place::Blob { offset, .. } => offset,
+        ChunkPlace::Zeros => 0,
+        ChunkPlace::Blob { offset, .. } => offset,
     }
 }
 
@@ -234,8 +235,8 @@ fn check_cover(size: u64, chunks: &[Chunk]) -> Option<()> {
 
 fn push_chunk(table: &mut Vec<u8>, chunk: &Chunk, object: u32, layer: u16) {
     let (codec, offset, length, skip) = match chunk.place {
-        Place::Zeros => (format::ZEROS, 0, 0, 0),
-        Place::Blob { codec, offset, length, skip } => (codec.number(), offset, length, skip),
+        ChunkPlace::Zeros => (format::ZEROS, 0, 0, 0),
+        ChunkPlace::Blob { codec, offset, length, skip } => (codec.number(), offset, length, skip),
     };
     for number in [chunk.object_offset, chunk.size, offset, length, skip] {
         table.extend_from_slice(&number.to_le_bytes());

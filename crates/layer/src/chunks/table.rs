@@ -6,7 +6,7 @@ use tarpon_oci::{Blob, Digest, limits};
 
 use super::format::{self, CHECKPOINT, CHUNK, Counts, HEADER, ID, LAYER, Layout, NUMBER, OBJECT};
 use crate::decode::Compression;
-use crate::index::{Chunk, Codec, ObjectId, Place};
+use crate::index::{Chunk, ChunkPlace, Codec, ObjectId};
 
 /// The file is not a chunk table (of this version).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -118,8 +118,8 @@ impl<B: AsRef<[u8]>> ChunkTable<B> {
         let record = nth::<CHUNK>(self.part(&self.layout.chunks), number)?;
         let digest = Digest::from_bytes(*nth::<ID>(self.part(&self.layout.digests), number)?);
         let place = match Codec::from_number(record[46]) {
-            None => Place::Zeros,
-            Some(codec) => Place::Blob {
+            None => ChunkPlace::Zeros,
+            Some(codec) => ChunkPlace::Blob {
                 codec,
                 offset: long_at(record, 16),
                 length: long_at(record, 24),

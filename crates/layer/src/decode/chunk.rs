@@ -1,4 +1,4 @@
-//! Decodes one chunk of a layer from the bytes of its [`Place`](crate::Place).
+//! Decodes one chunk of a layer from the bytes of its [`ChunkPlace`](crate::ChunkPlace).
 
 use std::cell::RefCell;
 

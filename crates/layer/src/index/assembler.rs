@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use tarpon_oci::{Digest, limits};
 
-use super::{Attributes, Chunk, Device, Entry, InvalidPath, LayerIndex, LayerPath, Node, Place, claims};
+use super::{Attributes, Chunk, ChunkPlace, Device, Entry, InvalidPath, LayerIndex, LayerPath, Node, claims};
 use crate::allowance::{Allowance, CHUNK, COPIES, ENTRY, Excess, IMPLIED, PATHS, Share, XATTR};
 
 /// Entries that may be visited while directories are replaced by other things: more occur only in attacks.
@@ -99,7 +99,7 @@ pub(crate) enum Duplicates {
 
 /// The state of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Known {
+enum PathState {
     /// The entry with this number.
     Entry(u32),
     /// A directory that contains entries and has no entry itself.
@@ -110,7 +110,7 @@ pub(crate) struct Assembler {
     duplicates: Duplicates,
     /// In order. `None` where a later entry replaced one.
     entries: Vec<Option<Entry>>,
-    known: HashMap<LayerPath, Known>,
+    known: HashMap<LayerPath, PathState>,
     markers: HashSet<(LayerPath, bool)>,
     /// Targets of hard links and their links, by number ([`Duplicates::LastWins`] only).
     links: HashMap<u32, Vec<u32>>,
@@ -183,11 +183,11 @@ impl Assembler {
         let is_directory = entry.node == Node::Directory;
         match self.known.get(&entry.path).copied() {
             None => {}
-            Some(Known::Implied) if is_directory => {}
-            Some(Known::Entry(_)) if self.duplicates == Duplicates::Refuse => return Err(InvalidEntry::Duplicate),
-            Some(Known::Implied) if self.duplicates == Duplicates::Refuse => return Err(below(&entry.node)),
-            Some(Known::Implied) => self.drop_below(&entry.path)?,
-            Some(Known::Entry(old)) => match &mut self.entries[old as usize] {
+            Some(PathState::Implied) if is_directory => {}
+            Some(PathState::Entry(_)) if self.duplicates == Duplicates::Refuse => return Err(InvalidEntry::Duplicate),
+            Some(PathState::Implied) if self.duplicates == Duplicates::Refuse => return Err(below(&entry.node)),
+            Some(PathState::Implied) => self.drop_below(&entry.path)?,
+            Some(PathState::Entry(old)) => match &mut self.entries[old as usize] {
                 Some(before) if is_directory && before.node == Node::Directory => {
                     self.memory.take(xattr_cost(&entry.attributes))?;
                     before.attributes = entry.attributes;
@@ -207,7 +207,7 @@ impl Assembler {
         }
         let path = entry.path.clone();
         self.push(entry)?;
-        self.known.insert(path, Known::Entry(number));
+        self.known.insert(path, PathState::Entry(number));
         Ok(())
     }
 
@@ -242,8 +242,8 @@ impl Assembler {
             rest = super::path::split_last(rest).0;
             match self.known.get(rest) {
                 None => {}
-                Some(Known::Implied) => return None,
-                Some(Known::Entry(number)) => {
+                Some(PathState::Implied) => return None,
+                Some(PathState::Entry(number)) => {
                     let entry = self.entries[*number as usize].as_ref()?;
                     let Node::Symlink(target) = &entry.node else { return None };
                     return Some((&entry.path, target));
@@ -259,8 +259,8 @@ impl Assembler {
         while !rest.is_empty() {
             rest = super::path::split_last(rest).0;
             match self.known.get(rest) {
-                Some(Known::Implied) => return Ok(()),
-                Some(Known::Entry(number)) => match &self.entries[*number as usize] {
+                Some(PathState::Implied) => return Ok(()),
+                Some(PathState::Entry(number)) => match &self.entries[*number as usize] {
                     Some(Entry { node: Node::Directory, .. }) => return Ok(()),
                     Some(entry) => return Err(below(&entry.node)),
                     None => return Err(InvalidEntry::BelowNonDirectory),
@@ -268,7 +268,7 @@ impl Assembler {
                 None => {
                     self.memory.take(IMPLIED + rest.len() as u64)?;
                     let path = LayerPath::checked(rest.to_vec())?;
-                    self.known.insert(path, Known::Implied);
+                    self.known.insert(path, PathState::Implied);
                 }
             }
         }
@@ -283,14 +283,14 @@ impl Assembler {
                 self.missing.insert(target.clone());
                 return Ok(());
             }
-            Some(Known::Implied) => return Err(InvalidEntry::LinkToDirectory),
-            Some(Known::Entry(found)) => *found,
+            Some(PathState::Implied) => return Err(InvalidEntry::LinkToDirectory),
+            Some(PathState::Entry(found)) => *found,
         };
         let entry = self.entries[found as usize].as_ref();
         let found = match entry.map(|entry| &entry.node) {
             Some(Node::Directory) => return Err(InvalidEntry::LinkToDirectory),
             Some(Node::HardLink(end)) => match self.known.get(end) {
-                Some(Known::Entry(end)) => *end,
+                Some(PathState::Entry(end)) => *end,
                 _ => {
                     // The chain ends in a lower layer.
                     *target = end.clone();
@@ -342,7 +342,7 @@ impl Assembler {
         let mut below = Vec::new();
         self.known.retain(|known, what| {
             let is_below = is_below(known, path);
-            if let (true, Known::Entry(number)) = (is_below, what) {
+            if let (true, PathState::Entry(number)) = (is_below, what) {
                 below.push(*number);
             }
             !is_below
@@ -401,8 +401,10 @@ impl Assembler {
                             return Err((entry.path.clone(), InvalidEntry::LinkCycle));
                         }
                         match self.known.get(target) {
-                            Some(Known::Entry(next)) => number = *next,
-                            Some(Known::Implied) => return Err((entry.path.clone(), InvalidEntry::LinkToDirectory)),
+                            Some(PathState::Entry(next)) => number = *next,
+                            Some(PathState::Implied) => {
+                                return Err((entry.path.clone(), InvalidEntry::LinkToDirectory));
+                            }
                             None => break Some(target.clone()),
                         }
                     }
@@ -453,7 +455,7 @@ fn largest_zeros<'a>(entries: &'a [Entry], chunks: &[Chunk]) -> Option<(&'a Laye
         let Node::File(content) = &entry.node else { return None };
         let first = content.first_chunk as usize;
         let own = chunks.get(first..first + content.chunk_count as usize)?;
-        let is_zeros = !own.is_empty() && own.iter().all(|chunk| chunk.place == Place::Zeros);
+        let is_zeros = !own.is_empty() && own.iter().all(|chunk| chunk.place == ChunkPlace::Zeros);
         is_zeros.then_some((&entry.path, content.size))
     });
     zeros.max_by_key(|(_, size)| *size)

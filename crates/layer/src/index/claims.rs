@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use tarpon_oci::{Digest, Hasher, limits};
 
-use super::{Chunk, Codec, Entry, FileContent, InvalidEntry, LayerPath, Node, Place};
+use super::{Chunk, ChunkPlace, Codec, Entry, FileContent, InvalidEntry, LayerPath, Node};
 
 /// Zeros that are hashed at a time.
 static BLOCK: [u8; 64 << 10] = [0; 64 << 10];
@@ -28,7 +28,7 @@ pub(super) fn check(entries: &[Entry], chunks: &[Chunk]) -> Result<(), (LayerPat
                 return Err((path.clone(), InvalidEntry::ChunkDigest));
             }
             [] => {}
-            own if own.iter().all(|chunk| chunk.place == Place::Zeros) => {
+            own if own.iter().all(|chunk| chunk.place == ChunkPlace::Zeros) => {
                 if content.size > limits::ZERO_FILE_BYTES {
                     return Err((path.clone(), InvalidEntry::TooManyZeros));
                 }
@@ -71,7 +71,8 @@ impl<'a> Contents<'a> {
     fn file(&mut self, content: &'a FileContent, own: &'a [Chunk], nothing: &Digest) -> Result<(), InvalidEntry> {
         self.named(&content.object, content.size)?;
         for chunk in own {
-            let (Some(digest), Place::Blob { codec, offset, skip, .. }) = (chunk.content_digest(), chunk.place) else {
+            let (Some(digest), ChunkPlace::Blob { codec, offset, skip, .. }) = (chunk.content_digest(), chunk.place)
+            else {
                 continue;
             };
             if digest == nothing {
@@ -108,14 +109,14 @@ mod tests {
 
     const HELLO: &[u8] = b"hello";
 
-    fn blob(codec: Codec, size: u64) -> Place {
-        Place::Blob { codec, offset: 100, length: size, skip: 0 }
+    fn blob(codec: Codec, size: u64) -> ChunkPlace {
+        ChunkPlace::Blob { codec, offset: 100, length: size, skip: 0 }
     }
 
     /// The error of one file with this object and these chunks.
-    fn verdict(object: Digest, chunks: &[(u64, Digest, Place)]) -> Option<InvalidEntry> {
+    fn verdict(object: Digest, chunks: &[(u64, Digest, ChunkPlace)]) -> Option<InvalidEntry> {
         let mut size = 0;
-        let chunk = |(length, digest, place): &(u64, Digest, Place)| {
+        let chunk = |(length, digest, place): &(u64, Digest, ChunkPlace)| {
             let object_offset = size;
             size += length;
             Chunk { object_offset, size: *length, digest: *digest, place: *place }
@@ -149,7 +150,7 @@ mod tests {
         assert_eq!(verdict(nothing, &[(5, nothing, blob(Codec::Gzip, 5))]), Some(InvalidEntry::EmptyDigest));
         let two = [(5, hello, blob(Codec::Gzip, 5)), (6, Digest::of(b"world!"), blob(Codec::Zstd, 5))];
         assert_eq!(verdict(nothing, &two), Some(InvalidEntry::EmptyDigest), "of several chunks");
-        assert_eq!(verdict(nothing, &[(5, NO_DIGEST, Place::Zeros)]), Some(InvalidEntry::EmptyDigest), "of zeros");
+        assert_eq!(verdict(nothing, &[(5, NO_DIGEST, ChunkPlace::Zeros)]), Some(InvalidEntry::EmptyDigest), "of zeros");
         let chunks = [(5, hello, blob(Codec::Gzip, 5)), (6, nothing, blob(Codec::Zstd, 5))];
         assert_eq!(verdict(Digest::of(b"whole"), &chunks), Some(InvalidEntry::EmptyDigest), "a chunk");
     }
@@ -157,7 +158,7 @@ mod tests {
     #[test]
     fn a_digest_names_bytes_of_one_length() {
         let (hello, whole) = (Digest::of(HELLO), Digest::of(b"whole"));
-        let at = |offset| Place::Blob { codec: Codec::Zstd, offset, length: 50, skip: 0 };
+        let at = |offset| ChunkPlace::Blob { codec: Codec::Zstd, offset, length: 50, skip: 0 };
         assert_eq!(verdict(whole, &[(5, hello, at(1)), (5, hello, at(2))]), None);
         assert_eq!(verdict(whole, &[(5, hello, at(1)), (6, hello, at(2))]), Some(InvalidEntry::TwoLengths));
         assert_eq!(verdict(hello, &[(5, hello, at(1)), (5, whole, at(2))]), Some(InvalidEntry::TwoLengths), "a part");
@@ -166,7 +167,7 @@ mod tests {
     #[test]
     fn the_same_bytes_of_a_layer_have_one_digest() {
         let (hello, other, whole) = (Digest::of(HELLO), Digest::of(b"other"), Digest::of(b"whole"));
-        let at = |skip| Place::Blob { codec: Codec::Zstd, offset: 9, length: 50, skip };
+        let at = |skip| ChunkPlace::Blob { codec: Codec::Zstd, offset: 9, length: 50, skip };
         assert_eq!(verdict(whole, &[(5, hello, at(0)), (5, other, at(5))]), None);
         assert_eq!(verdict(whole, &[(5, hello, at(0)), (5, hello, at(0))]), None, "said twice");
         assert_eq!(verdict(whole, &[(5, hello, at(0)), (5, other, at(0))]), Some(InvalidEntry::TwoDigests));
@@ -174,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_file_of_zeros_is_named_by_as_many_zeros() {
-        let zeros = |size: u64| (size, NO_DIGEST, Place::Zeros);
+        let zeros = |size: u64| (size, NO_DIGEST, ChunkPlace::Zeros);
         let named = |size: usize| Digest::of(&vec![0; size]);
         assert_eq!(verdict(named(5), &[zeros(5)]), None);
         assert_eq!(verdict(named(200_000), &[zeros(150_000), zeros(50_000)]), None);
@@ -194,7 +195,7 @@ mod tests {
             let content = FileContent { size: size as u64, object, first_chunk: number, chunk_count: 1 };
             let path = LayerPath::from_normal(format!("file{number}").as_bytes()).unwrap();
             entries.push(Entry { path, node: Node::File(content), attributes: Attributes::default() });
-            chunks.push(Chunk { object_offset: 0, size: size as u64, digest: NO_DIGEST, place: Place::Zeros });
+            chunks.push(Chunk { object_offset: 0, size: size as u64, digest: NO_DIGEST, place: ChunkPlace::Zeros });
         }
         assert_eq!(check(&entries, &chunks), Ok(()));
         if let Node::File(content) = &mut entries[3].node {
@@ -207,6 +208,6 @@ mod tests {
     #[test]
     fn more_zeros_than_anybody_means_are_refused_before_they_are_hashed() {
         let size = limits::ZERO_FILE_BYTES + 1;
-        assert_eq!(verdict(NO_DIGEST, &[(size, NO_DIGEST, Place::Zeros)]), Some(InvalidEntry::TooManyZeros));
+        assert_eq!(verdict(NO_DIGEST, &[(size, NO_DIGEST, ChunkPlace::Zeros)]), Some(InvalidEntry::TooManyZeros));
     }
 }

@@ -2,7 +2,7 @@
 
 use tarpon_oci::Digest;
 
-use super::{Chunk, Codec, LayerIndex, Node, ObjectId, Place};
+use super::{Chunk, ChunkPlace, Codec, LayerIndex, Node, ObjectId};
 
 impl LayerIndex {
     /// Returns the same layer, with the chunks of its files cut at further places. `places` returns those of an object, ascending.
@@ -55,10 +55,10 @@ fn pieces(chunk: &Chunk, places: &[u64]) -> Vec<Chunk> {
 }
 
 /// The place of the bytes this many decoded bytes further on, if it is in the same piece of the blob.
-fn shifted(place: Place, by: u64) -> Option<Place> {
+fn shifted(place: ChunkPlace, by: u64) -> Option<ChunkPlace> {
     match place {
-        Place::Blob { codec: codec @ (Codec::Gzip | Codec::Deflate | Codec::Zstd), offset, length, skip } => {
-            Some(Place::Blob { codec, offset, length, skip: skip.checked_add(by)? })
+        ChunkPlace::Blob { codec: codec @ (Codec::Gzip | Codec::Deflate | Codec::Zstd), offset, length, skip } => {
+            Some(ChunkPlace::Blob { codec, offset, length, skip: skip.checked_add(by)? })
         }
         _ => None,
     }
@@ -71,7 +71,7 @@ mod tests {
 
     /// A file of two chunks and one of one, whose bytes are their places.
     fn index(codec: Codec) -> LayerIndex {
-        let place = |skip| Place::Blob { codec, offset: 10, length: 90, skip };
+        let place = |skip| ChunkPlace::Blob { codec, offset: 10, length: 90, skip };
         let chunk =
             |object_offset, size, skip| Chunk { object_offset, size, digest: Digest::of(b"?"), place: place(skip) };
         let file = |path: &str, size, first_chunk, chunk_count| Entry {
@@ -97,7 +97,7 @@ mod tests {
     fn pieces_share_the_place_of_their_chunk_and_cover_it() {
         let cut = cut(Codec::Deflate, &[0, 30, 60, 100, 150, 900]);
         let seen: Vec<_> = cut.chunks.iter().map(|chunk| (chunk.object_offset, chunk.size, chunk.place)).collect();
-        let place = |skip| Place::Blob { codec: Codec::Deflate, offset: 10, length: 90, skip };
+        let place = |skip| ChunkPlace::Blob { codec: Codec::Deflate, offset: 10, length: 90, skip };
         let wanted =
             [(0, 30, place(0)), (30, 30, place(30)), (60, 40, place(60)), (100, 50, place(100)), (0, 7, place(150))];
         assert_eq!(seen, wanted);

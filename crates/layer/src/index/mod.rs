@@ -136,25 +136,25 @@ pub struct Chunk {
     /// Offset in the file.
     pub object_offset: u64,
     /// Decoded bytes, never 0. At most [`tarpon_oci::limits::CHUNK_BYTES`], except where the place is
-    /// [`Place::Zeros`] or the codec is [`Codec::Raw`] or [`Codec::Stream`].
+    /// [`ChunkPlace::Zeros`] or the codec is [`Codec::Raw`] or [`Codec::Stream`].
     pub size: u64,
-    /// sha256 of the decoded bytes. For [`Codec::CheckedSpan`] that of the encoded bytes of the whole place. For [`Place::Zeros`]
+    /// sha256 of the decoded bytes. For [`Codec::CheckedSpan`] that of the encoded bytes of the whole place. For [`ChunkPlace::Zeros`]
     /// not kept: all zero. [`Chunk::content_digest`] distinguishes them.
     pub digest: Digest,
     /// The place of its bytes.
-    pub place: Place,
+    pub place: ChunkPlace,
 }
 
 impl Chunk {
     /// The digest of its bytes, if known: any bytes with this digest are the chunk.
     pub fn content_digest(&self) -> Option<&Digest> {
-        (self.place != Place::Zeros && self.place.names_content()).then_some(&self.digest)
+        (self.place != ChunkPlace::Zeros && self.place.names_content()).then_some(&self.digest)
     }
 }
 
 /// The place of the bytes of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum ChunkPlace {
     /// None: it is all zeros and never fetched.
     Zeros,
     /// In the layer's blob.
@@ -170,7 +170,7 @@ pub enum Place {
     },
 }
 
-impl Place {
+impl ChunkPlace {
     /// As [`Codec::names_content`]. Zeros need no digest to be known.
     pub fn names_content(&self) -> bool {
         match self {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::columns::ChunkColumns;
 use super::read::InvalidPacked;
-use crate::index::{Codec, Place};
+use crate::index::{ChunkPlace, Codec};
 
 /// The codec number of zeros.
 const ZEROS: u8 = 0;
@@ -12,10 +12,10 @@ const ZEROS: u8 = 0;
 /// A part of a layer that contains chunks: codec (none: zeros), offset, length.
 type Stretch = (Option<Codec>, u64, u64);
 
-fn parts(place: &Place) -> (Stretch, u64) {
+fn parts(place: &ChunkPlace) -> (Stretch, u64) {
     match *place {
-        Place::Zeros => ((None, 0, 0), 0),
-        Place::Blob { codec, offset, length, skip } => ((Some(codec), offset, length), skip),
+        ChunkPlace::Zeros => ((None, 0, 0), 0),
+        ChunkPlace::Blob { codec, offset, length, skip } => ((Some(codec), offset, length), skip),
     }
 }
 
@@ -30,7 +30,7 @@ pub(super) struct PlaceWriter {
 }
 
 impl PlaceWriter {
-    pub(super) fn push(&mut self, place: &Place, size: u64, columns: &mut ChunkColumns) {
+    pub(super) fn push(&mut self, place: &ChunkPlace, size: u64, columns: &mut ChunkColumns) {
         let (stretch, skip) = parts(place);
         let next = i32::try_from(self.numbers.len()).unwrap_or(i32::MAX);
         let number = *self.numbers.entry(stretch).or_insert(next);
@@ -81,7 +81,7 @@ impl<'a> PlaceReader<'a> {
     }
 
     /// Reads the place of the next chunk, which has `size` bytes. Not checked.
-    pub(super) fn next(&mut self, size: u64) -> Result<Place, InvalidPacked> {
+    pub(super) fn next(&mut self, size: u64) -> Result<ChunkPlace, InvalidPacked> {
         let missing = InvalidPacked::Column("places");
         let number = self.number.wrapping_add(*self.steps.next().ok_or(missing)?);
         let before = if number == self.number { self.skip } else { 0 };
@@ -89,7 +89,7 @@ impl<'a> PlaceReader<'a> {
         (self.number, self.skip) = (number, skip.wrapping_add(size));
         let found = usize::try_from(number).ok().and_then(|number| self.stretches.get(number));
         let (codec, offset, length) = *found.ok_or(missing)?;
-        Ok(codec.map_or(Place::Zeros, |codec| Place::Blob { codec, offset, length, skip }))
+        Ok(codec.map_or(ChunkPlace::Zeros, |codec| ChunkPlace::Blob { codec, offset, length, skip }))
     }
 
     pub(super) fn is_at_end(&self) -> bool {

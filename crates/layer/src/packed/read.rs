@@ -6,8 +6,8 @@ use super::chunks::PlaceReader;
 use super::columns::{Columns, Owner, VERSION, kind};
 use crate::Allowance;
 use crate::index::{
-    Assembler, Attributes, Chunk, Codec, Device, Duplicates, Entry, FileContent, InvalidEntry, InvalidXattr,
-    LayerIndex, LayerPath, Node, Place, Timestamp, XattrSet, is_marker,
+    Assembler, Attributes, Chunk, ChunkPlace, Codec, Device, Duplicates, Entry, FileContent, InvalidEntry,
+    InvalidXattr, LayerIndex, LayerPath, Node, Timestamp, XattrSet, is_marker,
 };
 
 /// Why bytes are not the index of a layer.
@@ -30,7 +30,7 @@ pub enum InvalidPacked {
     #[error(transparent)]
     Xattr(#[from] InvalidXattr),
     /// Chunks that do not add up to their file, or are not in the layer.
-    #[error("the chunks of a file are not where it says")]
+    #[error("the chunks of a file do not match their places")]
     Chunks,
 }
 
@@ -243,7 +243,7 @@ impl<'a> Reader<'a> {
 
     /// Checks that the chunk can be fetched and decoded.
     fn check(&mut self, chunk: &Chunk) -> Result<(), InvalidPacked> {
-        let Place::Blob { codec, offset, length, skip } = chunk.place else {
+        let ChunkPlace::Blob { codec, offset, length, skip } = chunk.place else {
             self.holes = self.holes.saturating_add(chunk.size);
             let is_fine = chunk.size > 0 && self.holes <= limits::SPARSE_HOLE_BYTES;
             return if is_fine { Ok(()) } else { Err(InvalidPacked::Chunks) };

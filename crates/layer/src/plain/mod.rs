@@ -10,8 +10,8 @@ use tarpon_oci::{Digest, Hasher, Verified};
 
 use crate::Allowance;
 use crate::index::{
-    Assembler, Chunk, Codec, Duplicates, Entry, FileContent, InvalidEntry, LayerIndex, LayerName, LayerPath, NO_DIGEST,
-    Node, Place,
+    Assembler, Chunk, ChunkPlace, Codec, Duplicates, Entry, FileContent, InvalidEntry, LayerIndex, LayerName,
+    LayerPath, NO_DIGEST, Node,
 };
 use crate::spans::SpanStarts;
 use crate::tar::{Piece, TarEntry, TarError, TarKind, TarReader, printable};
@@ -279,7 +279,7 @@ impl<'a> Pieces<'a> {
             self.whole.update(&ZEROS[..count]);
             left -= count as u64;
         }
-        push(Chunk { object_offset: self.place, size: length, digest: NO_DIGEST, place: Place::Zeros })?;
+        push(Chunk { object_offset: self.place, size: length, digest: NO_DIGEST, place: ChunkPlace::Zeros })?;
         self.place += length;
         self.start = self.place;
         Ok(())
@@ -305,7 +305,7 @@ impl<'a> Pieces<'a> {
             Access::Random => Codec::Raw,
             Access::Spans(_) => Codec::Stream,
         };
-        let place = Place::Blob { codec, offset: self.offset, length: size, skip: 0 };
+        let place = ChunkPlace::Blob { codec, offset: self.offset, length: size, skip: 0 };
         Chunk { object_offset: self.start, size, digest, place }
     }
 

@@ -9,8 +9,8 @@ use super::zinfo::{self, Span};
 use super::{ZtocError, ZtocProblem, object_name};
 use crate::Allowance;
 use crate::index::{
-    Assembler, Attributes, Chunk, Codec, Device, Duplicates, Entry, FileContent, InvalidEntry, LayerIndex, LayerName,
-    LayerPath, Node, Place, Timestamp, XattrSet,
+    Assembler, Attributes, Chunk, ChunkPlace, Codec, Device, Duplicates, Entry, FileContent, InvalidEntry, LayerIndex,
+    LayerName, LayerPath, Node, Timestamp, XattrSet,
 };
 use crate::spans::Checkpoint;
 use crate::tar::printable;
@@ -60,9 +60,9 @@ pub fn index_within(
         return Err(ZtocError::NotLazy("of an unknown version"));
     }
     let size = |number, what| u64::try_from(root.long(number)?).map_err(|_| ZtocError::Malformed(what));
-    let said = size(2, "its layer has less than no bytes")?;
-    if said != layer.size {
-        return Err(ZtocError::OtherLayer { said, is: layer.size });
+    let claimed = size(2, "its layer has less than no bytes")?;
+    if claimed != layer.size {
+        return Err(ZtocError::OtherLayer { claimed, is: layer.size });
     }
     let tar_size = size(3, "its tar has less than no bytes")?;
     let spans = zinfo::spans(&root.table(5)?, layer.size)?;
@@ -213,7 +213,7 @@ impl Builder<'_> {
         if span.length > limits::CHUNK_ENCODED_BYTES || skip + size > limits::MEMBER_BYTES {
             return Err(ZtocProblem::SpanTooLarge);
         }
-        let place = Place::Blob { codec: Codec::CheckedSpan, offset: span.offset, length: span.length, skip };
+        let place = ChunkPlace::Blob { codec: Codec::CheckedSpan, offset: span.offset, length: span.length, skip };
         Ok(Chunk { object_offset: at - start, size, digest: span.digest, place })
     }
 }

@@ -15,10 +15,10 @@ pub enum ZtocError {
     #[error("it is {0}, which is not read piece by piece")]
     NotLazy(&'static str),
     /// It describes another layer.
-    #[error("it is about a layer of {said} bytes, not of {is}")]
+    #[error("it is about a layer of {claimed} bytes, not of {is}")]
     OtherLayer {
         /// Size of the layer according to the ztoc.
-        said: u64,
+        claimed: u64,
         /// Size of the layer.
         is: u64,
     },

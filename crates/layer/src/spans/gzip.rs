@@ -26,12 +26,12 @@ pub(super) struct Gzip<R> {
     end: usize,
     /// Decoded bytes before the end of the buffer.
     decoded: u64,
-    place: Place,
+    place: Position,
     checksum: Crc,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Position {
     Header,
     Blocks,
     Trailer,
@@ -47,7 +47,7 @@ impl<R: BufRead> Gzip<R> {
             read: 0,
             end: 0,
             decoded: 0,
-            place: Place::Header,
+            place: Position::Header,
             checksum: Crc::new(),
         }
     }
@@ -60,10 +60,10 @@ impl<R: BufRead> Gzip<R> {
     pub(super) fn read(&mut self, out: &mut [u8], recorder: &mut Recorder) -> io::Result<usize> {
         while self.read == self.end {
             match self.place {
-                Place::Header => self.begin_member(recorder)?,
-                Place::Blocks => self.decode(recorder)?,
-                Place::Trailer => self.end_member()?,
-                Place::End => return Ok(0),
+                Position::Header => self.begin_member(recorder)?,
+                Position::Blocks => self.decode(recorder)?,
+                Position::Trailer => self.end_member()?,
+                Position::End => return Ok(0),
             }
         }
         let count = out.len().min(self.end - self.read);
@@ -79,7 +79,7 @@ impl<R: BufRead> Gzip<R> {
         self.checksum.reset();
         // Bytes before a member are not part of its window.
         (self.read, self.end) = (0, 0);
-        self.place = Place::Blocks;
+        self.place = Position::Blocks;
         Ok(())
     }
 
@@ -111,7 +111,7 @@ impl<R: BufRead> Gzip<R> {
             }
             TINFLStatus::Done => {
                 recorder.settle();
-                self.place = Place::Trailer;
+                self.place = Position::Trailer;
                 Ok(())
             }
             TINFLStatus::FailedCannotMakeProgress => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -129,7 +129,7 @@ impl<R: BufRead> Gzip<R> {
         if u32::from_le_bytes([e, f, g, h]) != self.checksum.amount() {
             return Err(malformed("the length of a gzip member does not match"));
         }
-        self.place = if self.reader.is_at_end()? { Place::End } else { Place::Header };
+        self.place = if self.reader.is_at_end()? { Position::End } else { Position::Header };
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use tarpon_oci::limits;
 use super::Spans;
 use super::recorder::Start;
 use crate::decode::Compression;
-use crate::index::{Chunk, Codec, LayerIndex, Place};
+use crate::index::{Chunk, ChunkPlace, Codec, LayerIndex};
 
 impl LayerIndex {
     /// Gives every chunk that can only be reached through the whole layer ([`Codec::Stream`]) its place in the span that contains
@@ -21,8 +21,8 @@ impl LayerIndex {
 }
 
 impl Spans {
-    fn place(&self, chunk: &Chunk, compression: Compression) -> Option<Place> {
-        let Place::Blob { codec: Codec::Stream, offset: decoded, .. } = chunk.place else { return None };
+    fn place(&self, chunk: &Chunk, compression: Compression) -> Option<ChunkPlace> {
+        let ChunkPlace::Blob { codec: Codec::Stream, offset: decoded, .. } = chunk.place else { return None };
         let number = self.starts.partition_point(|start| start.decoded <= decoded).checked_sub(1)?;
         let start = self.starts.get(number)?;
         let next = self.starts.get(number + 1);
@@ -40,7 +40,7 @@ impl Spans {
             (Compression::Zstd, _) => Codec::Zstd,
             (Compression::None, _) => return None,
         };
-        Some(Place::Blob { codec, offset: start.offset, length, skip })
+        Some(ChunkPlace::Blob { codec, offset: start.offset, length, skip })
     }
 }
 

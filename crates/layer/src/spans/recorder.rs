@@ -101,7 +101,7 @@ impl Recorder {
         let room = TRAIL_BYTES.saturating_sub(trail.encoded.len());
         trail.encoded.extend_from_slice(&encoded[..encoded.len().min(room)]);
         if decoded >= trail.until {
-            self.judge();
+            self.measure();
             if self.looks == CANDIDATES {
                 self.settle();
             }
@@ -110,7 +110,7 @@ impl Recorder {
 
     /// Begins a span at the best place that was found, at the latest when the member ends.
     pub(super) fn settle(&mut self) {
-        self.judge();
+        self.measure();
         self.looks = 0;
         if let Some(Candidate { start, window, .. }) = self.best.take() {
             self.push(Start { window: Some(checkpoint::pack(&window, checkpoint::WINDOW_LEVEL)), ..start });
@@ -130,7 +130,7 @@ impl Recorder {
     }
 
     /// Finds the needed part of the boundary's window, and whether it is smaller than any other since the last span began.
-    fn judge(&mut self) {
+    fn measure(&mut self) {
         let Some(Trail { start, state, mut window, encoded, .. }) = self.trail.take() else { return };
         let needed = Needed::by(&state, &encoded);
         let is_known = encoded.len() < TRAIL_BYTES || needed.is_all();

@@ -12,8 +12,8 @@ use super::error::{EntryProblem, NotLazy, TocError};
 use super::json::{self, JsonError, RawEntry};
 use crate::Allowance;
 use crate::index::{
-    Assembler, Attributes, Chunk, Codec, Device, Duplicates, Entry, FileContent, InvalidEntry, LayerIndex, LayerName,
-    LayerPath, NO_DIGEST, Node, Place, Timestamp, XattrSet,
+    Assembler, Attributes, Chunk, ChunkPlace, Codec, Device, Duplicates, Entry, FileContent, InvalidEntry, LayerIndex,
+    LayerName, LayerPath, NO_DIGEST, Node, Timestamp, XattrSet,
 };
 use crate::time;
 
@@ -208,29 +208,29 @@ impl<'a> Builder<'a> {
             Format::ZstdChunked => Codec::Zstd,
         };
         let place = match raw.chunk_type.as_deref() {
-            None | Some("") => Place::Blob { codec, offset, length: 0, skip },
+            None | Some("") => ChunkPlace::Blob { codec, offset, length: 0, skip },
             Some("zeros") => {
                 self.holes = self.holes.saturating_add(size);
                 if self.holes > limits::SPARSE_HOLE_BYTES {
                     return Err(EntryProblem::Holes);
                 }
-                Place::Zeros
+                ChunkPlace::Zeros
             }
             Some(_) => return Err(EntryProblem::Field("chunkType")),
         };
         let is_too_large = size > limits::CHUNK_BYTES || skip.saturating_add(size) > limits::MEMBER_BYTES;
-        if place != Place::Zeros && is_too_large {
+        if place != ChunkPlace::Zeros && is_too_large {
             return Err(EntryProblem::NotLazy(NotLazy::ChunkTooLarge(file.name.to_string())));
         }
         let own = raw.chunk_digest.as_deref().filter(|text| !text.is_empty());
         let own = own.map(|text| digest(text, "chunkDigest")).transpose()?;
         // A chunk that is the whole file and has no digest has the file's.
         let known = own.or(if size == file.size { file.digest } else { None });
-        file.lacks_digest |= known.is_none() && place != Place::Zeros;
+        file.lacks_digest |= known.is_none() && place != ChunkPlace::Zeros;
         file.only_digest = if file.count == 0 { own } else { None };
         file.count += 1;
         file.covered += size;
-        let digest = if place == Place::Zeros { NO_DIGEST } else { known.unwrap_or(NO_DIGEST) };
+        let digest = if place == ChunkPlace::Zeros { NO_DIGEST } else { known.unwrap_or(NO_DIGEST) };
         Ok(self.layer.push_chunk(Chunk { object_offset, size, digest, place })?)
     }
 
@@ -362,7 +362,7 @@ impl<'a> Builder<'a> {
 /// Gives every chunk the encoded bytes up to the next start. Returns the number of the first chunk that is too large.
 fn set_lengths(chunks: &mut [Chunk], starts: &[u64]) -> Option<usize> {
     for (number, chunk) in chunks.iter_mut().enumerate() {
-        let Place::Blob { offset, length, skip, .. } = &mut chunk.place else { continue };
+        let ChunkPlace::Blob { offset, length, skip, .. } = &mut chunk.place else { continue };
         let next = starts.get(starts.partition_point(|start| start <= offset)).copied().unwrap_or(*offset);
         // A member may continue with foreign data, up to the whole rest of the blob. No compressor adds more than an eighth.
         let decoded = *skip + chunk.size;

@@ -198,7 +198,7 @@ fn zstd_json(encoded: &[u8], decoded: u64, memory: &mut Share) -> Result<Vec<u8>
     let decoder = LayerReader::new(encoded, Compression::Zstd).map_err(error)?;
     let json = read_within(&mut decoder.take(decoded + 1), memory)?.map_err(error)?;
     if json.len() as u64 != decoded {
-        return Err(TocError::Container("its decoded length is not what the annotation says"));
+        return Err(TocError::Container("its decoded length differs from the annotation"));
     }
     Ok(json)
 }

@@ -79,7 +79,7 @@ pub(super) struct Meaning {
 }
 
 /// The JSON of a table of contents, and the layer that it must describe.
-pub(super) struct Told {
+pub(super) struct TocJson {
     pub(super) json: Vec<u8>,
     pub(super) meaning: Meaning,
     pub(super) counts: Counts,
@@ -203,7 +203,7 @@ impl Contents {
     }
 
     /// Returns the JSON. All pieces must be written.
-    pub(super) fn tell(mut self, tar_split: Option<&Digest>) -> Result<Told, WriteError> {
+    pub(super) fn tell(mut self, tar_split: Option<&Digest>) -> Result<TocJson, WriteError> {
         for file in &mut self.files {
             if let (None, Some(only)) = (file.digest, self.chunks[file.chunks.clone()].first()) {
                 file.digest = only.digest;
@@ -220,7 +220,7 @@ impl Contents {
                 None => json.part(|bytes| record.write(&Content::default(), bytes))?,
             }
         }
-        Ok(Told { json: json.finish(tar_split), meaning, counts })
+        Ok(TocJson { json: json.finish(tar_split), meaning, counts })
     }
 
     fn counts(&self) -> Counts {
@@ -285,17 +285,18 @@ impl Meaning {
     /// Compares the TOC, as read by our own reader, with the tar.
     pub(super) fn check(self, toc: LayerIndex) -> Result<(), WriteError> {
         let mut meaning = self.entries;
-        let mut told = toc.entries;
-        for entry in &mut told {
+        let mut toc_entries = toc.entries;
+        for entry in &mut toc_entries {
             if let Node::File(content) = &mut entry.node {
                 (content.first_chunk, content.chunk_count) = (0, 0);
             }
         }
-        for entries in [&mut meaning, &mut told] {
+        for entries in [&mut meaning, &mut toc_entries] {
             entries.sort_by(|one, other| (&one.path, rank(&one.node)).cmp(&(&other.path, rank(&other.node))));
         }
-        let differ = meaning.iter().zip(&told).find(|(meant, told)| meant != told).map(|(meant, _)| meant);
-        let differ = differ.or_else(|| meaning.get(told.len())).or_else(|| told.get(meaning.len()));
+        let differ =
+            meaning.iter().zip(&toc_entries).find(|(meant, toc_entries)| meant != toc_entries).map(|(meant, _)| meant);
+        let differ = differ.or_else(|| meaning.get(toc_entries.len())).or_else(|| toc_entries.get(meaning.len()));
         match differ {
             None => Ok(()),
             Some(entry) => Err(WriteError::OrderMatters(entry.path.to_string())),

@@ -51,7 +51,7 @@ impl Cutter {
             if !rest.is_empty() {
                 self.end_zeros(cuts);
                 let data = rest.iter().position(|byte| *byte == 0).unwrap_or(rest.len());
-                rest[..data].iter().for_each(|byte| self.judge(*byte, cuts));
+                rest[..data].iter().for_each(|byte| self.push_byte(*byte, cuts));
                 rest = &rest[data..];
             }
         }
@@ -86,11 +86,11 @@ impl Cutter {
             self.cut(true, cuts);
         }
         for _ in 0..std::mem::take(&mut self.zeros) {
-            self.judge(0, cuts);
+            self.push_byte(0, cuts);
         }
     }
 
-    fn judge(&mut self, byte: u8, cuts: &mut Vec<Cut>) {
+    fn push_byte(&mut self, byte: u8, cuts: &mut Vec<Cut>) {
         self.sum.roll(byte);
         self.place += 1;
         if self.sum.is_cut() || self.place - self.start == CHUNK_BYTES {

@@ -5,7 +5,7 @@ use std::io::{Read, Seek, Write};
 
 use tarpon_oci::{Compression, Digest, Hasher, limits};
 
-use super::contents::{Contents, Told};
+use super::contents::{Contents, TocJson};
 use super::encode::Encoder;
 use super::error::WriteError;
 use super::header;
@@ -259,7 +259,7 @@ impl<W: Write> Writer<'_, W> {
             self.pad()?;
         }
         self.settle()?;
-        let Told { json, meaning, mut counts } = self.contents.tell(None)?;
+        let TocJson { json, meaning, mut counts } = self.contents.tell(None)?;
         counts.pieces = self.blob.pieces();
         let toc_digest = Digest::of(&json);
         let toc_tar = own_tar::toc(json);

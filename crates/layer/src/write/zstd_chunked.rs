@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 
 use tarpon_oci::{Compression, Digest, Hasher, limits};
 
-use super::contents::{Contents, Told};
+use super::contents::{Contents, TocJson};
 use super::crc64::Crc64;
 use super::cutter::{self, Cut, Cutter};
 use super::encode::Encoder;
@@ -265,7 +265,7 @@ impl<W: Write> Writer<W> {
 
     /// Appends the skippable frames.
     fn conclude(mut self, tar_bytes: u64, split: Option<&Done>) -> Result<Written, WriteError> {
-        let Told { json, meaning, mut counts } = self.contents.tell(split.map(|split| &split.digest))?;
+        let TocJson { json, meaning, mut counts } = self.contents.tell(split.map(|split| &split.digest))?;
         counts.pieces = self.blob.pieces();
         let json_length = json.len() as u64;
         let encoded = Encoder::zstd(self.level).and_then(|mut encoder| encoder.encode(&json));

@@ -9,7 +9,7 @@ use tarpon_layer::decode::{LayerReader, decode_chunk};
 use tarpon_layer::plain::{Access, ImportError, ObjectSink, Options, import};
 use tarpon_layer::spans::SpanStarts;
 use tarpon_layer::toc::{Claim, Toc, TocError, TocPlace};
-use tarpon_layer::{Allowance, Chunk, Entry, LayerIndex, Node, Place};
+use tarpon_layer::{Allowance, Chunk, ChunkPlace, Entry, LayerIndex, Node};
 use tarpon_oci::{Digest, MediaType, Verified};
 use tarpon_testkit::layers::{Layer, check_index};
 
@@ -104,16 +104,16 @@ pub(crate) fn read_by_chunks(index: &LayerIndex, entry: &Entry, raw: &[u8]) -> V
     for chunk in chunks(index, entry) {
         let mut bytes = Vec::new();
         match chunk.place {
-            Place::Zeros => bytes.resize(chunk.size as usize, 0),
-            Place::Blob { codec: tarpon_layer::Codec::Stream, offset, length, .. } => {
+            ChunkPlace::Zeros => bytes.resize(chunk.size as usize, 0),
+            ChunkPlace::Blob { codec: tarpon_layer::Codec::Stream, offset, length, .. } => {
                 bytes.extend_from_slice(&raw[offset as usize..][..length as usize]);
             }
-            Place::Blob { codec, offset, length, skip } => {
+            ChunkPlace::Blob { codec, offset, length, skip } => {
                 let encoded = &raw[offset as usize..][..length as usize];
                 decode_chunk(codec, encoded, skip, chunk.size, &mut bytes).expect("a sound chunk");
             }
         }
-        if chunk.place != Place::Zeros {
+        if chunk.place != ChunkPlace::Zeros {
             assert_eq!(Digest::of(&bytes), chunk.digest);
         }
         content.extend(bytes);

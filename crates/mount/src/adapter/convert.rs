@@ -60,7 +60,7 @@ pub(super) fn attributes(attr: &Attr) -> FileAttr {
 
 /// An entry without an inode: the kernel takes it as "no such name" and may cache that.
 pub(super) fn nothing() -> FileAttr {
-    let nobody = Attr {
+    let no_inode = Attr {
         node: NodeId(0),
         kind: Kind::File,
         mode: 0,
@@ -71,7 +71,7 @@ pub(super) fn nothing() -> FileAttr {
         mtime: Timestamp::default(),
         device: (0, 0),
     };
-    attributes(&nobody)
+    attributes(&no_inode)
 }
 
 /// Device number in the encoding of FUSE: the kernel's `new_encode_dev`.

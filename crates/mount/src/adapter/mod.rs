@@ -102,8 +102,8 @@ impl Adapter {
     }
 
     /// Whether the kernel must forward attempts to change something.
-    pub(crate) fn is_told_of_attempts(&self) -> bool {
-        self.asked.files.is_told_of_attempts()
+    pub(crate) fn forwards_changes(&self) -> bool {
+        self.asked.files.forwards_changes()
     }
 
     /// Flag that is set when the kernel agreed to passthrough.

@@ -61,7 +61,7 @@ struct State {
 }
 
 /// A place among the requests under way, until the head of the answer has arrived.
-pub(super) struct Place {
+pub(super) struct Slot {
     pace: Arc<Pace>,
     epoch: u64,
     counted: bool,
@@ -81,7 +81,7 @@ impl Hosts {
 
     /// Waits until `call` may be sent to the host of `url`. The caller sets the deadline. A pause longer than the time of any
     /// request fails at once.
-    pub(super) async fn enter(&self, url: &Url, call: &Call) -> Result<Place, Failure> {
+    pub(super) async fn enter(&self, url: &Url, call: &Call) -> Result<Slot, Failure> {
         self.of(&host(url)).enter(call, &host(url)).await
     }
 
@@ -117,7 +117,7 @@ impl Default for Pace {
 }
 
 impl Pace {
-    async fn enter(self: Arc<Self>, call: &Call, host: &str) -> Result<Place, Failure> {
+    async fn enter(self: Arc<Self>, call: &Call, host: &str) -> Result<Slot, Failure> {
         let measures = !matches!(call.payload, Payload::Feed(_));
         // A probe may be silent for long, and the next one must not wait for its place.
         let counted = measures && !call.is_probe;
@@ -129,7 +129,7 @@ impl Pace {
             match self.try_enter(counted) {
                 Ok((epoch, patience)) => {
                     let (pace, began) = (self.clone(), Instant::now());
-                    return Ok(Place { pace, epoch, counted, measures, began, patience });
+                    return Ok(Slot { pace, epoch, counted, measures, began, patience });
                 }
                 Err(None) => changed.await,
                 Err(Some(until)) => {
@@ -192,7 +192,7 @@ impl State {
     }
 }
 
-impl Place {
+impl Slot {
     /// How long the host may be silent after `call`.
     pub(super) fn patience(&self, call: &Call) -> Duration {
         call.patience.max(self.patience)
@@ -218,7 +218,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         if self.counted {
             self.pace.state.lock().under_way -= 1;
@@ -248,16 +248,16 @@ mod tests {
             Self(Arc::default(), "https://registry.test/v2/".parse().unwrap())
         }
 
-        fn enter(&self) -> Option<Place> {
+        fn enter(&self) -> Option<Slot> {
             self.0.enter(&self.1, &Call::get("x")).now_or_never()?.ok()
         }
 
         /// Takes all places that are available at once.
-        fn all(&self) -> Vec<Place> {
+        fn all(&self) -> Vec<Slot> {
             std::iter::from_fn(|| self.enter()).collect()
         }
 
-        fn finish(places: Vec<Place>, status: u16) {
+        fn finish(places: Vec<Slot>, status: u16) {
             places.into_iter().for_each(|place| place.answered(&answer(status, None)));
         }
     }
@@ -333,7 +333,7 @@ mod tests {
         assert_eq!(patience(), timing::FIRST_BYTE);
         // Of many requests that timed out together, one counts.
         for expected in [2, 4, 4] {
-            host.all().into_iter().for_each(Place::was_silent);
+            host.all().into_iter().for_each(Slot::was_silent);
             assert_eq!(patience(), timing::FIRST_BYTE * expected);
         }
         let place = host.enter().unwrap();

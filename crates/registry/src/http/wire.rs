@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use url::Url;
 
 use super::call::{Activity, Call, join};
-use super::hosts::{Hosts, Place};
+use super::hosts::{Hosts, Slot};
 use super::retry::{Failure, Retry};
 use crate::stats::Counters;
 use crate::timing;
@@ -110,7 +110,7 @@ impl Wire {
         debug_assert!(self.plain_allowed, "the scheme of others is chosen from the start");
         let (at_secure, at_plain) =
             (self.hosts.enter(&self.secure, call).await?, self.hosts.enter(&self.plain, call).await?);
-        let ask = |base: &Url, place: Place| self.try_send(join(base, path), call, None, place).boxed();
+        let ask = |base: &Url, place: Slot| self.try_send(join(base, path), call, None, place).boxed();
         let (secure, plain) = match select(ask(&self.secure, at_secure), ask(&self.plain, at_plain)).await {
             Either::Left((secure @ Ok(_), _)) => (secure, Err(too_slow(call.patience))),
             Either::Left((secure, plain)) => (secure, plain.await),
@@ -140,7 +140,7 @@ impl Wire {
         url: Url,
         call: &Call,
         authorization: Option<HeaderValue>,
-        place: Place,
+        place: Slot,
     ) -> Result<Response, TransportError> {
         let same_host = url.host() == self.secure.host();
         let peer = if same_host { Peer::Registry } else { Peer::Other };

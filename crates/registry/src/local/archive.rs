@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tarpon_oci::Compression;
 
-use super::Place;
+use super::BlobPlace;
 
 /// Members of an archive: more than four per layer.
 const MEMBERS: usize = 16_384;
@@ -19,7 +19,7 @@ const LINKS: usize = 4;
 /// Names and places of the members.
 #[derive(Debug, Default)]
 pub(super) struct Archive {
-    files: HashMap<String, Place>,
+    files: HashMap<String, BlobPlace>,
     links: HashMap<String, String>,
 }
 
@@ -56,7 +56,7 @@ impl Archive {
             let Some(name) = normal(&entry.path()?) else { continue };
             let kind = entry.header().entry_type();
             if kind.is_file() {
-                let place = Place { file: file.clone(), offset: entry.raw_file_position(), size: entry.size() };
+                let place = BlobPlace { file: file.clone(), offset: entry.raw_file_position(), size: entry.size() };
                 if place.offset.checked_add(place.size).is_none_or(|end| end > length) {
                     return Err(io::Error::other(format!("{name:?} ends after the archive does")));
                 }
@@ -76,7 +76,7 @@ impl Archive {
     }
 
     /// The file called `name`, through links.
-    pub(super) fn find(&self, name: &str) -> Option<&Place> {
+    pub(super) fn find(&self, name: &str) -> Option<&BlobPlace> {
         let mut name = normal(Path::new(name))?;
         for _ in 0..=LINKS {
             if let Some(place) = self.files.get(&name) {
@@ -88,7 +88,7 @@ impl Archive {
     }
 
     /// All files.
-    pub(super) fn files(&self) -> impl Iterator<Item = (&str, &Place)> {
+    pub(super) fn files(&self) -> impl Iterator<Item = (&str, &BlobPlace)> {
         self.files.iter().map(|(name, place)| (name.as_str(), place))
     }
 

@@ -21,13 +21,13 @@ const PIECE_BYTES: usize = 256 << 10;
 
 /// The place of a blob.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct BlobPlace {
     pub(crate) file: Arc<File>,
     pub(crate) offset: u64,
     pub(crate) size: u64,
 }
 
-impl Place {
+impl BlobPlace {
     /// The whole content. The caller has checked that the size is modest.
     pub(crate) fn read_all(&self) -> io::Result<Bytes> {
         let length = usize::try_from(self.size).map_err(|_| io::ErrorKind::FileTooLarge)?;
@@ -48,7 +48,7 @@ enum Kind {
     /// `blobs/sha256/<hex>` under this directory.
     Directory(PathBuf),
     /// Parts of an archive.
-    Places(HashMap<Digest, Place>),
+    Places(HashMap<Digest, BlobPlace>),
 }
 
 impl LocalBlobs {
@@ -56,7 +56,7 @@ impl LocalBlobs {
         Self { kind: Kind::Directory(directory), name, counters }
     }
 
-    pub(crate) fn places(places: HashMap<Digest, Place>, name: String, counters: Arc<Counters>) -> Self {
+    pub(crate) fn places(places: HashMap<Digest, BlobPlace>, name: String, counters: Arc<Counters>) -> Self {
         Self { kind: Kind::Places(places), name, counters }
     }
 
@@ -78,7 +78,7 @@ impl LocalBlobs {
     }
 
     /// Finds `blob` and checks its size. Blocks on the local disk.
-    fn place(&self, blob: Blob) -> Result<Place, SourceError> {
+    fn place(&self, blob: Blob) -> Result<BlobPlace, SourceError> {
         let fail = |fault, why: String| SourceError::new(fault, format!("{}: blob {}: {why}", self.name, blob.digest));
         let missing = || fail(Fault::NotFound, "not there".to_owned());
         let place = match &self.kind {
@@ -93,7 +93,7 @@ impl LocalBlobs {
                 if !metadata.is_file() {
                     return Err(fail(Fault::BadData, "not a regular file".to_owned()));
                 }
-                Place { file: Arc::new(file), offset: 0, size: metadata.len() }
+                BlobPlace { file: Arc::new(file), offset: 0, size: metadata.len() }
             }
         };
         if place.size != blob.size {

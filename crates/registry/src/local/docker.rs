@@ -15,7 +15,7 @@ use tarpon_blob::{Fault, SourceError};
 use tarpon_oci::{Compression, Digest, Hasher, ImageConfig, Reference, Verified, limits, media_type};
 
 use super::archive::Archive;
-use super::{LocalBlobs, Place};
+use super::{BlobPlace, LocalBlobs};
 use crate::stats::Counters;
 
 #[derive(Deserialize)]
@@ -47,7 +47,7 @@ pub(crate) fn open(
     Ok((Verified::seal(manifest), LocalBlobs::places(places, name, counters)))
 }
 
-fn make_manifest(archive: &Archive, reference: Option<&Reference>) -> io::Result<(Bytes, HashMap<Digest, Place>)> {
+fn make_manifest(archive: &Archive, reference: Option<&Reference>) -> io::Result<(Bytes, HashMap<Digest, BlobPlace>)> {
     let saved = archive.read("manifest.json", limits::MANIFEST_BYTES)?;
     let saved: Vec<Saved> = serde_json::from_slice(&saved).map_err(|error| bad(format!("manifest.json: {error}")))?;
     let saved = select(&saved, reference)?;
@@ -92,7 +92,7 @@ fn select<'a>(saved: &'a [Saved], reference: Option<&Reference>) -> io::Result<&
     }
 }
 
-fn name_layer(place: &Place, diff_id: &Digest) -> io::Result<(Digest, Compression)> {
+fn name_layer(place: &BlobPlace, diff_id: &Digest) -> io::Result<(Digest, Compression)> {
     let mut start = [0; 4];
     let read = place.file.read_at(&mut start, place.offset)?.min(usize::try_from(place.size).unwrap_or(4));
     let compression = Compression::detect(&start[..read]);
@@ -103,7 +103,7 @@ fn name_layer(place: &Place, diff_id: &Digest) -> io::Result<(Digest, Compressio
     Ok((digest, compression))
 }
 
-fn hash(place: &Place) -> io::Result<Digest> {
+fn hash(place: &BlobPlace) -> io::Result<Digest> {
     let mut hasher = Hasher::new();
     let mut piece = vec![0; 1 << 20];
     let (mut at, end) = (place.offset, place.offset + place.size);

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tarpon_blob::{Fault, SourceError};
 use tarpon_oci::{Descriptor, Digest, ImageIndex, Platform, Verified, limits};
 
-use super::Place;
+use super::BlobPlace;
 use super::archive::{Archive, read_file};
 use super::blobs::LocalBlobs;
 use crate::stats::Counters;
@@ -49,7 +49,7 @@ pub(crate) fn open_archive(
         let digest = Digest::from_hex(path.strip_prefix("blobs/sha256/")?).ok()?;
         Some((digest, place.clone()))
     });
-    let blobs: HashMap<Digest, Place> = blobs.collect();
+    let blobs: HashMap<Digest, BlobPlace> = blobs.collect();
     Ok((index, LocalBlobs::places(blobs, name, counters)))
 }
 

@@ -10,7 +10,7 @@ mod opened;
 mod referrers;
 mod write;
 
-pub(crate) use blobs::{LocalBlobs, LocalSource, Place};
+pub(crate) use blobs::{BlobPlace, LocalBlobs, LocalSource};
 pub(crate) use layout::LayoutIndex;
 pub(crate) use opened::{Local, Root};
 pub(crate) use write::LayoutWriter;

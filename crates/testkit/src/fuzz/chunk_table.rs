@@ -1,6 +1,6 @@
 //! Invariant: any bytes are refused or are a table with consistent answers.
 
-use tarpon_layer::Place;
+use tarpon_layer::ChunkPlace;
 use tarpon_layer::chunks::ChunkTable;
 
 /// Parses `data` as a chunk table.
@@ -15,7 +15,7 @@ pub fn chunk_table(data: &[u8]) {
             assert_eq!((entry.object, entry.chunk.object_offset), (object.number, place));
             assert_eq!(table.chunk_at(&object, place), Some(number));
             assert!(table.layer(entry.layer).is_some());
-            if let Place::Blob { offset, .. } = entry.chunk.place {
+            if let ChunkPlace::Blob { offset, .. } = entry.chunk.place {
                 let next = offset.saturating_add(1);
                 assert!(offset == u64::MAX || table.by_place(entry.layer, offset..next).any(|other| other == number));
             }

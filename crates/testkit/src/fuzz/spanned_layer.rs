@@ -7,7 +7,7 @@ use tarpon_layer::chunks::{ChunkTable, ChunkTableBuilder};
 use tarpon_layer::decode::{LayerReader, decode_chunk, decode_span};
 use tarpon_layer::plain::{Access, Options, import};
 use tarpon_layer::spans::SpanReader;
-use tarpon_layer::{Codec, Place};
+use tarpon_layer::{ChunkPlace, Codec};
 use tarpon_oci::{Blob, Digest};
 
 use super::tar_walk::Sink;
@@ -42,7 +42,7 @@ pub fn spanned_layer(data: &[u8]) {
     let mut out = Vec::new();
     for number in 0..table.chunk_count() {
         let entry = table.chunk(number).expect("it is counted");
-        let Place::Blob { codec, offset, length, skip } = entry.chunk.place else { continue };
+        let ChunkPlace::Blob { codec, offset, length, skip } = entry.chunk.place else { continue };
         let place = |number: u64| usize::try_from(number).expect("small");
         match codec {
             Codec::Stream => continue,

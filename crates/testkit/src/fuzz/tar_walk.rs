@@ -4,7 +4,7 @@
 use tarpon_layer::decode::decode_chunk;
 use tarpon_layer::plain::{Access, ObjectSink, Options, import};
 use tarpon_layer::spans::SpanStarts;
-use tarpon_layer::{LayerIndex, Node, Place};
+use tarpon_layer::{ChunkPlace, LayerIndex, Node};
 use tarpon_oci::{Digest, Verified};
 
 use crate::layers::check_index;
@@ -25,7 +25,7 @@ pub fn tar_walk(data: &[u8]) {
     assert_eq!(shown(bare), shown(streamed));
     let mut bytes = Vec::new();
     for chunk in &bare.chunks {
-        if let Place::Blob { codec, offset, length, skip } = chunk.place {
+        if let ChunkPlace::Blob { codec, offset, length, skip } = chunk.place {
             let (start, length) = (usize::try_from(offset).expect("small"), usize::try_from(length).expect("small"));
             decode_chunk(codec, &data[start..start + length], skip, chunk.size, &mut bytes).expect("it is there");
             assert_eq!(Digest::of(&bytes), chunk.digest);

@@ -8,7 +8,7 @@ use tarpon_layer::decode::{LayerReader, decode_chunk};
 use tarpon_layer::plain::{Access, Options, import};
 use tarpon_layer::spans::SpanStarts;
 use tarpon_layer::write::{EstargzOptions, WriteError, Written, ZstdChunkedOptions, estargz, zstd_chunked};
-use tarpon_layer::{Allowance, LayerIndex, Node, Place};
+use tarpon_layer::{Allowance, ChunkPlace, LayerIndex, Node};
 use tarpon_oci::Digest;
 
 use super::{Sink, toc_of};
@@ -78,7 +78,7 @@ fn listing(index: &LayerIndex) -> BTreeMap<String, String> {
 fn check_chunks(index: &LayerIndex, blob: &[u8]) {
     let mut bytes = Vec::new();
     for chunk in &index.chunks {
-        if let Place::Blob { codec, offset, length, skip } = chunk.place {
+        if let ChunkPlace::Blob { codec, offset, length, skip } = chunk.place {
             let (start, length) = (usize::try_from(offset).expect("small"), usize::try_from(length).expect("small"));
             decode_chunk(codec, &blob[start..start + length], skip, chunk.size, &mut bytes).expect("it is there");
             assert_eq!(Digest::of(&bytes), chunk.digest);

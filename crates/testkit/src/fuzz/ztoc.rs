@@ -4,7 +4,7 @@
 use tarpon_layer::chunks::{ChunkTable, ChunkTableBuilder};
 use tarpon_layer::decode::{Compression, decode_span};
 use tarpon_layer::soci::{Options, index};
-use tarpon_layer::{Codec, Place};
+use tarpon_layer::{ChunkPlace, Codec};
 use tarpon_oci::{Blob, Digest, Verified};
 
 use crate::layers::check_index;
@@ -29,7 +29,7 @@ pub fn ztoc(data: &[u8]) {
         let mut out = Vec::new();
         for chunk in 0..table.chunk_count().min(64) {
             let entry = table.chunk(chunk).expect("it is counted");
-            let Place::Blob { codec: Codec::CheckedSpan, offset, length, skip } = entry.chunk.place else {
+            let ChunkPlace::Blob { codec: Codec::CheckedSpan, offset, length, skip } = entry.chunk.place else {
                 panic!("all chunks are in spans");
             };
             let checkpoint = table.checkpoint(entry.layer, offset).expect("each span has one");

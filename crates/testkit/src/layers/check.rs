@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tarpon_layer::{LayerIndex, Node, Place};
+use tarpon_layer::{ChunkPlace, LayerIndex, Node};
 use tarpon_oci::{Digest, limits};
 
 /// Panics if the index breaks one of its promises. Offsets refer to a blob of `blob_bytes`.
@@ -44,7 +44,7 @@ pub fn check_index(index: &LayerIndex, blob_bytes: u64) {
         }
     }
     for chunk in &index.chunks {
-        if let Place::Blob { offset, length, .. } = chunk.place {
+        if let ChunkPlace::Blob { offset, length, .. } = chunk.place {
             assert!(offset.checked_add(length).is_some_and(|end| end <= blob_bytes));
         }
     }

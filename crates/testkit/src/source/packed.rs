@@ -5,7 +5,7 @@ use std::io::Write;
 use bytes::Bytes;
 use tarpon_layer::chunks::{ChunkTable, ChunkTableBuilder};
 use tarpon_layer::decode::Compression;
-use tarpon_layer::{Attributes, Chunk, Codec, Entry, FileContent, LayerIndex, LayerPath, Node, Place};
+use tarpon_layer::{Attributes, Chunk, ChunkPlace, Codec, Entry, FileContent, LayerIndex, LayerPath, Node};
 use tarpon_oci::{Blob, Digest};
 
 /// Encoding of objects.
@@ -60,7 +60,7 @@ impl Packer {
     pub fn object(&mut self, content: &[u8], chunk: usize) -> Digest {
         let first = self.index.chunks.len();
         for (number, part) in content.chunks(chunk).enumerate() {
-            let place = if part.iter().all(|byte| *byte == 0) { Place::Zeros } else { self.place(part) };
+            let place = if part.iter().all(|byte| *byte == 0) { ChunkPlace::Zeros } else { self.place(part) };
             let object_offset = (number * chunk) as u64;
             self.index.chunks.push(Chunk { object_offset, size: part.len() as u64, digest: Digest::of(part), place });
         }
@@ -69,14 +69,14 @@ impl Packer {
 
     /// Adds several objects in one encoded piece, as small files share a member in eStargz.
     pub fn shared(&mut self, contents: &[&[u8]]) -> Vec<Digest> {
-        let Place::Blob { codec, offset, length, .. } = self.place(&contents.concat()) else { return Vec::new() };
+        let ChunkPlace::Blob { codec, offset, length, .. } = self.place(&contents.concat()) else { return Vec::new() };
         let mut skip = 0;
         let mut add = |content: &&[u8]| {
             let (first, size) = (self.index.chunks.len(), content.len() as u64);
             // A place in a stream is exact: nothing to skip.
             let place = match codec {
-                Codec::Stream => Place::Blob { codec, offset: offset + skip, length: size, skip: 0 },
-                _ => Place::Blob { codec, offset, length, skip },
+                Codec::Stream => ChunkPlace::Blob { codec, offset: offset + skip, length: size, skip: 0 },
+                _ => ChunkPlace::Blob { codec, offset, length, skip },
             };
             self.index.chunks.push(Chunk { object_offset: 0, size, digest: Digest::of(content), place });
             skip += size;
@@ -108,7 +108,7 @@ impl Packer {
         PackedLayer { index: self.index, bytes, blob, form: self.form }
     }
 
-    fn place(&mut self, part: &[u8]) -> Place {
+    fn place(&mut self, part: &[u8]) -> ChunkPlace {
         let (codec, encoded) = match self.form {
             Form::Raw => (Codec::Raw, part.to_vec()),
             Form::Gzip => (Codec::Gzip, gzip(part)),
@@ -117,7 +117,7 @@ impl Packer {
         };
         let offset = self.bytes.len() as u64;
         self.bytes.extend_from_slice(&encoded);
-        Place::Blob { codec, offset, length: encoded.len() as u64, skip: 0 }
+        ChunkPlace::Blob { codec, offset, length: encoded.len() as u64, skip: 0 }
     }
 
     fn entry(&mut self, content: &[u8], first: usize) -> Digest {

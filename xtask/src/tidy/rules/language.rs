@@ -66,16 +66,11 @@ const fn exempt(package: &'static str, comments: usize, strings: usize, names: u
 }
 
 const EXEMPT: &[Exempt] = &[
-    exempt("crates/engine", 0, 33, 17),
-    exempt("crates/fetch", 0, 0, 3),
-    exempt("crates/fs", 0, 0, 3),
-    exempt("crates/images", 0, 5, 14),
-    exempt("crates/layer", 0, 4, 6),
-    exempt("crates/mount", 0, 3, 6),
-    exempt("crates/oci", 0, 2, 1),
-    exempt("crates/registry", 0, 0, 1),
-    exempt("crates/snapshotter", 0, 0, 2),
-    exempt("crates/store", 0, 4, 3),
+    exempt("crates/cli", 21, 14, 4),
+    exempt("crates/daemon", 0, 0, 1),
+    exempt("crates/engine", 0, 33, 18),
+    // A key of the store's format.
+    exempt("crates/images", 0, 1, 0),
 ];
 
 /// A vague word.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tarpon_layer::{Codec, Place};
+use tarpon_layer::{ChunkPlace, Codec};
 
 use crate::host::FetchHost;
 use crate::image::Image;
@@ -29,7 +29,7 @@ impl FetchHost {
             let mut before = None;
             for number in image.table.by_place(layer, 0..u64::MAX) {
                 let Some(entry) = image.table.chunk(number) else { continue };
-                let Place::Blob { codec, offset, length, .. } = entry.chunk.place else { continue };
+                let ChunkPlace::Blob { codec, offset, length, .. } = entry.chunk.place else { continue };
                 // Chunks that share a member are fetched once.
                 if codec == Codec::Stream || before.replace(offset) == Some(offset) {
                     continue;

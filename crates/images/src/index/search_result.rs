@@ -13,7 +13,7 @@ pub const CANDIDATES: usize = 4;
 
 /// The result of the search.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct SearchResult {
     /// Indexes of layers, each at most once.
     pub layers: Vec<Usable>,
     /// Lines for the user: which index is used, or why none is.
@@ -35,7 +35,7 @@ pub struct Usable {
     pub format: LayerKind,
 }
 
-impl Found {
+impl SearchResult {
     pub(super) fn without(note: String) -> Self {
         Self { notes: vec![note], ..Self::default() }
     }

@@ -1,4 +1,4 @@
-//! The warden: one thread that detects mounts removed by other processes, and ends connections that no longer answer.
+//! The watchdog: one thread that detects mounts removed by other processes, and ends connections that no longer answer.
 //!
 //! It depends on nothing that it watches: no async runtime, no session thread.
 
@@ -14,19 +14,19 @@ use crate::table::Changes;
 /// Interval between checks without events. Changes of the table of mounts wake it at once.
 const ROUND: Duration = Duration::from_secs(2);
 /// Minimum interval between rounds: while many mounts are made, the table changes all the time and is long.
-const BREATH: Duration = Duration::from_millis(20);
+const MIN_INTERVAL: Duration = Duration::from_millis(20);
 /// A request unanswered for this long means that this server is broken: reads give up after 30 s.
-const PATIENCE: Duration = Duration::from_secs(120);
+const UNANSWERED_LIMIT: Duration = Duration::from_secs(120);
 
 /// Starts the thread; it ends when the host is gone.
 pub(crate) fn start(roll: &Arc<Roll>) -> Result<(), StepError> {
     let mut changes = Changes::watch().map_err(|error| io_step("watch the table of mounts", &error))?;
     let roll = Arc::downgrade(roll);
     thread::Builder::new()
-        .name("mount-warden".to_owned())
+        .name("mount-watchdog".to_owned())
         .spawn(move || {
             while let Some(()) = make_round(&roll, &mut changes) {
-                thread::sleep(BREATH);
+                thread::sleep(MIN_INTERVAL);
                 if let Err(error) = changes.wait(ROUND) {
                     tracing::warn!(%error, "cannot wait for changes of the table of mounts");
                     thread::sleep(ROUND);
@@ -43,7 +43,7 @@ fn make_round(roll: &Weak<Roll>, changes: &mut Changes) -> Option<()> {
         tracing::warn!(%error, "cannot read the table of mounts");
     }
     for connection in roll.connections() {
-        if connection.is_wedged(PATIENCE) {
+        if connection.is_wedged(UNANSWERED_LIMIT) {
             break_off(&connection);
         }
     }
@@ -54,7 +54,7 @@ fn make_round(roll: &Weak<Roll>, changes: &mut Changes) -> Option<()> {
 /// Last resort against processes that would wait forever. If the kernel's abort file is not accessible, the only
 /// remaining way is to end this process, the sole holder of the connection.
 fn break_off(connection: &Connection) {
-    tracing::error!(?PATIENCE, "a request was never answered: breaking off the FUSE connection");
+    tracing::error!(PATIENCE = ?UNANSWERED_LIMIT, "a request was never answered: breaking off the FUSE connection");
     if let Err(error) = connection.abort() {
         tracing::error!(%error, "the connection cannot be broken off: ending the server");
         std::process::abort();
