@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use fuser::{Config, INodeNo, Notifier, Session, SessionACL};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
-use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 use tarpon_fs::Operations;
 use tarpon_oci::Digest;
@@ -25,7 +24,7 @@ use tokio::sync::watch;
 
 use crate::adapter::{Adapter, Counters, InFlight};
 use crate::fusermount;
-use crate::kernel::{Context, StepError};
+use crate::kernel::{Context, StepError, io_step};
 use crate::table::SUBTYPE;
 
 /// Device that opens FUSE connections.
@@ -210,11 +209,4 @@ fn session_config() -> Config {
 fn device_minor(mount: BorrowedFd<'_>) -> Option<u32> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     rustix::fs::statx(mount, "", flags, StatxFlags::INO).ok().map(|stat| stat.stx_dev_minor)
-}
-
-pub(crate) fn io_step(doing: &str, error: &io::Error) -> StepError {
-    match error.raw_os_error() {
-        Some(number) => StepError::new(doing, Errno::from_raw_os_error(number)),
-        None => StepError::new(format!("{doing} ({error})"), Errno::IO),
-    }
 }

@@ -15,8 +15,7 @@ use std::process::{Command, Stdio};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
-use crate::connection::io_step;
-use crate::kernel::StepError;
+use crate::kernel::{StepError, io_step};
 use crate::table::SUBTYPE;
 
 /// Name of the helper.

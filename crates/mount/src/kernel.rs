@@ -48,6 +48,13 @@ impl fmt::Display for StepError {
     }
 }
 
+pub(crate) fn io_step(doing: &str, error: &std::io::Error) -> StepError {
+    match error.raw_os_error() {
+        Some(number) => StepError::new(doing, Errno::from_raw_os_error(number)),
+        None => StepError::new(format!("{doing} ({error})"), Errno::IO),
+    }
+}
+
 /// A file system that is being configured: `fsopen`, then options, then [`Context::mount`].
 pub(crate) struct Context {
     fd: OwnedFd,

@@ -22,6 +22,7 @@ mod mounted;
 mod mountpoint;
 mod overlay;
 mod place;
+mod pool;
 mod probe;
 mod protected;
 mod spec;

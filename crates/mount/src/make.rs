@@ -16,11 +16,11 @@ use crate::adapter::{Adapter, OpenPolicy};
 use crate::connection::{self, Connection};
 use crate::error::MountError;
 use crate::fusermount;
-use crate::host::Roll;
 use crate::kernel::{self, StepError};
 use crate::mounted::{Live, Parts};
 use crate::mountpoint::Mountpoint;
 use crate::overlay::{self, ImageLayers, Layer, Manner, Reach, Reachable};
+use crate::pool::{ConnectionPool, LazyObjects};
 use crate::spec::{Mode, MountSpec, Writable};
 use crate::table::{self, SOURCE};
 use crate::upper::Upper;
@@ -33,23 +33,9 @@ pub(crate) struct Maker {
     runtime: Handle,
     scratch: PathBuf,
     reach: Reach,
-    roll: Arc<Roll>,
+    pool: Arc<ConnectionPool>,
     /// Source of its mounts in the table of mounts.
     source: OsString,
-}
-
-/// A connection that native mounts share, with a mount of it that keeps it alive while new overlays may need it. Once
-/// this is dropped, the connection ends as soon as the kernel has closed the last file.
-pub(crate) struct LazyObjects {
-    connection: Arc<Connection>,
-    root: Reachable,
-}
-
-impl LazyObjects {
-    /// As [`crate::Host::forget_names`], for what native mounts share.
-    pub(crate) fn forget_unused(&self) -> Result<(), StepError> {
-        self.root.forget_unused()
-    }
 }
 
 impl Maker {
@@ -58,9 +44,9 @@ impl Maker {
         runtime: Handle,
         scratch: PathBuf,
         reach: Reach,
-        roll: Arc<Roll>,
+        pool: Arc<ConnectionPool>,
     ) -> Self {
-        Self { objects, number: 0, runtime, scratch, reach, roll, source: SOURCE.into() }
+        Self { objects, number: 0, runtime, scratch, reach, pool, source: SOURCE.into() }
     }
 
     /// The same for other objects, which have this number.
@@ -71,7 +57,7 @@ impl Maker {
             runtime: self.runtime.clone(),
             scratch: self.scratch.clone(),
             reach: self.reach,
-            roll: self.roll.clone(),
+            pool: self.pool.clone(),
             source: self.source.clone(),
         }
     }
@@ -99,7 +85,7 @@ impl Maker {
                 "the kernel reads local files by itself, so its reads cannot be watched",
             ));
         }
-        let upper = self.roll.uppers().prepare(&spec.writable, &self.scratch)?;
+        let upper = self.pool.uppers().prepare(&spec.writable, &self.scratch)?;
         let made = self.native_image(spec, upper.as_ref());
         let (mount, lazy) = match made {
             Ok(made) => made,
@@ -155,7 +141,7 @@ impl Maker {
     fn fuse_as_root(&self, spec: &MountSpec, mountpoint: &Mountpoint) -> Result<Live, MountError> {
         let policy = if spec.watch.is_some() { OpenPolicy::Untold } else { OpenPolicy::PassThrough };
         let adapter = self.image_adapter(spec, policy)?;
-        let upper = self.roll.uppers().prepare(&spec.writable, &self.scratch)?;
+        let upper = self.pool.uppers().prepare(&spec.writable, &self.scratch)?;
         let attributes = attributes(spec);
         let made = Connection::open(adapter, &self.source, attributes).and_then(|(connection, mount)| match &upper {
             None => Ok((connection, mount)),
@@ -215,7 +201,7 @@ impl Maker {
         Ok(Live::new(
             mountpoint.path.clone(),
             id,
-            self.roll.clone(),
+            self.pool.clone(),
             Parts { unique: None, connection, lazy: None, upper: None },
         ))
     }
@@ -230,7 +216,7 @@ impl Maker {
 
     /// Returns the shared connection; a new one if there is none or it is broken.
     fn lazy_objects(&self) -> Result<Arc<LazyObjects>, StepError> {
-        self.roll.share(self.number, |lazy| !*lazy.connection.ended().borrow(), || self.new_lazy_objects())
+        self.pool.share(self.number, |lazy| !*lazy.connection.ended().borrow(), || self.new_lazy_objects())
     }
 
     fn new_lazy_objects(&self) -> Result<Arc<LazyObjects>, StepError> {
@@ -245,7 +231,7 @@ impl Maker {
 
     fn enrolled(&self, connection: Connection) -> Arc<Connection> {
         let connection = Arc::new(connection);
-        self.roll.add_connection(connection.clone());
+        self.pool.add_connection(connection.clone());
         connection
     }
 
@@ -256,7 +242,7 @@ impl Maker {
             Ok(id)
         });
         match attached {
-            Ok(id) => Ok(Live::new(mountpoint.path.clone(), id, self.roll.clone(), parts)),
+            Ok(id) => Ok(Live::new(mountpoint.path.clone(), id, self.pool.clone(), parts)),
             Err(error) => {
                 parts.upper.into_iter().for_each(Upper::clean_up);
                 Err(error)
@@ -386,8 +372,8 @@ mod tests {
                 watch: None,
             };
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-            let roll = Arc::<Roll>::default();
-            let maker = Maker::new(objects, runtime.handle().clone(), path("run"), reach, roll);
+            let pool = Arc::default();
+            let maker = Maker::new(objects, runtime.handle().clone(), path("run"), reach, pool);
             Some(Self { maker, spec, runtime, folder })
         }
 
@@ -408,7 +394,7 @@ mod tests {
             assert_eq!(fixture.private_mounts(), 1, "the shared FUSE mount alone");
             live.unmount(true).unwrap();
             assert_eq!(fixture.private_mounts(), 1, "which is kept for the next one");
-            fixture.maker.roll.let_go();
+            fixture.maker.pool.let_go();
             assert_eq!(fixture.private_mounts(), 0);
         }
     }
@@ -424,7 +410,7 @@ mod tests {
         };
         let (left, other) = (native("mnt", Writable::Temporary), native("other", Writable::No));
         let user = File::open(left.mountpoint().join("f")).unwrap();
-        let connection = fixture.maker.roll.connections().remove(0);
+        let connection = fixture.maker.pool.connections().remove(0);
         assert_eq!(left.unmount(true).unwrap(), crate::Unmounted::Lazy);
         let later = native("later", Writable::No);
         let uppers = || std::fs::read_dir(fixture.folder.path().join("run")).unwrap().count();
@@ -434,7 +420,7 @@ mod tests {
         let ended = async { connection.ended().wait_for(|ended| *ended).await.map(|_| ()) };
         let patience = std::time::Duration::from_secs(60);
         fixture.runtime.block_on(async { tokio::time::timeout(patience, ended).await }).unwrap().unwrap();
-        fixture.maker.roll.tidy();
+        fixture.maker.pool.tidy();
         assert_eq!(uppers(), 0);
         assert_eq!(std::fs::read(later.mountpoint().join("f")).unwrap(), b"abc");
         later.unmount(true).unwrap();
@@ -472,7 +458,7 @@ mod tests {
         let Some(fixture) = Fixture::new(Reach::Detached, true) else { return };
         let mountpoint = fixture.spec.mountpoint.clone();
         let live = fixture.maker.fuse(&fixture.spec, &opened(&mountpoint)).unwrap();
-        let connection = fixture.maker.roll.connections().remove(0);
+        let connection = fixture.maker.pool.connections().remove(0);
         let reader = std::thread::spawn(move || std::fs::read(mountpoint.join("f")));
         let patience = std::time::Duration::from_millis(50);
         while !connection.is_wedged(patience) {

@@ -1,8 +1,9 @@
 //! [`Mounted`]: one mounted image, until its unmount.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -12,12 +13,11 @@ use tokio::sync::watch;
 use crate::adapter::Counters;
 use crate::connection::Connection;
 use crate::error::MountError;
-use crate::host::Roll;
 use crate::in_use::bound_elsewhere;
 use crate::kernel;
-use crate::make::LazyObjects;
 use crate::mountpoint;
 use crate::place::Spot;
+use crate::pool::{ConnectionPool, LazyObjects};
 use crate::spec::Mode;
 use crate::table::{self, TableEntry};
 use crate::upper::Upper;
@@ -49,12 +49,16 @@ pub(crate) struct Live {
     /// The mount's unique id, on kernels that have such ids.
     unique: Option<u64>,
     connection: Arc<Connection>,
-    roll: Arc<Roll>,
+    pool: Arc<ConnectionPool>,
     /// Resources released with the mount; `None` afterwards. The holder of the lock decides about the mount.
     rest: Mutex<Option<Rest>>,
     /// Notifies waiters of the mount's fate. Changes once.
     fate: watch::Sender<Fate>,
 }
+
+/// The mounts of one server.
+#[derive(Default)]
+pub(crate) struct LiveMounts(Mutex<Vec<Weak<Live>>>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
@@ -164,10 +168,10 @@ impl Drop for Mounted {
 }
 
 impl Live {
-    pub(crate) fn new(mountpoint: PathBuf, id: u64, roll: Arc<Roll>, parts: Parts) -> Self {
+    pub(crate) fn new(mountpoint: PathBuf, id: u64, pool: Arc<ConnectionPool>, parts: Parts) -> Self {
         let Parts { unique, connection, lazy, upper } = parts;
         let rest = Mutex::new(Some(Rest { _lazy: lazy, upper }));
-        Self { mountpoint, id, unique, connection, roll, rest, fate: watch::Sender::new(Fate::Mounted) }
+        Self { mountpoint, id, unique, connection, pool, rest, fate: watch::Sender::new(Fate::Mounted) }
     }
 
     pub(crate) fn mountpoint(&self) -> &Path {
@@ -268,13 +272,13 @@ impl Live {
         if !unused {
             // Its users continue until the shared connection ends. No later mount may delay that, so later mounts get
             // another connection.
-            self.roll.retire();
+            self.pool.retire();
         }
         if let Some(upper) = rest.take().and_then(|rest| rest.upper) {
             if unused {
                 upper.clean_up();
             } else {
-                self.roll.clean_up_later(self.connection.clone(), upper);
+                self.pool.clean_up_later(self.connection.clone(), upper);
             }
         }
         self.fate.send_replace(Fate::Gone { unused });
@@ -284,5 +288,27 @@ impl Live {
         let mut fate = self.fate.subscribe();
         // The sender lives in `self`, so the channel cannot be closed.
         fate.wait_for(|fate| *fate != Fate::Mounted).await.map_or(Fate::Gone { unused: false }, |fate| *fate)
+    }
+}
+
+impl LiveMounts {
+    pub(crate) fn add(&self, live: &Arc<Live>) {
+        self.0.lock().push(Arc::downgrade(live));
+    }
+
+    /// The mounts that are still referenced.
+    pub(crate) fn live(&self) -> Vec<Arc<Live>> {
+        let mut live = self.0.lock();
+        live.retain(|live| live.strong_count() > 0);
+        live.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Detects mounts that have ended.
+    pub(crate) fn look_around(&self, read: impl FnOnce() -> io::Result<Vec<TableEntry>>) -> io::Result<()> {
+        // Before the table is read: a mount made after that would appear to have ended.
+        let live = self.live();
+        let table = read()?;
+        live.iter().for_each(|live| live.look(&table));
+        Ok(())
     }
 }

@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::mount::MountAttrFlags;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-use crate::connection::io_step;
-use crate::kernel::{Context, StepError};
+use crate::kernel::{Context, StepError, io_step};
 use crate::table;
 use crate::upper::Upper;
 

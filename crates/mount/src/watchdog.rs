@@ -6,9 +6,10 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use crate::connection::{Connection, io_step};
-use crate::host::Roll;
-use crate::kernel::StepError;
+use crate::connection::Connection;
+use crate::kernel::{StepError, io_step};
+use crate::mounted::LiveMounts;
+use crate::pool::ConnectionPool;
 use crate::table::Changes;
 
 /// Interval between checks without events. Changes of the table of mounts wake it at once.
@@ -18,14 +19,14 @@ const MIN_INTERVAL: Duration = Duration::from_millis(20);
 /// A request unanswered for this long means that this server is broken: reads give up after 30 s.
 const UNANSWERED_LIMIT: Duration = Duration::from_secs(120);
 
-/// Starts the thread; it ends when the host is gone.
-pub(crate) fn start(roll: &Arc<Roll>) -> Result<(), StepError> {
+/// Starts the thread; it ends when the host and its mounts are gone.
+pub(crate) fn start(mounts: Arc<LiveMounts>, pool: &Arc<ConnectionPool>) -> Result<(), StepError> {
     let mut changes = Changes::watch().map_err(|error| io_step("watch the table of mounts", &error))?;
-    let roll = Arc::downgrade(roll);
+    let pool = Arc::downgrade(pool);
     thread::Builder::new()
         .name("mount-watchdog".to_owned())
         .spawn(move || {
-            while let Some(()) = make_round(&roll, &mut changes) {
+            while let Some(()) = make_round(&mounts, &pool, &mut changes) {
                 thread::sleep(MIN_INTERVAL);
                 if let Err(error) = changes.wait(ROUND) {
                     tracing::warn!(%error, "cannot wait for changes of the table of mounts");
@@ -37,17 +38,17 @@ pub(crate) fn start(roll: &Arc<Roll>) -> Result<(), StepError> {
         .map_err(|error| io_step("start a thread", &error))
 }
 
-fn make_round(roll: &Weak<Roll>, changes: &mut Changes) -> Option<()> {
-    let roll = roll.upgrade()?;
-    if let Err(error) = roll.look_around(|| changes.read()) {
+fn make_round(mounts: &LiveMounts, pool: &Weak<ConnectionPool>, changes: &mut Changes) -> Option<()> {
+    let pool = pool.upgrade()?;
+    if let Err(error) = mounts.look_around(|| changes.read()) {
         tracing::warn!(%error, "cannot read the table of mounts");
     }
-    for connection in roll.connections() {
+    for connection in pool.connections() {
         if connection.is_wedged(UNANSWERED_LIMIT) {
             break_off(&connection);
         }
     }
-    roll.tidy();
+    pool.tidy();
     Some(())
 }
 

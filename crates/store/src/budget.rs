@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use crate::clock::Clock;
-use crate::files;
-use crate::layout::{FILE_MODE, Layout};
+use crate::files::{self, FILE_MODE};
+use crate::layout::Layout;
 use crate::locks::{Locks, SHORT_WAIT};
 use crate::settings::Settings;
 use crate::storage::{Access, Storage};

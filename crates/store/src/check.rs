@@ -13,9 +13,8 @@ use tarpon_oci::Digest;
 
 use crate::StoreError;
 use crate::evict::ObjectList;
-use crate::files::io_error;
-use crate::images::RECORD;
-use crate::layout::{self, open_existing};
+use crate::files::{io_error, open_existing};
+use crate::layout::{self, RECORD};
 use crate::objects::Condition;
 use crate::record::{ImageRecord, Part, PartRecord};
 use crate::renew;

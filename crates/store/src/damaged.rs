@@ -13,8 +13,8 @@ use std::sync::Arc;
 use tarpon_oci::{Digest, Hasher, Verified};
 
 use crate::StoreError;
-use crate::files::{self, io_error};
-use crate::layout::{CORRUPT, FILE_MODE, OBJECT_MODE};
+use crate::files::{self, FILE_MODE, OBJECT_MODE, io_error};
+use crate::layout::CORRUPT;
 use crate::storage::Access;
 use crate::store::{Shared, Store};
 

@@ -45,11 +45,6 @@ const SLACK_BYTES: u64 = 256 << 20;
 
 /// Longest wait of a writer for an eviction by another process: the writer can continue without keeping the object.
 const EVICTION_WAIT: Duration = Duration::from_secs(10);
-/// Longest wait of a change of one image's record: a mount waits for it, and its client waits no longer than a minute.
-pub(crate) const RECORD_WAIT: Duration = Duration::from_secs(20);
-/// Longest wait of a command that walks the whole store for another such command: two walks over a large store whose
-/// folders are not cached in memory.
-pub(crate) const COMMAND_WAIT: Duration = Duration::from_secs(60);
 
 /// Extra bytes to free, for a budget of `limit` bytes.
 pub(crate) fn slack(limit: u64) -> u64 {

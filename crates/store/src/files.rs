@@ -7,15 +7,22 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rustix::process::{Pid, test_kill_process};
-use tarpon_oci::Hasher;
+use tarpon_oci::{Hasher, limits};
 
 use crate::StoreError;
-use crate::layout::{FILE_MODE, unique_name};
 use crate::storage::{Access, Storage};
 
+/// Permissions of every folder: objects of an image may be setuid programs with known flaws, so other users must not
+/// reach them by their names here.
+pub(crate) const DIR_MODE: u32 = 0o700;
+/// Permissions of everything but objects.
+pub(crate) const FILE_MODE: u32 = 0o600;
+/// Permissions of an object: immutable.
+pub(crate) const OBJECT_MODE: u32 = 0o444;
 /// Prefix of files under construction.
 const TEMPORARY: &str = ".new-";
 /// Bytes per read when a file is hashed or copied.
@@ -227,4 +234,33 @@ pub(crate) fn remove_all(storage: &dyn Storage, path: &Path) -> Result<(), Store
         }
     }
     Ok(())
+}
+
+/// A file name that no other process uses on this host.
+pub(crate) fn unique_name() -> String {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    let time = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
+    format!("{}-{time:x}-{}", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Reads a small file of the store whole. One that is too large is not ours or damaged, and treated as absent.
+pub(crate) fn read_record(storage: &dyn Storage, path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
+    read_at_most(storage, path, limits::STORE_RECORD_BYTES)
+}
+
+/// Reads a file whole; `None` if it does not exist or is larger than `limit`.
+pub(crate) fn read_at_most(storage: &dyn Storage, path: &Path, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
+    match read(storage, path, limit) {
+        Err(StoreError::Io { error, .. }) if error.kind() == io::ErrorKind::FileTooLarge => Ok(None),
+        outcome => outcome,
+    }
+}
+
+/// Opens for reading; `None` if it does not exist.
+pub(crate) fn open_existing(storage: &dyn Storage, path: &Path) -> Result<Option<File>, StoreError> {
+    match storage.open(path, Access::Read) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io_error("opening", path)(error)),
+    }
 }

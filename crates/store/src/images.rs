@@ -13,17 +13,17 @@ use tarpon_oci::{Digest, Hasher, Verified, limits};
 
 use crate::StoreError;
 use crate::budget::{on_disk, signed};
-use crate::evict::RECORD_WAIT;
-use crate::files::{self, BLOCK, TemporaryName, io_error};
-use crate::layout::{DIR_MODE, FILE_MODE, open_existing, read_at_most, read_record};
+use crate::files::{
+    self, BLOCK, DIR_MODE, FILE_MODE, TemporaryName, io_error, open_existing, read_at_most, read_record,
+};
+use crate::layout::RECORD;
+use crate::locks::RECORD_WAIT;
 use crate::map::MappedFile;
 use crate::record::{ImageRecord, LayerRecord, Part, PartRecord, REFERENCES, parse_record};
 use crate::renew;
 use crate::sealed;
 use crate::storage::Access;
 use crate::store::{Shared, Store};
-
-pub(crate) const RECORD: &str = "record.json";
 
 /// An image record that was read and checked, ready to mount.
 #[derive(Debug, Clone)]

@@ -7,14 +7,12 @@
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tarpon_oci::{Digest, limits};
+use tarpon_oci::Digest;
 
-use crate::files::{self, io_error};
+use crate::files::{self, DIR_MODE, io_error, unique_name};
 use crate::locks::{self, Locks};
-use crate::settings;
 use crate::storage::{Access, Storage};
 use crate::{OpenError, StoreError};
 
@@ -24,16 +22,14 @@ const VERSION: &str = "tarpon store 1\n";
 /// Longest wait for another process that creates the store, sets an old one aside, or isolates it: a few renames on a slow disk.
 pub(crate) const BEGIN_WAIT: Duration = Duration::from_secs(10);
 
-/// Permissions of every folder: objects of an image may be setuid programs with known flaws, so other users must not
-/// reach them by their names here.
-pub(crate) const DIR_MODE: u32 = 0o700;
-/// Permissions of everything but objects.
-pub(crate) const FILE_MODE: u32 = 0o600;
-/// Permissions of an object: immutable.
-pub(crate) const OBJECT_MODE: u32 = 0o444;
-
 /// Folder of damaged objects, each named `HEX-…`.
 pub(crate) const CORRUPT: &str = "corrupt";
+
+/// Name of the file of the user's settings.
+pub(crate) const SETTINGS: &str = "settings";
+
+/// Name of an image's record in its folder.
+pub(crate) const RECORD: &str = "record.json";
 
 /// Name of the scrub's state file.
 pub(crate) const SCRUB: &str = "scrub";
@@ -64,7 +60,7 @@ const OTHER_NAMES: [&str; 16] = [
     COMMITS,
     PODMAN,
     PODMAN_LAYERS,
-    settings::FILE,
+    SETTINGS,
     SCRUB,
 ];
 
@@ -251,33 +247,4 @@ pub(crate) fn object_of(folder: &OsStr, name: &OsStr) -> Option<Digest> {
         return None;
     }
     Digest::from_hex(&format!("{folder}{name}")).ok()
-}
-
-/// A file name that no other process uses on this host.
-pub(crate) fn unique_name() -> String {
-    static COUNTER: AtomicU64 = AtomicU64::new(0);
-    let time = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
-    format!("{}-{time:x}-{}", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed))
-}
-
-/// Reads a small file of the store whole. One that is too large is not ours or damaged, and treated as absent.
-pub(crate) fn read_record(storage: &dyn Storage, path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
-    read_at_most(storage, path, limits::STORE_RECORD_BYTES)
-}
-
-/// Reads a file whole; `None` if it does not exist or is larger than `limit`.
-pub(crate) fn read_at_most(storage: &dyn Storage, path: &Path, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
-    match files::read(storage, path, limit) {
-        Err(StoreError::Io { error, .. }) if error.kind() == io::ErrorKind::FileTooLarge => Ok(None),
-        outcome => outcome,
-    }
-}
-
-/// Opens for reading; `None` if it does not exist.
-pub(crate) fn open_existing(storage: &dyn Storage, path: &Path) -> Result<Option<std::fs::File>, StoreError> {
-    match storage.open(path, Access::Read) {
-        Ok(file) => Ok(Some(file)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(io_error("opening", path)(error)),
-    }
 }

@@ -47,6 +47,7 @@ mod locks;
 mod maintain;
 mod map;
 mod mounts;
+mod object_store;
 mod objects;
 mod partial;
 mod pins;

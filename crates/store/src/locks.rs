@@ -8,8 +8,7 @@ use std::time::Duration;
 use crate::StoreError;
 use crate::clock::Clock;
 use crate::file_lock::FileLock;
-use crate::files::io_error;
-use crate::layout::FILE_MODE;
+use crate::files::{FILE_MODE, io_error};
 use crate::storage::{Access, Storage};
 
 /// First interval between two attempts on a held lock: most are held for microseconds.
@@ -19,6 +18,12 @@ const LAST_POLL: Duration = Duration::from_millis(5);
 
 /// Longest wait for a lock that covers one small file operation. A disk busy with writes delays it by about as much.
 pub(crate) const SHORT_WAIT: Duration = Duration::from_secs(1);
+
+/// Longest wait of a change of one image's record: a mount waits for it, and its client waits no longer than a minute.
+pub(crate) const RECORD_WAIT: Duration = Duration::from_secs(20);
+/// Longest wait of a command that walks the whole store for another such command: two walks over a large store whose
+/// folders are not cached in memory.
+pub(crate) const COMMAND_WAIT: Duration = Duration::from_secs(60);
 
 /// Waits for locks by a clock.
 #[derive(Clone, Copy)]

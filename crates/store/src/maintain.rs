@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use tarpon_oci::Digest;
 
 use crate::StoreError;
-use crate::evict::{COMMAND_WAIT, Evicted, RECORD_WAIT, slack};
-use crate::files;
-use crate::layout::read_record;
+use crate::evict::{Evicted, slack};
+use crate::files::{self, read_record};
+use crate::locks::{COMMAND_WAIT, RECORD_WAIT};
 use crate::mounts::{Mount, MountRecord};
 use crate::record::ImageRecord;
 use crate::sealed;

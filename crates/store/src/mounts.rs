@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 use tarpon_oci::Digest;
 
 use crate::StoreError;
-use crate::files::{self, io_error};
-use crate::layout::read_record;
+use crate::files::{self, io_error, read_record};
 use crate::process::ProcessId;
 use crate::sealed;
 use crate::store::Store;

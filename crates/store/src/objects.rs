@@ -1,23 +1,21 @@
-//! Complete objects: opening them, and linking in new ones.
+//! Complete objects: linking in new ones, and checking those that exist.
 
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 
 use rustix::io::Errno;
-use tarpon_blob::{LogLimit, ObjectStore, ObjectWriter, Opened, PartialObject};
+use tarpon_blob::LogLimit;
 use tarpon_oci::{Digest, Hasher, Verified};
 
+use crate::StoreError;
 use crate::budget::{on_disk, signed};
-use crate::files::{self, io_error};
+use crate::files::{self, DIR_MODE, io_error, open_existing, unique_name};
 use crate::hashed;
-use crate::layout::{CORRUPT, DIR_MODE, open_existing, unique_name};
+use crate::layout::CORRUPT;
 use crate::locks::SHORT_WAIT;
 use crate::storage::Metadata;
-use crate::store::{Shared, Store};
-use crate::writer::Writer;
-use crate::{StoreError, partial};
+use crate::store::Shared;
 
 /// Objects up to this size are buffered in memory and written with one call when they are complete. Most files of an
 /// image are smaller, and a file that is never created costs nothing.
@@ -25,65 +23,6 @@ pub(crate) const SMALL_OBJECT: u64 = 64 << 10;
 
 /// Attempts to link in while others create and remove the same names.
 const LINK_TRIES: usize = 8;
-
-/// Attempts to hash an object that changes meanwhile: an import relies on it, or it is no longer an object.
-const HASH_TRIES: usize = 3;
-
-impl ObjectStore for Store {
-    fn open(&self, object: &Digest) -> Result<Option<File>, StoreError> {
-        let shared = &*self.shared;
-        let path = shared.layout.object(object);
-        for _ in 0..HASH_TRIES {
-            let Some(file) = open_existing(shared.storage(), &path)? else { return Ok(None) };
-            let metadata = || shared.storage.file_metadata(&file).map_err(io_error("examining", &path));
-            let before = metadata()?;
-            if shared.hashed.has(object, &before) {
-                return Ok(Some(file));
-            }
-            if !shared.proves_sound(object, &path, &before, &file)? {
-                return Ok(None);
-            }
-            // From now on, the holders of the open file check for changes.
-            if metadata()? == before {
-                return Ok(Some(file));
-            }
-        }
-        Err(io_error("hashing", &path)(io::ErrorKind::ResourceBusy.into()))
-    }
-
-    fn open_checked(&self, object: &Digest) -> Result<Opened<File>, StoreError> {
-        let shared = &*self.shared;
-        let path = shared.layout.object(object);
-        let Some(file) = open_existing(shared.storage(), &path)? else { return Ok(Opened::Absent) };
-        let metadata = shared.storage.file_metadata(&file).map_err(io_error("examining", &path))?;
-        let is_known = shared.hashed.has(object, &metadata);
-        Ok(if is_known { Opened::Sound(file) } else { Opened::Unchecked(metadata.size) })
-    }
-
-    fn contains(&self, object: &Digest) -> bool {
-        Store::contains(self, object)
-    }
-
-    fn has_room(&self, bytes: u64) -> bool {
-        self.shared.health.may_write() && self.shared.budget.lacking(bytes) == 0
-    }
-
-    fn partial(&self, object: &Digest, list: &Digest, size: u64) -> Result<Arc<dyn PartialObject>, StoreError> {
-        Ok(partial::open(&self.shared, object, list, size)?)
-    }
-
-    fn writer(&self, size_hint: u64) -> Result<Box<dyn ObjectWriter>, StoreError> {
-        self.shared.make_room(size_hint.min(SMALL_OBJECT))?;
-        Ok(Box::new(Writer::new(&self.shared, size_hint)))
-    }
-}
-
-impl Store {
-    /// Whether the complete object is local. Cheaper than opening it; does not detect the effects of a power cut.
-    pub fn contains(&self, object: &Digest) -> bool {
-        self.shared.storage().metadata(&self.shared.layout.object(object)).is_ok()
-    }
-}
 
 /// Result of linking in an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -171,7 +110,13 @@ impl Shared {
     }
 
     /// As [`Shared::is_sound`], for a file that must be hashed. `before`: its metadata.
-    fn proves_sound(&self, object: &Digest, path: &Path, before: &Metadata, file: &File) -> Result<bool, StoreError> {
+    pub(crate) fn proves_sound(
+        &self,
+        object: &Digest,
+        path: &Path,
+        before: &Metadata,
+        file: &File,
+    ) -> Result<bool, StoreError> {
         let condition = self.hash_object(object, before, file)?;
         let is_sound = matches!(condition, Condition::Sound);
         // A file that lost its name meanwhile is no finding, and no object either.

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
@@ -24,13 +24,12 @@ use tarpon_oci::{Digest, Hasher, Verified};
 use crate::StoreError;
 use crate::budget::{Charge, on_disk, signed};
 use crate::file_lock::FileLock;
-use crate::files::{self, io_error};
+use crate::files::{self, DIR_MODE, FILE_MODE, OBJECT_MODE, io_error};
 use crate::intervals::Intervals;
-use crate::layout::{DIR_MODE, FILE_MODE, OBJECT_MODE};
 use crate::locks;
 use crate::objects::{Linked, SMALL_OBJECT};
 use crate::storage::Access;
-use crate::store::Shared;
+use crate::store::{PartialKey, Shared, SharedPartial};
 use crate::writer::NewFile;
 
 /// Attempts to open while another process removes the file.
@@ -38,11 +37,8 @@ const OPEN_TRIES: usize = 4;
 /// Size of the map of partial objects at which unused entries are swept out.
 const MAP_SWEEP: usize = 1024;
 
-/// An object and the chunk list that verifies its bytes.
-pub(crate) type Key = (Digest, Digest);
-
 #[derive(Debug)]
-pub(crate) struct Partial {
+struct Partial {
     shared: Arc<Shared>,
     object: Digest,
     list: Digest,
@@ -71,10 +67,10 @@ pub(crate) fn open(
     object: &Digest,
     list: &Digest,
     size: u64,
-) -> Result<Arc<Partial>, StoreError> {
+) -> Result<Arc<dyn PartialObject>, StoreError> {
     let key = (*object, *list);
-    let shared_one = |partials: &HashMap<Key, Weak<Partial>>| {
-        partials.get(&key).and_then(Weak::upgrade).filter(|partial| partial.size == size)
+    let shared_one = |partials: &HashMap<PartialKey, SharedPartial>| {
+        partials.get(&key).filter(|shared| shared.size == size)?.partial.upgrade()
     };
     if let Some(partial) = shared_one(&shared.partials.lock()) {
         return Ok(partial);
@@ -91,9 +87,9 @@ pub(crate) fn open(
         claim_file(shared, &key, size)?
     };
     if partials.len() >= MAP_SWEEP {
-        partials.retain(|_, partial| partial.strong_count() > 0);
+        partials.retain(|_, shared| shared.partial.strong_count() > 0);
     }
-    let partial = Arc::new(Partial {
+    let partial: Arc<dyn PartialObject> = Arc::new(Partial {
         shared: Arc::clone(shared),
         object: *object,
         list: *list,
@@ -102,12 +98,12 @@ pub(crate) fn open(
         written: Mutex::default(),
         charge: Mutex::new(Charge::new(&shared.budget)),
     });
-    partials.insert(key, Arc::downgrade(&partial));
+    partials.insert(key, SharedPartial { size, partial: Arc::downgrade(&partial) });
     Ok(partial)
 }
 
 /// Opens and locks the sparse file. If another process holds it, the caller works without it.
-fn claim_file(shared: &Shared, (object, list): &Key, size: u64) -> Result<Content, StoreError> {
+fn claim_file(shared: &Shared, (object, list): &PartialKey, size: u64) -> Result<Content, StoreError> {
     let storage = shared.storage();
     let path = shared.layout.partial(object, list);
     let bypass = |doing: &str, error: io::Error| shared.bypass(doing, &path)(error);

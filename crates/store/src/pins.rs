@@ -9,8 +9,7 @@ use std::time::SystemTime;
 
 use crate::StoreError;
 use crate::file_lock::FileLock;
-use crate::files::{self, io_error};
-use crate::layout::{FILE_MODE, unique_name};
+use crate::files::{self, FILE_MODE, io_error, unique_name};
 use crate::locks;
 use crate::storage::Access;
 use crate::store::{Shared, Store};

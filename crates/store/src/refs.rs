@@ -9,8 +9,7 @@ use serde::{Deserialize, Serialize};
 use tarpon_oci::{Digest, Hasher};
 
 use crate::StoreError;
-use crate::files::{self, io_error};
-use crate::layout::read_record;
+use crate::files::{self, io_error, read_record};
 use crate::sealed;
 use crate::store::Store;
 

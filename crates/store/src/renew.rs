@@ -9,10 +9,9 @@ use tarpon_oci::Digest;
 
 use crate::StoreError;
 use crate::budget::signed;
-use crate::evict::RECORD_WAIT;
-use crate::files::{self, io_error};
-use crate::images::RECORD;
-use crate::layout::open_existing;
+use crate::files::{self, io_error, open_existing};
+use crate::layout::RECORD;
+use crate::locks::RECORD_WAIT;
 use crate::map::MappedFile;
 use crate::record::{ImageRecord, Part};
 use crate::sealed;

@@ -16,8 +16,8 @@ use tarpon_blob::LogLimit;
 use tarpon_oci::{Digest, Hasher};
 
 use crate::StoreError;
-use crate::files::{self, BLOCK, io_error};
-use crate::layout::{SCRUB, read_record};
+use crate::files::{self, BLOCK, io_error, read_record};
+use crate::layout::SCRUB;
 use crate::objects::{Condition, read_again};
 use crate::sealed;
 use crate::storage::{ALIGNMENT, Access, Metadata};

@@ -14,10 +14,10 @@ use crate::hashed::HashedFiles;
 use crate::health::{Health, HealthCheck, is_full};
 use crate::layout::{COMMITS, CONTAINERS, Layout};
 use crate::locks::Locks;
-use crate::partial::{self, Partial};
 use crate::storage::Storage;
 use crate::{OpenError, StoreError};
 use parking_lot::Mutex;
+use tarpon_blob::PartialObject;
 use tarpon_oci::Digest;
 
 /// Rewrites a tree of an older version of tarpon in the current version; `None` if the input is no such tree, or is
@@ -64,12 +64,22 @@ pub(crate) struct Shared {
     pub(crate) health: Arc<HealthCheck>,
     pub(crate) renew_tree: Option<RenewTree>,
     /// Shared by all users of one partial object and chunk list.
-    pub(crate) partials: Mutex<HashMap<partial::Key, Weak<Partial>>>,
+    pub(crate) partials: Mutex<HashMap<PartialKey, SharedPartial>>,
     pub(crate) eviction: Arc<Mutex<LastEviction>>,
     /// The whole store of this tenant.
     pub(crate) whole: Option<Arc<Shared>>,
     /// Of a whole store: the tenants with open handles.
     pub(crate) tenants: Mutex<HashMap<Digest, Weak<Shared>>>,
+}
+
+/// An object, and the chunk list that verifies its bytes.
+pub(crate) type PartialKey = (Digest, Digest);
+
+/// A partial object that users of one process share.
+#[derive(Debug)]
+pub(crate) struct SharedPartial {
+    pub(crate) size: u64,
+    pub(crate) partial: Weak<dyn PartialObject>,
 }
 
 /// The last eviction of this process, and its result.

@@ -15,7 +15,8 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use tarpon_oci::Digest;
 
-use crate::layout::{BEGIN_WAIT, DIR_MODE, TENANTS};
+use crate::files::DIR_MODE;
+use crate::layout::{BEGIN_WAIT, TENANTS};
 use crate::mounts::MountRecord;
 use crate::settings::Settings;
 use crate::store::{Shared, Store};
@@ -88,7 +89,10 @@ impl Store {
             (Isolation::Shared, Isolation::Tenant) => {
                 Err(IsolationError::Conflict { is: Isolation::Tenant, asked: Isolation::Shared })
             }
-            (Isolation::Shared, Isolation::Shared) => Ok(self.change_settings(|settings| settings.shared = true)?),
+            (Isolation::Shared, Isolation::Shared) => {
+                let changed = Settings::change(storage, &self.shared.layout, |settings| settings.shared = true);
+                Ok(changed.map_err(|error| self.shared.refuse(error))?)
+            }
             (Isolation::Tenant, Isolation::Shared) => {
                 if self.is_shared_on_purpose() {
                     return Err(IsolationError::Conflict { is: Isolation::Shared, asked: Isolation::Tenant });

@@ -6,6 +6,7 @@ use crate::StoreError;
 use crate::budget::on_disk;
 use crate::files;
 use crate::layout::{COMMITS, CORRUPT};
+use crate::settings::Settings;
 use crate::store::{Shared, Store};
 use crate::walk::fan_out;
 
@@ -47,6 +48,19 @@ impl Usage {
 }
 
 impl Store {
+    /// Sets the maximum size of the store for every process that uses it; running ones pick it up at their next check of
+    /// the disk. Returns the earlier setting; nothing is written if it is the same.
+    pub fn settle_budget(&self, bytes: u64) -> Result<Option<u64>, StoreError> {
+        let shared = &*self.shared;
+        let before = Settings::read(shared.storage(), &shared.layout);
+        if before.budget != Some(bytes) {
+            let changed = Settings::change(shared.storage(), &shared.layout, |settings| settings.budget = Some(bytes));
+            changed.map_err(|error| shared.refuse(error))?;
+            shared.budget.refresh();
+        }
+        Ok(before.budget)
+    }
+
     /// Counts the content. Walks over the whole store.
     pub fn usage(&self) -> Result<Usage, StoreError> {
         let shared = &*self.shared;
@@ -136,5 +150,29 @@ mod tests {
         let usage = store.usage().unwrap();
         assert!((10_000..1 << 20).contains(&usage.written_bytes), "{usage:?}");
         assert_eq!(usage.total(), 0);
+    }
+
+    fn open(folder: &tempfile::TempDir) -> Store {
+        Store::open(folder.path(), StoreConfig::default()).unwrap()
+    }
+
+    #[test]
+    fn a_new_maximum_size_is_remembered_and_reaches_open_stores() {
+        let folder = tempfile::tempdir().unwrap();
+        let (one, server) = (open(&folder), open(&folder));
+        assert_eq!(one.settle_budget(5 << 20).unwrap(), None);
+        assert_eq!(one.settle_budget(6 << 20).unwrap(), Some(5 << 20));
+        assert_eq!(one.usage().unwrap().budget, 6 << 20);
+        assert_eq!(open(&folder).usage().unwrap().budget, 6 << 20);
+        server.shared.budget.refresh();
+        assert_eq!(server.usage().unwrap().budget, 6 << 20);
+    }
+
+    #[test]
+    fn damaged_settings_count_as_defaults() {
+        let folder = tempfile::tempdir().unwrap();
+        let default = open(&folder).usage().unwrap().budget;
+        std::fs::write(folder.path().join("settings"), "{}").unwrap();
+        assert_eq!(open(&folder).usage().unwrap().budget, default);
     }
 }

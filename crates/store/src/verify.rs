@@ -6,8 +6,7 @@ use std::time::SystemTime;
 use tarpon_oci::Digest;
 
 use crate::StoreError;
-use crate::files::{self, io_error};
-use crate::layout::open_existing;
+use crate::files::{self, io_error, open_existing};
 use crate::objects::{Condition, is_of_medium};
 use crate::record::Part;
 use crate::storage::Metadata;

@@ -14,8 +14,7 @@ use tarpon_oci::{Digest, Verified};
 
 use crate::StoreError;
 use crate::budget::{Charge, on_disk};
-use crate::files::{self, TemporaryName};
-use crate::layout::OBJECT_MODE;
+use crate::files::{self, OBJECT_MODE, TemporaryName};
 use crate::objects::{Linked, SMALL_OBJECT};
 use crate::storage::Access;
 use crate::store::Shared;

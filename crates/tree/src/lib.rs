@@ -27,6 +27,5 @@ pub use delta::delta;
 pub use dump::Line;
 pub use kind::Kind;
 pub use merge::{MergeError, Problem, merge};
-pub use objects::Object;
-pub use tree::{Counts, DentryId, Inode, Tree};
+pub use tree::{Counts, DentryId, Inode, Object, Tree};
 pub use underlay::underlay;

@@ -1,37 +1,8 @@
-//! The contents of a tree, each once, with the best place to fetch it from.
+//! Selects the place from which each object of a tree is fetched.
 
-use tarpon_layer::{ChunkPlace, Codec, FileContent, LayerIndex, Node, ObjectId};
+use tarpon_layer::{ChunkPlace, Codec, LayerIndex};
 
-use crate::tree::Inode;
-
-/// The content of one or more files, and the place of its chunks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Object {
-    /// Its name.
-    pub id: ObjectId,
-    /// Size in bytes, never 0.
-    pub size: u64,
-    /// Position of the layer that serves it, 0 for the bottom one.
-    pub layer: usize,
-    /// First of its chunks in that layer's [`LayerIndex::chunks`].
-    pub first_chunk: u32,
-    /// Number of its chunks.
-    pub chunk_count: u32,
-}
-
-/// The object of an inode. None if it is not a file, or an empty one.
-pub(crate) fn object_of(inode: &Inode<'_>) -> Option<Object> {
-    match inode.node() {
-        Node::File(FileContent { size, object, first_chunk, chunk_count }) if *size > 0 => Some(Object {
-            id: *object,
-            size: *size,
-            layer: inode.layer(),
-            first_chunk: *first_chunk,
-            chunk_count: *chunk_count,
-        }),
-        _ => None,
-    }
-}
+use crate::tree::{Inode, Object, object_of};
 
 /// Two inodes with one object and different sizes.
 pub(crate) struct Disagreement {

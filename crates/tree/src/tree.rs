@@ -6,9 +6,8 @@
 
 use std::fmt::Write as _;
 
-use tarpon_layer::{Attributes, Device, Entry, LayerIndex, Node, Timestamp, Xattr};
+use tarpon_layer::{Attributes, Device, Entry, FileContent, LayerIndex, Node, ObjectId, Timestamp, Xattr};
 
-use crate::objects::{Object, object_of};
 use crate::{Kind, Line, xattr};
 
 /// A name in the tree, as a position in pre-order; 0 is the root.
@@ -39,6 +38,35 @@ pub struct Inode<'a> {
     pub(crate) links: u32,
     /// Whether this directory hides the content of lower layers: see [`crate::delta`].
     pub(crate) opaque: bool,
+}
+
+/// The content of one or more files, and the place of its chunks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Object {
+    /// Its name.
+    pub id: ObjectId,
+    /// Size in bytes, never 0.
+    pub size: u64,
+    /// Position of the layer that serves it, 0 for the bottom one.
+    pub layer: usize,
+    /// First of its chunks in that layer's [`LayerIndex::chunks`].
+    pub first_chunk: u32,
+    /// Number of its chunks.
+    pub chunk_count: u32,
+}
+
+/// The object of an inode. None if it is not a file, or an empty one.
+pub(crate) fn object_of(inode: &Inode<'_>) -> Option<Object> {
+    match inode.node() {
+        Node::File(FileContent { size, object, first_chunk, chunk_count }) if *size > 0 => Some(Object {
+            id: *object,
+            size: *size,
+            layer: inode.layer(),
+            first_chunk: *first_chunk,
+            chunk_count: *chunk_count,
+        }),
+        _ => None,
+    }
 }
 
 /// Attributes of a directory that has entries in a layer but no entry of its own: root's, mode 0755, at the epoch, as in Podman and

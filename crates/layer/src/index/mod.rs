@@ -3,12 +3,13 @@
 mod assembler;
 mod claims;
 mod cut;
+mod error;
 mod name;
 mod path;
 mod xattrs;
 
-pub use assembler::InvalidEntry;
 pub(crate) use assembler::{Assembler, Duplicates, NO_DIGEST};
+pub use error::InvalidEntry;
 pub use name::LayerName;
 pub(crate) use name::is_marker;
 pub use path::{InvalidPath, LayerPath};

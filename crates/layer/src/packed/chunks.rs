@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::columns::ChunkColumns;
-use super::read::InvalidPacked;
+use super::error::InvalidPacked;
 use crate::index::{ChunkPlace, Codec};
 
 /// The codec number of zeros.

@@ -8,8 +8,10 @@
 
 mod chunks;
 mod columns;
+mod error;
 mod read;
 mod write;
 
-pub use read::{InvalidPacked, unpack, unpack_within};
+pub use error::InvalidPacked;
+pub use read::{unpack, unpack_within};
 pub use write::pack;

@@ -1,4 +1,4 @@
-//! The numbers of tar headers: octal text, or GNU's base-256.
+//! The numbers of tar headers: octal text, or GNU's base-256. Extended headers have decimal ones.
 
 /// A number in a header field: octal digits between optional spaces and NULs, or, where the first byte has its high bit set,
 /// big-endian two's complement in the remaining bits. An empty field is 0. `None` for anything else.
@@ -12,6 +12,17 @@ pub(crate) fn parse(field: &[u8]) -> Option<i64> {
 /// As [`parse`], for values that cannot be negative.
 pub(super) fn parse_unsigned(field: &[u8]) -> Option<u64> {
     parse(field).and_then(|number| u64::try_from(number).ok())
+}
+
+/// Parses decimal digits and nothing else.
+pub(super) fn decimal(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return None;
+    }
+    text.iter().try_fold(0_u64, |number, byte| match byte {
+        b'0'..=b'9' => number.checked_mul(10)?.checked_add(u64::from(byte - b'0')),
+        _ => None,
+    })
 }
 
 fn octal(field: &[u8]) -> Option<i64> {

@@ -1,6 +1,7 @@
 //! Extended headers (`x` and `g`): records of `LENGTH KEY=VALUE\n`.
 
 use super::error::TarProblem;
+use super::number::decimal;
 use super::sparse::{self, PaxSparse};
 use crate::index::{Timestamp, XattrSet};
 
@@ -98,17 +99,6 @@ fn split_one(data: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let equals = record.iter().position(|byte| *byte == b'=')?;
     let key = &record[..equals];
     (!key.is_empty() && !key.contains(&0)).then(|| (key, &record[equals + 1..], &data[length..]))
-}
-
-/// Parses decimal digits and nothing else.
-pub(super) fn decimal(text: &[u8]) -> Option<u64> {
-    if text.is_empty() {
-        return None;
-    }
-    text.iter().try_fold(0_u64, |number, byte| match byte {
-        b'0'..=b'9' => number.checked_mul(10)?.checked_add(u64::from(byte - b'0')),
-        _ => None,
-    })
 }
 
 fn signed(text: &[u8]) -> Option<i64> {

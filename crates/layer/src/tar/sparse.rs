@@ -6,7 +6,7 @@ use tarpon_oci::limits;
 
 use super::error::TarProblem;
 use super::input::{Block, Input};
-use super::pax::decimal;
+use super::number::decimal;
 use super::{BLOCK, number};
 
 pub(super) const PREFIX: &[u8] = b"GNU.sparse.";

@@ -11,6 +11,16 @@ use tarpon_oci::{Blob, Digest, Hasher};
 use super::encode::Encoder;
 use super::error::WriteError;
 
+/// Most compression threads for one layer: beyond that, reading the tar on one thread is slower.
+pub const MAX_THREADS: usize = 64;
+/// A run of headers without any payload is cut into pieces of about this size, because memory is bounded.
+pub(super) const HEADER_RUN_BYTES: usize = 1 << 20;
+
+/// Number of threads for the requested one.
+pub(super) fn threads(asked: usize) -> usize {
+    asked.clamp(1, MAX_THREADS)
+}
+
 /// Bytes per thread that wait for compression or for their turn to be written: two pieces of the usual largest size. One larger
 /// piece is always accepted.
 const WAITING_BYTES: usize = 8 << 20;

@@ -16,8 +16,9 @@ use fuser::{
 use tarpon_fs::{Attempt, Content, DirEntry, Errno, Take};
 
 use super::convert::{self, node};
+use super::fuse_adapter::{Adapter, cached_open};
+use super::guarded::GENERATION;
 use super::reply::Refuse;
-use super::{Adapter, GENERATION, cached_open};
 
 /// Block size of `statfs`.
 const BLOCK: u32 = 4096;
@@ -30,22 +31,22 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let (asked, parent) = (self.asked.clone(), node(parent));
+        let (files, parent) = (self.guarded.clone(), node(parent));
         match self.guarded(|files| files.before_lookup(parent, name.as_bytes())) {
             Ok(None) => {
                 let _request = self.in_flight.begin();
-                asked.lookup(parent, name.as_bytes(), reply);
+                files.lookup(parent, name.as_bytes(), reply);
             }
             Ok(Some(wait)) => {
                 let name = name.as_bytes().to_vec();
-                self.later(wait, move || asked.lookup(parent, &name, reply));
+                self.later(wait, move || files.lookup(parent, &name, reply));
             }
             Err(errno) => reply.error(convert::errno(errno)),
         }
     }
 
     fn forget(&self, _: &Request, inode: INodeNo, count: u64) {
-        self.asked.files.forget(node(inode), count);
+        self.guarded.files.forget(node(inode), count);
     }
 
     fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
@@ -130,7 +131,7 @@ impl Filesystem for Adapter {
             },
             |reply, (content, here)| match here {
                 Some(bytes) => {
-                    self.asked.counters.reads_local.fetch_add(1, Ordering::Relaxed);
+                    self.guarded.counters.reads_local.fetch_add(1, Ordering::Relaxed);
                     reply.data(&bytes);
                 }
                 None => self.read_later(content, offset, size, reply),
@@ -139,12 +140,12 @@ impl Filesystem for Adapter {
     }
 
     fn opendir(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        if !self.asked.files.lists_change() {
+        if !self.guarded.files.lists_change() {
             // Sticky, and allows the kernel to keep the listing.
             return reply.error(fuser::Errno::ENOSYS);
         }
         let kept = FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE;
-        let flags = if self.asked.files.lasts(node(inode)) { kept } else { FopenFlags::empty() };
+        let flags = if self.guarded.files.lasts(node(inode)) { kept } else { FopenFlags::empty() };
         reply.opened(FileHandle(0), flags);
     }
 
@@ -192,7 +193,7 @@ impl Filesystem for Adapter {
     }
 
     fn getxattr(&self, _: &Request, inode: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        if !self.asked.files.has_xattrs() {
+        if !self.guarded.files.has_xattrs() {
             // Sticky: spares one round trip per file under overlayfs, ls and exec.
             return reply.error(fuser::Errno::ENOSYS);
         }
@@ -314,7 +315,7 @@ impl Adapter {
     }
 
     fn reply_later(&self, bytes: impl Future<Output = Result<Bytes, Errno>> + Send + 'static, reply: ReplyData) {
-        let (counters, request) = (self.asked.counters.clone(), self.in_flight.begin());
+        let (counters, request) = (self.guarded.counters.clone(), self.in_flight.begin());
         self.runtime.spawn(async move {
             match bytes.await {
                 Ok(bytes) => {

@@ -95,27 +95,27 @@ mod tests {
     #[test]
     fn an_inode_that_is_open_through_the_cache_stays_there_until_the_last_release() {
         let opens = Opens::default();
-        let mut asked = 0;
+        let mut files = 0;
         for local in [None, Some(())] {
             let file = || {
-                asked += 1;
+                files += 1;
                 local.map(|()| Arc::new(tempfile::tempfile().unwrap()))
             };
             assert!(opens.open(NodeId(5), BIG, file, |_| unreachable!("nothing to register")).is_none());
         }
-        assert_eq!(asked, 1, "the second open does not ask for the file");
+        assert_eq!(files, 1, "the second open does not ask for the file");
         opens.release(NodeId(5));
         opens.release(NodeId(5));
         opens.open(
             NodeId(5),
             BIG,
             || {
-                asked += 1;
+                files += 1;
                 None
             },
             |_| unreachable!(),
         );
-        assert_eq!(asked, 2);
+        assert_eq!(files, 2);
     }
 
     #[test]

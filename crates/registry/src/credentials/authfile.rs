@@ -7,9 +7,10 @@ use std::path::Path;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
+use tarpon_oci::DOCKER_HUB;
 use tokio::io::AsyncReadExt as _;
 
-use super::{Credentials, Secret, UNREADABLE, aliases, helper};
+use super::{Credentials, Secret, UNREADABLE, helper};
 
 /// Bytes of an auth file. Real ones have a few KiB.
 const FILE_BYTES: u64 = 1 << 20;
@@ -104,9 +105,17 @@ fn host_of(key: &str) -> &str {
     }
 }
 
+/// The names under which auth files and helpers may store a registry.
+fn aliases(registry: &str) -> Vec<&str> {
+    match registry {
+        DOCKER_HUB => vec!["docker.io", "index.docker.io", "registry-1.docker.io"],
+        other => vec![other],
+    }
+}
+
 async fn ask_helper(name: &str, registry: &str) -> Option<Credentials> {
     let server = match registry {
-        tarpon_oci::DOCKER_HUB => "https://index.docker.io/v1/",
+        DOCKER_HUB => "https://index.docker.io/v1/",
         other => other,
     };
     match helper::get(name, server).await {

@@ -41,6 +41,13 @@ impl Default for EstargzOptions {
     }
 }
 
+impl Layer {
+    /// An eStargz layer of these entries.
+    pub fn estargz(items: &[Item]) -> Self {
+        estargz(items, EstargzOptions::default())
+    }
+}
+
 /// An eStargz layer of these items, with the annotation that pins its TOC.
 pub fn estargz(items: &[Item], options: EstargzOptions) -> Layer {
     let landmark = options.landmark.map(|name| Item::file(name, b"\x0f"));

@@ -10,7 +10,8 @@ use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use tarpon_registry::serve::Body;
 use tokio::time::sleep;
 
-use super::{FakeRegistry, Role};
+use super::model::{FakeRegistry, Role};
+use super::reply::{redirect, text};
 
 /// A fault of one request, or none.
 #[derive(Debug, Clone)]
@@ -104,15 +105,15 @@ pub async fn answer(
         Fault::Broken => return Err(NoAnswer::Broken),
         Fault::Never => std::future::pending().await,
         Fault::Late(pause) => sleep(*pause).await,
-        Fault::Status(status) => return Ok(super::text(*status, "no")),
+        Fault::Status(status) => return Ok(text(*status, "no")),
         Fault::RetryAfter(status, when) => {
-            let mut answer = super::text(*status, "later");
+            let mut answer = text(*status, "later");
             answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(when));
             return Ok(answer);
         }
-        Fault::Redirect(status, location) => return Ok(super::redirect(*status, location)),
+        Fault::Redirect(status, location) => return Ok(redirect(*status, location)),
         Fault::RetryAt(status, when, now) => {
-            let mut answer = super::text(*status, "later");
+            let mut answer = text(*status, "later");
             answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(when));
             answer.headers_mut().insert(DATE, HeaderValue::from_static(now));
             return Ok(answer);
@@ -132,17 +133,17 @@ pub async fn answer(
             drop(registry.answer(role, &request).await);
             return Err(NoAnswer::Broken);
         }
-        Fault::Typed(kind, text) => {
-            let mut answer = super::text(200, text);
+        Fault::Typed(kind, body) => {
+            let mut answer = text(200, body);
             answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
             return Ok(answer);
         }
         Fault::Html => {
-            let mut answer = super::text(200, "<html>Please log in to the hotel's network</html>");
+            let mut answer = text(200, "<html>Please log in to the hotel's network</html>");
             answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/html"));
             return Ok(answer);
         }
-        Fault::Text(text) => return Ok(super::text(200, text)),
+        Fault::Text(body) => return Ok(text(200, body)),
         Fault::Unsatisfiable => {
             let body = stream::iter([Ok(Bytes::from_static(b"no such range"))]).chain(stream::pending());
             let mut answer = Response::new(body.boxed());

@@ -2,62 +2,16 @@
 
 use std::collections::HashMap;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::header::{CONTENT_RANGE, CONTENT_TYPE, LINK, LOCATION, RANGE};
 use http::{Method, Request, Response};
 use serde_json::{Value, json};
 use tarpon_oci::{Digest, media_type};
 use tarpon_registry::serve::Body;
 
-use super::{FakeRegistry, Role, header, text};
-
-/// The location that the model returns for the next part of an upload.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Locations {
-    /// A path without a host.
-    #[default]
-    Relative,
-    /// A full address.
-    Absolute,
-    /// An address on the host of the blobs.
-    Elsewhere,
-}
-
-/// The list of referrers that the model keeps.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Referrers {
-    /// None: clients keep it under a tag.
-    #[default]
-    Unknown,
-    /// A list with a limited number of entries per page, which states whether it is filtered.
-    Kept {
-        /// Entries per page.
-        page: usize,
-        /// Whether it applies the requested filter.
-        filters: bool,
-    },
-    /// A list whose pages never end.
-    Endless,
-}
-
-/// Open uploads, and the variants of the model's behavior.
-#[derive(Default)]
-pub(super) struct Writes {
-    pub(super) locations: Locations,
-    pub(super) referrers: Referrers,
-    pub(super) mounts: bool,
-    opened: u64,
-    uploads: HashMap<String, Upload>,
-    /// Referrers by subject, as index entries.
-    about: HashMap<String, Vec<Value>>,
-}
-
-#[derive(Default)]
-struct Upload {
-    bytes: BytesMut,
-    /// Counts the answers: each returns a new address, and only the last is valid.
-    turn: u64,
-}
+use super::model::{FakeRegistry, Role};
+use super::reply::{header, text};
+use super::uploads::{Locations, Referrers, Upload};
 
 impl FakeRegistry {
     /// Sets the location of further upload requests.
@@ -233,27 +187,6 @@ impl FakeRegistry {
         }
         Some(answer)
     }
-}
-
-/// The scopes that a token must have for `request` to `/v2/REPOSITORY/…`.
-pub(super) fn needed_scopes(request: &Request<Bytes>) -> Vec<String> {
-    let write = !matches!(*request.method(), Method::GET | Method::HEAD);
-    let mut scopes = vec![format!("repository:app:pull{}", if write { ",push" } else { "" })];
-    let query = request.uri().query().unwrap_or_default();
-    let from = url::form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "from");
-    if let Some((_, from)) = from.filter(|_| *request.method() == Method::POST) {
-        scopes.push(format!("repository:{from}:pull"));
-    }
-    scopes
-}
-
-/// Whether a token for `given` allows `needed`.
-pub(super) fn allows(given: &[String], needed: &str) -> bool {
-    let parts = |scope: &str| scope.rsplit_once(':').map(|(name, actions)| (name.to_owned(), actions.to_owned()));
-    let Some((name, actions)) = parts(needed) else { return false };
-    given.iter().filter_map(|scope| parts(scope)).any(|(given, allowed)| {
-        given == name && actions.split(',').all(|action| allowed.split(',').any(|allowed| allowed == action))
-    })
 }
 
 fn created(digest: Digest) -> Response<Body> {

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
+use super::error::ImageError;
 use super::format::{CHECKSUM_OFFSET, Nid, SUPERBLOCK_OFFSET, u32_at};
-use super::image::{Image, ImageError};
+use super::image::Image;
 use super::write::checksum;
 use crate::Kind;
 

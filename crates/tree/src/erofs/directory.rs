@@ -7,8 +7,8 @@
 //!   `readdir` of the kernel knows where the data ends: a lookup assumes that the last name continues up to a NUL or the end of the
 //!   block (`erofs_dirnamecmp` in `fs/erofs/namei.c`), whatever bytes follow.
 
+use super::error::ImageError;
 use super::format::{BLOCK, BLOCK_BITS, Nid, kind_of_code, type_code, u16_at, u64_at};
-use super::image::ImageError;
 use crate::{DentryId, Kind, Tree};
 use tarpon_oci::limits;
 
@@ -128,6 +128,25 @@ impl<'a> Block<'a> {
             None if self.bytes.len() == BLOCK_BYTES || self.may_lack_nul => Ok(rest),
             None => Err(ImageError::Corrupt("end of a name")),
         }
+    }
+}
+
+/// The data of a directory, in the two places where it may be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DirectoryData<'a> {
+    pub(super) blocks: &'a [u8],
+    pub(super) tail: &'a [u8],
+    pub(super) may_lack_nul: bool,
+}
+
+impl<'a> DirectoryData<'a> {
+    pub(super) fn blocks(&self) -> usize {
+        self.blocks.len().div_ceil(BLOCK_BYTES) + usize::from(!self.tail.is_empty())
+    }
+
+    /// The block at `index`, which must be below [`DirectoryData::blocks`].
+    pub(super) fn block(&self, index: usize) -> Result<Block<'a>, ImageError> {
+        Block::new(self.blocks.chunks(BLOCK_BYTES).nth(index).unwrap_or(self.tail), self.may_lack_nul)
     }
 }
 

@@ -5,7 +5,8 @@
 
 use tarpon_layer::ObjectId;
 
-use super::directory::{BLOCK_BYTES, Block};
+use super::directory::{BLOCK_BYTES, DirectoryData};
+use super::error::ImageError;
 use super::format::{BLOCK, DataLayout, Nid, SLOT, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock, Version};
 use super::inode::Inode;
 use super::read_dir::ReadDir;
@@ -13,29 +14,6 @@ use super::read_xattr::{Prefix, Xattrs};
 use super::{prefixes, read_xattr, write_xattr};
 use crate::Kind;
 use tarpon_oci::limits;
-
-/// Why an image or a part of it cannot be read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum ImageError {
-    /// The superblock is not one of [`super::write()`].
-    #[error("not a tree image")]
-    NotAnImage,
-    /// A version that is rewritten before it is used: see [`super::renew()`].
-    #[error("the tree image was written by an older version of tarpon")]
-    Outdated,
-    /// Shorter than the size in its superblock.
-    #[error("the tree image is cut off")]
-    Truncated,
-    /// A part that contradicts itself or leads out of the image.
-    #[error("the tree image is corrupt: {0}")]
-    Corrupt(&'static str),
-    /// A directory operation on something else.
-    #[error("not a directory")]
-    NotDirectory,
-    /// Reading the target of something that is not a symbolic link.
-    #[error("not a symbolic link")]
-    NotSymlink,
-}
 
 /// An EROFS metadata image in memory or mapped.
 #[derive(Debug)]
@@ -214,24 +192,5 @@ impl<B: AsRef<[u8]>> Image<B> {
             self.as_bytes().get(usize::try_from(start).ok()?..end)
         };
         range().ok_or(ImageError::Corrupt("an address leads out of the image"))
-    }
-}
-
-/// The data of a directory, in the two places where it may be.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct DirectoryData<'a> {
-    blocks: &'a [u8],
-    tail: &'a [u8],
-    may_lack_nul: bool,
-}
-
-impl<'a> DirectoryData<'a> {
-    pub(super) fn blocks(&self) -> usize {
-        self.blocks.len().div_ceil(BLOCK_BYTES) + usize::from(!self.tail.is_empty())
-    }
-
-    /// The block at `index`, which must be below [`DirectoryData::blocks`].
-    pub(super) fn block(&self, index: usize) -> Result<Block<'a>, ImageError> {
-        Block::new(self.blocks.chunks(BLOCK_BYTES).nth(index).unwrap_or(self.tail), self.may_lack_nul)
     }
 }

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
+use super::error::ImageError;
 use super::format::Nid;
-use super::image::{Image, ImageError};
+use super::image::Image;
 use crate::{Kind, Line};
 
 impl<B: AsRef<[u8]>> Image<B> {

@@ -2,8 +2,8 @@
 
 use tarpon_layer::{Device, Timestamp};
 
+use super::error::ImageError;
 use super::format::{DataLayout, Nid, SLOT, Superblock, kind_of_mode};
-use super::image::ImageError;
 use super::plan::decode_device;
 use super::raw_inode::RawInode;
 use super::write_xattr::HEADER_BYTES;

@@ -16,6 +16,7 @@
 mod check;
 mod crc32c;
 mod directory;
+mod error;
 mod format;
 mod image;
 mod image_dump;
@@ -31,8 +32,9 @@ mod write;
 mod write_xattr;
 
 pub use check::Summary;
+pub use error::ImageError;
 pub use format::Nid;
-pub use image::{Image, ImageError};
+pub use image::Image;
 pub use inode::Inode;
 pub use read_dir::{DirEntry, ReadDir};
 pub use read_xattr::{Xattr, Xattrs};

@@ -3,9 +3,9 @@
 //! A cookie is the offset of an entry in the directory's data, as in the kernel: it is valid as long as the image exists, across
 //! processes.
 
-use super::directory::{BLOCK_BYTES, ENTRY_BYTES};
+use super::directory::{BLOCK_BYTES, DirectoryData, ENTRY_BYTES};
+use super::error::ImageError;
 use super::format::{BLOCK, Nid};
-use super::image::{DirectoryData, ImageError};
 use crate::Kind;
 
 /// A name in a directory.

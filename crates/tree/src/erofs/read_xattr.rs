@@ -1,7 +1,7 @@
 //! [`Xattrs`]: the xattrs of an inode, read in place.
 
+use super::error::ImageError;
 use super::format::{Superblock, u16_at, u32_at};
-use super::image::ImageError;
 use super::prefixes::{self, HIDDEN, LONG};
 use super::write_xattr::{ENTRY_BYTES, HEADER_BYTES};
 

@@ -2,7 +2,8 @@
 
 use tarpon_layer::{Attributes, Entry, FileContent, LayerIndex, LayerPath, Node, ObjectId, Xattr};
 
-use super::image::{Image, ImageError};
+use super::error::ImageError;
+use super::image::Image;
 use super::write::write;
 use crate::{Kind, Line, merge};
 

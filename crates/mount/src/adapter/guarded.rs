@@ -1,24 +1,42 @@
-//! [`Asked`]: the file system, callable from any thread.
+//! [`GuardedFiles`]: the file system, callable from any thread. A panic in it becomes an I/O error.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fuser::ReplyEntry;
+use fuser::{Generation, ReplyEntry};
 use tarpon_fs::{Errno, NodeId, Operations};
 
+use super::convert;
 use super::reply::Refuse;
-use super::{Counters, FOR_EVER, GENERATION, convert};
+
+/// How long the kernel may cache an answer that never changes ([`Operations::lasts`]).
+const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+/// Inode numbers are never reused.
+pub(super) const GENERATION: Generation = Generation(0);
+
+/// Figures of one mount, for `status`.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Reads answered from local data.
+    pub reads_local: AtomicU64,
+    /// Reads that waited for a fetch.
+    pub reads_fetched: AtomicU64,
+    /// Reads that ended with an error.
+    pub read_errors: AtomicU64,
+    /// Operations that panicked.
+    pub panics: AtomicU64,
+}
 
 /// A file system and the figures of its mount. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Asked {
+pub(super) struct GuardedFiles {
     pub(super) files: Arc<dyn Operations>,
     pub(super) counters: Arc<Counters>,
 }
 
-impl Asked {
+impl GuardedFiles {
     /// Runs `ask` and replies with its result.
     pub(super) fn answer<R: Refuse, T>(
         &self,

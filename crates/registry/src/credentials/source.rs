@@ -1,0 +1,80 @@
+//! [`CredentialSource`]: where the credentials for a registry are looked up.
+
+use std::path::PathBuf;
+
+use super::UNREADABLE;
+use super::authfile::AuthFile;
+use super::secret::Credentials;
+use super::token_services::TokenServices;
+
+/// Sources of credentials, in the order of look-up.
+#[derive(Debug, Clone, Default)]
+pub struct CredentialSource {
+    given: Option<Credentials>,
+    files: Vec<PathBuf>,
+    token_services: TokenServices,
+}
+
+impl CredentialSource {
+    /// These credentials, or else the first of `files` that has some for a registry.
+    pub fn new(given: Option<Credentials>, files: Vec<PathBuf>) -> Self {
+        Self { given, files, token_services: TokenServices::default() }
+    }
+
+    /// Files that name the token services of registries, where these are other hosts: lines of `REGISTRY HOST...`.
+    pub fn with_token_services(self, files: Vec<PathBuf>) -> Self {
+        Self { token_services: TokenServices::new(files), ..self }
+    }
+
+    /// The files that name token services on other hosts than their registry.
+    pub(crate) fn token_services(&self) -> &TokenServices {
+        &self.token_services
+    }
+
+    /// The files that Podman and Docker use, in Podman's order: `authfile` or `$REGISTRY_AUTH_FILE` alone if one of them is set,
+    /// else those of the runtime folder, the user and Docker.
+    pub fn from_environment(given: Option<Credentials>, authfile: Option<PathBuf>) -> Self {
+        let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let token_services = TokenServices::from_environment();
+        if let Some(only) = authfile.or_else(|| variable("REGISTRY_AUTH_FILE")) {
+            return Self { given, files: vec![only], token_services };
+        }
+        let home = variable("HOME");
+        let runtime = match variable("XDG_RUNTIME_DIR") {
+            Some(folder) => folder.join("containers/auth.json"),
+            None => PathBuf::from("/run/containers/0/auth.json"),
+        };
+        let config = variable("XDG_CONFIG_HOME").or_else(|| home.as_ref().map(|home| home.join(".config")));
+        let docker = variable("DOCKER_CONFIG").or_else(|| home.as_ref().map(|home| home.join(".docker")));
+        let files = [
+            Some(runtime),
+            config.map(|folder| folder.join("containers/auth.json")),
+            docker.map(|folder| folder.join("config.json")),
+        ];
+        Self { given, files: files.into_iter().flatten().collect(), token_services }
+    }
+
+    /// The credentials for `repository` of `registry` (as written in references). A file or helper that cannot be read is skipped
+    /// with a warning: the image may be public.
+    pub(crate) async fn find(&self, registry: &str, repository: &str) -> Option<Credentials> {
+        if self.given.is_some() {
+            return self.given.clone();
+        }
+        for path in &self.files {
+            let file = match AuthFile::read(path).await {
+                Ok(Some(file)) => file,
+                Ok(None) => continue,
+                Err(error) => {
+                    if let Some(left_out) = UNREADABLE.admit() {
+                        tracing::warn!("credentials of {registry}: {}: {error}{left_out}", path.display());
+                    }
+                    continue;
+                }
+            };
+            if let Some(found) = file.find(registry, repository).await {
+                return Some(found);
+            }
+        }
+        None
+    }
+}
