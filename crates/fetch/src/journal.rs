@@ -13,14 +13,14 @@ use tarpon_oci::Digest;
 use tokio::time::Instant;
 
 /// Slowest waits that are kept: as many as a user reads through.
-pub const SLOWEST_STALLS: usize = 32;
+const SLOWEST_STALLS: usize = 32;
 /// Newest events that are kept. Repeated events count as one.
-pub const EVENTS: usize = 128;
+const EVENTS: usize = 128;
 /// Waits that begin within this time after the image was loaded count as part of the start, as an estimate that needs no knowledge
 /// of the program.
 pub const START: Duration = Duration::from_secs(60);
 /// Bytes of a reason that are kept: an error of a registry may quote a page.
-pub const REASON_BYTES: usize = 512;
+const REASON_BYTES: usize = 512;
 
 /// The longest part of a read's wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -53,14 +53,12 @@ pub use config::{Config, READ_BYTES};
 pub use content::ObjectBytes;
 pub use error::{PieceError, ReadError};
 pub use fetcher::{Fetcher, ImageHandle};
-pub use journal::{
-    Account, EVENTS, Event, Journal, Noted, REASON_BYTES, SLOWEST_STALLS, START, Stall, WaitSum, WaitedFor,
-};
+pub use journal::{Account, Event, Journal, Noted, START, Stall, WaitSum, WaitedFor};
 pub use local::LocalObject;
 pub use pack::{
-    BOOT_FRAMES, BOOT_PIECES, BootFrame, BootIndex, BootPiece, BootWriter, FRAME_BYTES, InvalidBootIndex, PROFILE_BYTES,
+    BOOT_FRAMES, BOOT_PIECES, BootFrame, BootIndex, BootPiece, BootWriter, InvalidBootIndex, PROFILE_BYTES,
 };
-pub use prefetch::hints::{HINT_BYTES, Hint};
+pub use prefetch::hints::Hint;
 pub use prefetch::replay::{REPLAY_FIRST_BYTES, REPLAY_MOST_BYTES, REPLAY_REQUESTS};
 pub use prefetch::rules::Background;
 pub use stats::{Bucket, Early, Histogram, STALL_MILLIS, Stats};

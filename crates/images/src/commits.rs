@@ -84,7 +84,7 @@ impl Committed {
 
 impl Committed {
     /// Whether its name leads to it for all users: it was pushed under it. Otherwise the name may refer to another image.
-    pub fn has_its_name(&self) -> bool {
+    pub(crate) fn has_its_name(&self) -> bool {
         self.pushed.as_ref() == Some(&self.image)
     }
 

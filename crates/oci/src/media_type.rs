@@ -58,7 +58,7 @@ pub const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
 /// The type of an OCI image config.
 pub const OCI_CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 /// The type of an empty JSON object: the config where none is needed.
-pub const EMPTY_JSON: &str = "application/vnd.oci.empty.v1+json";
+pub(crate) const EMPTY_JSON: &str = "application/vnd.oci.empty.v1+json";
 /// The type of a Docker schema 2 manifest.
 pub const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 /// The type of a Docker manifest list.

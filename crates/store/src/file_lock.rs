@@ -28,7 +28,7 @@ impl FileLock {
     }
 
     /// Unlocks the file, which stays open.
-    pub fn unlock(&mut self) {
+    pub(crate) fn unlock(&mut self) {
         if std::mem::take(&mut self.unlocks)
             && let Err(error) = rustix::fs::flock(&self.file, FlockOperation::Unlock)
         {

@@ -22,7 +22,7 @@ use crate::storage::Access;
 use crate::store::{Shared, Store};
 
 /// Smaller layers are streamed again from the start: on a link of 100 Mbit/s that takes under a second, not worth a file.
-pub const RESUMED_LAYER_BYTES: u64 = 8 << 20;
+pub(crate) const RESUMED_LAYER_BYTES: u64 = 8 << 20;
 
 /// A beginning unused for this time is removed when a server starts.
 const FORGOTTEN: Duration = Duration::from_secs(7 * 24 * 3600);

@@ -78,7 +78,7 @@ pub use health::{Health, PROBE_INTERVAL};
 pub use images::{ImageStaging, LoadedImage};
 pub use layer::{LayerKind, Verification};
 pub use layer_indexes::IndexKey;
-pub use layer_parts::{LayerPart, RESUMED_LAYER_BYTES};
+pub use layer_parts::LayerPart;
 pub use lock::{LockError, ServerLock};
 pub use maintain::{RemoveError, Swept};
 pub use map::MappedFile;

@@ -224,7 +224,7 @@ impl<'a> Tree<'a> {
     }
 
     /// The number of a name's inode: equal for the names of one hard-linked file, counted in pre-order from 0.
-    pub fn inode_number(&self, dentry: DentryId) -> usize {
+    pub(crate) fn inode_number(&self, dentry: DentryId) -> usize {
         self.dentries[dentry.index()].inode as usize
     }
 

@@ -8,4 +8,4 @@ pub(crate) mod places;
 mod write;
 
 pub use index::{BOOT_FRAMES, BOOT_PIECES, BootFrame, BootIndex, BootPiece, InvalidBootIndex, PROFILE_BYTES};
-pub use write::{BootWriter, FRAME_BYTES};
+pub use write::BootWriter;

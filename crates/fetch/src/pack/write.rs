@@ -9,7 +9,7 @@ use super::index::{BootFrame, BootIndex, BootPiece};
 /// Decoded bytes at which a frame ends. A frame is the least that one request fetches and the unit of decoding: small enough that a
 /// reader that overtakes the stream waits for little, large enough to compress well. Frames of 1 MiB make the pack of `import numpy`
 /// 4 % smaller than these.
-pub const FRAME_BYTES: usize = 256 << 10;
+const FRAME_BYTES: usize = 256 << 10;
 /// High, because a pack is written once and waited for at every start.
 const ZSTD_LEVEL: i32 = 19;
 

@@ -22,7 +22,7 @@ use crate::prefetch::rules::{Prefetcher, Step};
 
 /// Encoded bytes that hints fetch of one image. A start waits for the bytes it touches first, which are fewer, and a landmark at
 /// the end of a large layer must not turn a lazy mount into a download.
-pub const HINT_BYTES: u64 = 256 << 20;
+const HINT_BYTES: u64 = 256 << 20;
 /// Requests at a time. The ranges of a trace are scattered, so most requests are small and cost little but their round trip.
 const REQUESTS: usize = 8;
 

@@ -21,9 +21,9 @@ use tarpon_oci::{
 /// The kind of artifact.
 pub const ARTIFACT_TYPE: &str = "application/vnd.tarpon.index.v1";
 /// The type of the blob with the indexes of layers, which comes first.
-pub const BLOB_TYPE: &str = "application/vnd.tarpon.index.layers.v1";
+pub(crate) const BLOB_TYPE: &str = "application/vnd.tarpon.index.layers.v1";
 /// The type of the index of a boot pack.
-pub const BOOT_INDEX_TYPE: &str = "application/vnd.tarpon.boot.index.v1";
+pub(crate) const BOOT_INDEX_TYPE: &str = "application/vnd.tarpon.boot.index.v1";
 /// The type of its frames.
 const BOOT_FRAMES_TYPE: &str = "application/vnd.tarpon.boot.frames.v1";
 /// The annotation of both that names the profile.

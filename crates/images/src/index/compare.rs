@@ -97,7 +97,7 @@ fn pieces<'a>(index: &'a LayerIndex, content: &FileContent) -> impl Iterator<Ite
 }
 
 /// Whether the object consists of these pieces; `None` if it is not local.
-pub fn is_list(store: &dyn ObjectStore, object: &ObjectId, list: &[Piece]) -> Result<Option<bool>, StoreError> {
+pub(crate) fn is_list(store: &dyn ObjectStore, object: &ObjectId, list: &[Piece]) -> Result<Option<bool>, StoreError> {
     let Some(file) = store.open(object)? else { return Ok(None) };
     match consists_of(&file, list) {
         Ok(is_so) => Ok(Some(is_so)),

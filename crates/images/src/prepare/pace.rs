@@ -15,7 +15,7 @@ pub trait Pace: Send + Sync {
 
 /// As fast as they arrive.
 #[derive(Debug, Clone, Copy)]
-pub struct Unhindered;
+pub(crate) struct Unhindered;
 
 impl Pace for Unhindered {
     fn pass(&self, _bytes: u64) -> BoxFuture<'_, ()> {

@@ -18,7 +18,7 @@ use crate::tar::{Piece, TarEntry, TarError, TarKind, TarReader, printable};
 use crate::toc;
 
 /// Longest chunk of an uncompressed layer: the most that one read of a large file fetches.
-pub const RAW_CHUNK_BYTES: u64 = 4 << 20;
+const RAW_CHUNK_BYTES: u64 = 4 << 20;
 
 /// Receives the files of a layer, one after the other. Empty files are omitted.
 pub trait ObjectSink {

@@ -32,7 +32,7 @@ impl Checkpoint {
 /// The window is not [`WINDOW_BYTES`] of zstd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the window of a checkpoint cannot be read")]
-pub struct InvalidWindow;
+pub(crate) struct InvalidWindow;
 
 /// Encodes a window.
 pub(crate) fn pack(window: &[u8; WINDOW_BYTES], level: i32) -> Box<[u8]> {

@@ -23,7 +23,7 @@ mod sparse;
 mod starts;
 mod zstd;
 
-pub use checkpoint::{Checkpoint, InvalidWindow, WINDOW_BYTES};
+pub use checkpoint::{Checkpoint, WINDOW_BYTES};
 pub(crate) use checkpoint::{FAST_WINDOW_LEVEL, pack, unpack};
 pub(crate) use gzip::skip_header;
 pub use reader::{SpanReader, Spans};

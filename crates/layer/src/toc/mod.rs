@@ -25,7 +25,7 @@ use crate::index::LayerPath;
 /// Tag suffix of the image that holds the TOCs of an image whose layers end in an external-TOC footer.
 pub const EXTERNAL_TOC_TAG_SUFFIX: &str = "-esgztoc";
 /// Annotation on the layers of that image: the digest of the layer that the TOC describes.
-pub const EXTERNAL_TOC_LAYER_ANNOTATION: &str = "containerd.io/snapshot/stargz/layer.digest";
+pub(crate) const EXTERNAL_TOC_LAYER_ANNOTATION: &str = "containerd.io/snapshot/stargz/layer.digest";
 
 /// Name of the TOC in an eStargz tar.
 pub(crate) const TOC_NAME: &[u8] = b"stargz.index.json";

@@ -29,6 +29,5 @@ mod zstd_chunked;
 pub use contents::Counts;
 pub use error::{Unrepresentable, WriteError};
 pub use estargz::{DEFAULT_ESTARGZ_CHUNK_BYTES, DEFAULT_GZIP_LEVEL, EstargzOptions, estargz, estargz_prioritised};
-pub use ordered::MAX_THREADS;
 pub use written::{ExternalToc, Written};
 pub use zstd_chunked::{DEFAULT_ZSTD_LEVEL, ZstdChunkedOptions, zstd_chunked};

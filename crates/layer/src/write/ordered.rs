@@ -12,7 +12,7 @@ use super::encode::Encoder;
 use super::error::WriteError;
 
 /// Most compression threads for one layer: beyond that, reading the tar on one thread is slower.
-pub const MAX_THREADS: usize = 64;
+const MAX_THREADS: usize = 64;
 /// A run of headers without any payload is cut into pieces of about this size, because memory is bounded.
 pub(super) const HEADER_RUN_BYTES: usize = 1 << 20;
 

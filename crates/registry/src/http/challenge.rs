@@ -26,7 +26,7 @@ pub enum Challenge {
 
 impl Challenge {
     /// The best challenge in `headers`: a token before a password. `None` if none is supported.
-    pub fn from_headers(headers: &HeaderMap) -> Option<Self> {
+    pub(crate) fn from_headers(headers: &HeaderMap) -> Option<Self> {
         let offers = headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok());
         let offers: Vec<Self> = offers.flat_map(Self::parse).collect();
         offers.iter().find(|offer| matches!(offer, Self::Bearer { .. })).or_else(|| offers.first()).cloned()

@@ -61,7 +61,7 @@ pub fn estargz(items: &[Item], options: EstargzOptions) -> Layer {
 }
 
 /// An eStargz layer with any data and any TOC; `data` must be gzip members.
-pub fn estargz_from_toc(data: &[u8], json: &[u8]) -> Layer {
+pub(crate) fn estargz_from_toc(data: &[u8], json: &[u8]) -> Layer {
     let mut blob = data.to_vec();
     finish(&mut blob, &mut Vec::new(), json, FooterKind::Current);
     Layer { compression: Compression::Gzip, annotations: annotations(json), blob, diff_id: Digest::of(b"") }
@@ -81,7 +81,7 @@ fn toc_tar(json: &[u8]) -> Vec<u8> {
 }
 
 /// The gzip member that contains a TOC.
-pub fn toc_member(json: &[u8]) -> Vec<u8> {
+pub(crate) fn toc_member(json: &[u8]) -> Vec<u8> {
     gzip(&toc_tar(json))
 }
 

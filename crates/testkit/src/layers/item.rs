@@ -119,7 +119,7 @@ impl Item {
     }
 
     /// The name that the entry has in a tar or TOC.
-    pub fn wire_name(&self) -> Vec<u8> {
+    pub(crate) fn wire_name(&self) -> Vec<u8> {
         let trimmed = self.path.strip_suffix(b"/").unwrap_or(&self.path);
         match self.kind {
             ItemKind::Opaque if trimmed.is_empty() => b".wh..wh..opq".to_vec(),

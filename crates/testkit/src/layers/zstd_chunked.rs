@@ -46,7 +46,7 @@ pub fn zstd_chunked(items: &[Item], options: ZstdChunkedOptions) -> Layer {
 }
 
 /// A zstd:chunked layer with any data and any TOC.
-pub fn zstd_chunked_from_toc(data: &[u8], json: &[u8], spelling: Spelling) -> Layer {
+pub(crate) fn zstd_chunked_from_toc(data: &[u8], json: &[u8], spelling: Spelling) -> Layer {
     let compressed = zstd(json);
     let mut blob = data.to_vec();
     let offset = blob.len() as u64 + 8;

@@ -39,7 +39,7 @@ pub struct Xattr<'a> {
 
 impl<'a> Xattr<'a> {
     /// The whole name, in its two stored parts.
-    pub fn name_parts(&self) -> [&'a [u8]; 2] {
+    pub(crate) fn name_parts(&self) -> [&'a [u8]; 2] {
         [self.prefix, self.rest]
     }
 

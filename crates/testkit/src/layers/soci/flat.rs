@@ -22,7 +22,7 @@ pub enum Value {
 }
 
 /// The buffer with this root table.
-pub fn flatbuffer(root: &Value) -> Vec<u8> {
+pub(crate) fn flatbuffer(root: &Value) -> Vec<u8> {
     let mut bytes = vec![0; 4];
     let at = write(&mut bytes, root);
     patch(&mut bytes, 0, at);

@@ -9,7 +9,8 @@ use serde_json::{Value as Json, json};
 use tarpon_layer::tar::{Piece, TarKind, TarReader};
 use tarpon_oci::{Blob, Digest, media_type};
 
-pub use flat::{Value, flatbuffer};
+pub use flat::Value;
+use flat::flatbuffer;
 pub use spans::SpanStart;
 
 use super::{Image, Layer};
