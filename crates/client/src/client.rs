@@ -196,8 +196,14 @@ impl Client {
         }
     }
 
-    /// The status of the store's scrub. `None`: no server runs, or one of a version without scrub.
-    pub fn scrub(&self) -> Result<Option<ScrubStatus>> {
+    /// The scrub of the store: as its server reports it, or as it was left. `None`: there never was any.
+    pub fn scrub_status(&self) -> Result<Option<ScrubStatus>> {
+        let status = self.scrub()?.unwrap_or_else(|| ScrubStatus::of_store(&self.store));
+        Ok(Some(status).filter(ScrubStatus::is_known))
+    }
+
+    /// The status of the server's scrub. `None`: no server runs, or one of a version without scrub.
+    fn scrub(&self) -> Result<Option<ScrubStatus>> {
         match self.ask(&Request::Scrub)? {
             None => Ok(None),
             Some(Response::Scrub(status)) => Ok(Some(status)),

@@ -53,10 +53,9 @@ impl Engine {
         &self.rootfs_folders
     }
 
-    /// The scrub of the store: as its server reports it, or as it was left. `None`: there never was any.
+    /// As [`Client::scrub_status`].
     pub fn scrub_status(&self) -> Result<Option<ScrubStatus>> {
-        let status = self.client().scrub()?.unwrap_or_else(|| ScrubStatus::of_store(self.store()));
-        Ok(Some(status).filter(ScrubStatus::is_known))
+        self.client().scrub_status()
     }
 
     /// The store's server.

@@ -40,9 +40,6 @@ mod mounts;
 mod podman;
 mod record;
 mod run;
-mod serve;
-mod server;
-pub mod service;
 mod upload;
 mod why;
 
@@ -62,8 +59,6 @@ pub use run::{
     ContainerRecord, ContainerState, ContainerStatus, ExecRequest, LogLine, LogTime, LogWish, Output, RunError,
     RunOutcome, RunRequest, Signals, Standing, signal_name,
 };
-pub use serve::{Equipment, ForGood, allow_open_files, serve};
-pub use server::{Ended, MountChange, Observer, Server, ServerSetup};
 pub use tarpon_blob::LogLimit;
 pub use tarpon_client::protocol::{
     Backfill, BackfillState, BackfillStatus, DiffIds, LayerVerification, LayersPart, Mended, MountAccount,
@@ -83,6 +78,9 @@ pub use tarpon_layer::toc::Format as LayerFormat;
 pub use tarpon_mount::{Capability, Mode, ModeChoice, Unmounted, Writable, probe};
 pub use tarpon_oci as oci;
 pub use tarpon_registry::serve as registry;
+pub use tarpon_server::{
+    Ended, Equipment, ForGood, MountChange, Observer, Server, ServerSetup, allow_open_files, serve, service,
+};
 pub use tarpon_store as store;
 pub use tarpon_store::Isolation;
 pub use tarpon_store::private::{create_dir as create_private_dir, write as write_private};

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use tarpon_client::protocol::MountStatus;
 use tarpon_images::Prepared;
+use tarpon_server::ServerSetup;
 
-use crate::server::ServerSetup;
-use crate::{Engine, Error, ErrorKind, Result, Rootfs, RootfsRequest, podman, run, server};
+use crate::{Engine, Error, ErrorKind, Result, Rootfs, RootfsRequest, podman, run};
 
 impl From<&Engine> for ServerSetup {
     fn from(engine: &Engine) -> Self {
@@ -42,7 +42,7 @@ impl Engine {
     /// # Errors
     /// [`ErrorKind::CannotMount`], with the reason.
     pub fn check_mountpoint(&self, path: &Path) -> Result<()> {
-        server::protected(self.store()).check(path).map_err(|problem| {
+        tarpon_server::protected(self.store()).check(path).map_err(|problem| {
             Error::new(ErrorKind::CannotMount, format!("mount on {}", path.display()), problem)
                 .hint("use a directory of its own, such as one in /mnt or /srv")
         })

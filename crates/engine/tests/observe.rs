@@ -180,7 +180,7 @@ async fn a_server_keeps_the_address_that_it_has_and_says_so() {
     server.mount(fixture.request("three", Some(address)).await).await.unwrap();
     let other: SocketAddr = ([127, 0, 0, 2], address.port()).into();
     let refused = server.mount(fixture.request("four", Some(other)).await).await.unwrap_err();
-    assert!(refused.cause().to_string().contains(&format!("tells them at {address} already")), "{refused}");
+    assert!(refused.cause().to_string().contains(&format!("serves them at {address} already")), "{refused}");
     assert_eq!(server.status().len(), 3, "nothing was mounted");
     assert_eq!(scrape(address).await["tarpon_mounts{mode=\"fuse\"}"], 3.0);
     server.stop(true).await;

@@ -405,7 +405,7 @@ fn the_server_tells_metrics_and_why_readers_waited() {
 
     let refused = bed.output(&["mount", "--metrics", "127.0.0.2:1", "HOST/app:v1", "TMP/other"]);
     assert_eq!(code(&refused), 1);
-    assert!(stderr(&refused).contains(&format!("tells them at {address} already\nhint: ")), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains(&format!("serves them at {address} already\nhint: ")), "{}", stderr(&refused));
     assert_eq!(bed.mounts(), [point]);
 
     bed.kill_server();

@@ -16,6 +16,7 @@ use tarpon_client::protocol::{MountRequest, MountStatus, PodmanImage};
 use tarpon_fs::{Directory, StoreFs};
 use tarpon_mount::Mounted;
 use tarpon_oci::Digest;
+use tarpon_server::{Exhibit, ExhibitHost, LoadedImage, cannot_mount, exposed};
 use tarpon_store::Store;
 
 use super::clock::now;
@@ -24,7 +25,6 @@ use super::listed::Listed;
 use super::place::image_folder;
 use super::view::View;
 use super::{in_use, place, view};
-use crate::server::{Exhibit, ExhibitHost, Image, cannot_mount, exposed};
 use crate::{Error, ErrorKind, Result};
 
 /// The name of these mounts as a mode.
@@ -53,7 +53,7 @@ struct State {
 
 struct Entry {
     request: MountRequest,
-    image: Arc<Image>,
+    image: Arc<LoadedImage>,
     listed: Listed,
 }
 
@@ -75,19 +75,18 @@ impl Entry {
 
 impl PodmanImageStore {
     pub(super) fn new(host: ExhibitHost) -> Self {
-        let store = host.domain.store.clone();
+        let store = host.store().clone();
         let folder = store.podman_folder();
         Self { host, store, folder, state: Mutex::default() }
     }
 
     /// Shows an image, and mounts if nothing is shown yet.
-    fn add(&self, request: &MountRequest) -> Result<Arc<Image>> {
-        let images = &self.host.domain.images;
-        let image = images.load(request)?;
-        let listed = Listed::load(&self.store, &request.manifest, image.tree.bytes.clone())?;
+    fn add(&self, request: &MountRequest) -> Result<Arc<LoadedImage>> {
+        let image = self.host.load(request)?;
+        let listed = Listed::load(&self.store, &request.manifest, image.tree())?;
         let id = listed.id();
         let mut state = self.state.lock();
-        images.show_hidden(request, &image, listed.hidden.clone())?;
+        self.host.show_hidden(request, &image, listed.hidden.clone())?;
         // Names are moved and entries replaced only once it is certain that this image can be shown.
         self.attach(&mut state)?;
         if image.has_pack()
@@ -188,10 +187,10 @@ impl PodmanImageStore {
             .map_err(|error| Error::new(ErrorKind::Store, "make a directory for Podman's store", error))?;
         let root = self.view(state, |_| true);
         let files = Arc::new(StoreFs::new(root, now()));
-        let mounted = self.host.domain.host.mount_files(files.clone(), &self.folder).map_err(|error| {
+        let mounted = self.host.mount_files(files.clone(), &self.folder).map_err(|error| {
             cannot_mount(error).hint("images are shown to Podman by root, with /dev/fuse; `tarpon doctor` says more")
         })?;
-        let guard = Guard::start(&self.host.server_command, &self.folder);
+        let guard = Guard::start(self.host.server_command(), &self.folder);
         if let Err(error) = &guard {
             tracing::warn!(%error, "nobody will unmount Podman's store if this server is killed");
         }
@@ -237,7 +236,7 @@ impl Exhibit for PodmanImageStore {
         self.state.lock().images.values().any(|entry| entry.request.manifest == *manifest)
     }
 
-    fn image(&self, mountpoint: &Path) -> Option<Arc<Image>> {
+    fn image(&self, mountpoint: &Path) -> Option<Arc<LoadedImage>> {
         let state = self.state.lock();
         state.images.values().find(|entry| entry.request.mountpoint == mountpoint).map(|entry| entry.image.clone())
     }
@@ -247,8 +246,8 @@ impl Exhibit for PodmanImageStore {
         if let Err(error) = self.store.touch_image(&request.manifest) {
             tracing::debug!(%error, "the image's last use is not noted");
         }
-        self.host.changes.tell(&request.mountpoint, &request.image, request.manifest, true);
-        self.host.domain.backfills.begin(&request, &image);
+        self.host.report(&request.mountpoint, &request.image, request.manifest, true);
+        self.host.begin_backfill(&request, &image);
         Ok(())
     }
 
@@ -262,7 +261,7 @@ impl Exhibit for PodmanImageStore {
         if removed.as_ref().is_some_and(|removed| !removed.is_empty())
             && let Some((image, manifest)) = known
         {
-            self.host.changes.tell(mountpoint, &image, manifest, false);
+            self.host.report(mountpoint, &image, manifest, false);
         }
         Ok(removed)
     }
@@ -278,8 +277,7 @@ impl Exhibit for PodmanImageStore {
             state.images.values().map(|entry| describe(entry, alive)).collect::<Vec<_>>()
         };
         // Not under the lock: the end of a completion takes its own lock and then checks whether its image is shown here.
-        let backfills = &self.host.domain.backfills;
-        described.iter_mut().for_each(|status| status.backfill = backfills.status(&status.manifest));
+        described.iter_mut().for_each(|status| status.backfill = self.host.backfill_status(&status.manifest));
         described
     }
 

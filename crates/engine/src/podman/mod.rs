@@ -41,12 +41,12 @@ pub use self::offer::offer;
 use self::place::image_folder;
 pub use self::setup::Setup;
 pub use self::version::PodmanVersion;
-use crate::server::{Exhibit, NewExhibit};
 use crate::{Engine, Error, ErrorKind, Result};
 use tarpon_client::protocol::{Backfill, DiffIds, LayersPart, MountRequest, MountStatus, PodmanNames};
 use tarpon_images::Access;
 use tarpon_images::progress::Progress;
 use tarpon_images::{ImageRequest, Prepared};
+use tarpon_server::{Exhibit, NewExhibit};
 
 /// Stands for an image where the store of layers is listed among mounts.
 const LAYERS: &str = "podman-layers";

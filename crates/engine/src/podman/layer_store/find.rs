@@ -92,7 +92,7 @@ impl LayerStore {
                 let begin = || {
                     // A task of its own, so that a panic in it affects nothing else.
                     let (me, of) = (self.clone(), image.clone());
-                    let task = self.host.runtime.spawn(async move { me.look_up(of).await });
+                    let task = self.host.runtime().spawn(async move { me.look_up(of).await });
                     let (me, of) = (self.clone(), image.clone());
                     task.map(move |_| drop(me.finding.under_way.lock().remove(&of))).boxed().shared()
                 };
@@ -132,7 +132,7 @@ impl LayerStore {
     /// Has the image prepared, and shows it. Blocks, but not beyond `until`.
     fn prepare(&self, image: &Reference, until: Instant) -> std::result::Result<(), String> {
         let (access, diff_ids) = self.settings().ok_or("it is not wanted any more")?;
-        let offer = ask(&self.host.server_command, image, &access, until);
+        let offer = ask(self.host.server_command(), image, &access, until);
         let offer = offer.map_err(|error| format!("it could not be prepared: {error}"))?;
         let (manifest, fallbacks) = match offer {
             Offer::Ready { manifest, fallbacks } => (manifest, fallbacks),

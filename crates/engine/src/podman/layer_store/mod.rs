@@ -31,6 +31,7 @@ use tarpon_fs::{Errno, LayerKey, LayerStoreFs, Layers, ShownLayer, Use};
 use tarpon_images::Access;
 use tarpon_mount::Mounted;
 use tarpon_oci::{Blob, Digest, Reference};
+use tarpon_server::{Exhibit, ExhibitHost, LoadedImage, cannot_mount};
 use tarpon_store::Store;
 
 use self::find::Finding;
@@ -39,7 +40,6 @@ use super::clock::now;
 use super::guard::Guard;
 use super::offered::Offered;
 use super::place::make_empty;
-use crate::server::{Exhibit, ExhibitHost, Image, cannot_mount};
 use crate::{Error, ErrorKind, Result};
 
 /// How long an image without uses is shown: a pull reports them after it has found all layers.
@@ -80,7 +80,7 @@ struct Shown {
 struct Entry {
     reference: Reference,
     request: MountRequest,
-    image: Arc<Image>,
+    image: Arc<LoadedImage>,
     offered: Arc<Offered>,
     /// When Podman last found a layer of it.
     asked: Mutex<Instant>,
@@ -88,11 +88,11 @@ struct Entry {
 
 impl LayerStore {
     pub(super) fn new(host: ExhibitHost) -> Arc<Self> {
-        let store = host.domain.store.clone();
+        let store = host.store().clone();
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
             folder: store.podman_layers_folder(),
-            spools: Spools::new(store.run_folder(), host.runtime.clone()),
+            spools: Spools::new(store.run_folder(), host.runtime().clone()),
             host,
             store,
             changing: Mutex::default(),
@@ -152,10 +152,10 @@ impl LayerStore {
         make_empty(&self.folder)
             .map_err(|error| Error::new(ErrorKind::Store, "make a directory for Podman's layers", error))?;
         let files = LayerStoreFs::new(Arc::new(Door(self.me.clone())), now());
-        let mounted = self.host.domain.host.mount_files(Arc::new(files), &self.folder).map_err(|error| {
+        let mounted = self.host.mount_files(Arc::new(files), &self.folder).map_err(|error| {
             cannot_mount(error).hint("layers are shown to Podman by root, with /dev/fuse; `tarpon doctor` says more")
         })?;
-        let guard = Guard::start(&self.host.server_command, &self.folder);
+        let guard = Guard::start(self.host.server_command(), &self.folder);
         if let Err(error) = &guard {
             tracing::warn!(%error, "nobody will unmount Podman's store of layers if this server is killed");
         }
@@ -195,19 +195,19 @@ impl LayerStore {
         if self.state.read().images.iter().any(is_it) {
             return Ok(());
         }
-        let image = self.host.domain.images.load(&request)?;
+        let image = self.host.load(&request)?;
         let known = self.state.read().offered.get(&request.manifest).cloned();
         let offered = match known {
             Some(known) => known,
             None => Arc::new(Offered::load(&self.store, &request.manifest)?),
         };
-        self.host.domain.images.show_hidden(&request, &image, offered.hidden.clone())?;
+        self.host.show_hidden(&request, &image, offered.hidden.clone())?;
         let failed = |error| Error::new(ErrorKind::Store, "record the image", error);
         SavedMount::new(&request).write(&self.store).map_err(failed)?;
         if let Err(error) = self.store.touch_image(&request.manifest) {
             tracing::debug!(%error, "the image's last use is not noted");
         }
-        self.host.domain.backfills.begin(&request, &image);
+        self.host.begin_backfill(&request, &image);
         image.follow(None);
         let mut state = self.state.write();
         state.offered.insert(request.manifest, offered.clone());
@@ -267,7 +267,7 @@ impl Exhibit for LayerStore {
         self.state.read().images.iter().any(|entry| entry.request.manifest == *manifest)
     }
 
-    fn image(&self, mountpoint: &Path) -> Option<Arc<Image>> {
+    fn image(&self, mountpoint: &Path) -> Option<Arc<LoadedImage>> {
         let state = self.state.read();
         let entry = state.images.iter().find(|entry| entry.request.mountpoint == mountpoint)?;
         Some(entry.image.clone())

@@ -2,9 +2,9 @@
 
 use tarpon_client::mount_record::described;
 use tarpon_client::protocol::MountStatus;
+use tarpon_server::exposed;
 
 use super::LayerStore;
-use crate::server::exposed;
 
 /// The name used as the mode of these mounts.
 pub(super) const MODE: &str = "podman-layers";
@@ -39,7 +39,7 @@ impl LayerStore {
         });
         all.extend(store);
         // Not under the lock: the end of a completion takes its own lock and then checks whether its image is shown here.
-        all.iter_mut().for_each(|status| status.backfill = self.host.domain.backfills.status(&status.manifest));
+        all.iter_mut().for_each(|status| status.backfill = self.host.backfill_status(&status.manifest));
         all
     }
 }

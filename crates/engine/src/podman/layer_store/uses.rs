@@ -60,7 +60,7 @@ impl LayerStore {
 
     /// As [`Self::count`], on a thread that may block.
     async fn count_aside(self: Arc<Self>, key: &LayerKey, change: Use) -> bool {
-        let (runtime, key) = (self.host.runtime.clone(), key.clone());
+        let (runtime, key) = (self.host.runtime().clone(), key.clone());
         let counted = runtime.spawn_blocking(move || self.count(&key, change)).await;
         counted.unwrap_or_else(|error| {
             tracing::error!(%error, "a use of a layer was not counted");

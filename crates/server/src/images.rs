@@ -1,0 +1,457 @@
+//! The images whose objects this server can fetch.
+
+use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tarpon_blob::BlobSource;
+use tarpon_client::protocol::MountRequest;
+use tarpon_fetch::{Background, BootIndex, Fetcher, ImageHandle, Stats};
+use tarpon_images::Access;
+use tarpon_images::access;
+use tarpon_layer::chunks::ChunkTable;
+use tarpon_mount::TreeFile;
+use tarpon_oci::{Blob, Digest};
+use tarpon_registry::Repository;
+use tarpon_store::{ImageRecord, ImageState, Part, PartRecord, Store};
+use tarpon_trace::Trace;
+
+use super::early::EarlyPack;
+use super::hints;
+use crate::{Error, ErrorKind, Result};
+
+/// An image that was loaded from its record and registered with the fetcher.
+pub struct LoadedImage {
+    pub(crate) record: ImageRecord,
+    pub(crate) tree: TreeFile,
+    store: Store,
+    repository: Repository,
+    handle: ImageHandle,
+    has_pack: bool,
+    was_mounted: AtomicBool,
+    /// The path of its tree file, and the inode that was loaded.
+    tree_place: (PathBuf, Option<u64>),
+    /// When its local objects were last found to be undamaged.
+    checked: Mutex<Option<Instant>>,
+    checking: Mutex<()>,
+}
+
+/// Minimum interval between two checks of a mounted image's local objects. When many containers start at once, only one checks.
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
+
+impl LoadedImage {
+    /// Verifies the local objects before the kernel reads them directly. Damaged ones are moved out and fetched again when they are read.
+    /// Checks the metadata of each object. Hashes those that changed since the last check, and all of them the first time after boot.
+    pub(crate) fn check_objects(&self) -> Result<()> {
+        // Of concurrent calls, one hashes.
+        let _checking = self.checking.lock();
+        if self.checked.lock().is_some_and(|at| at.elapsed() < CHECK_INTERVAL) {
+            return Ok(());
+        }
+        let failed = |cause: String| Error::new(ErrorKind::Store, "check the image's objects", cause);
+        let found = self.store.check_image(&self.record.manifest, &|_| {});
+        let found = found.map_err(|error| failed(error.to_string()))?;
+        if !found.damaged_images.is_empty() {
+            return Err(failed("the list of its objects is damaged".to_owned()).hint(PREPARE_AGAIN));
+        }
+        if found.bad_objects() > 0 {
+            tracing::warn!(
+                image = self.handle.name(),
+                objects = found.bad_objects(),
+                "damaged objects were removed, and are fetched again when they are read"
+            );
+        }
+        *self.checked.lock() = Some(Instant::now());
+        Ok(())
+    }
+
+    /// Whether this is the first mount. Then all bytes fetched so far for the image count for this mount.
+    pub(crate) fn is_first_mount(&self) -> bool {
+        !self.was_mounted.swap(true, Ordering::Relaxed)
+    }
+
+    /// The current record. A pull since it was loaded may have verified more of its layers.
+    pub(crate) fn record_now(&self) -> ImageRecord {
+        let now = self.store.image(&self.record.manifest).ok().flatten();
+        now.unwrap_or_else(|| self.record.clone())
+    }
+
+    /// The tree of the image, in the format of EROFS.
+    pub fn tree(&self) -> Bytes {
+        self.tree.bytes.clone()
+    }
+
+    /// Whether a boot pack provides parts of it.
+    pub fn has_pack(&self) -> bool {
+        self.has_pack
+    }
+
+    /// Starts to fetch what the trace, or else the landmarks of the layers, name. `false`: neither names anything, or a boot pack does it.
+    pub fn follow(&self, trace: Option<&Trace>) -> bool {
+        !self.has_pack && hints::follow(&self.handle, &self.record.layers, trace)
+    }
+
+    /// The source of its layers.
+    pub fn source(&self) -> Arc<dyn BlobSource> {
+        self.repository.blobs()
+    }
+
+    pub(crate) fn counters(&self) -> Stats {
+        self.handle.stats()
+    }
+
+    /// Whether the registry ignores ranges and replies with the full blob.
+    pub(crate) fn ignores_ranges(&self) -> bool {
+        self.repository.ignores_ranges()
+    }
+
+    /// Its handle at the fetcher.
+    pub(crate) fn handle(&self) -> &ImageHandle {
+        &self.handle
+    }
+
+    /// As [`ImageHandle::contested_inode`].
+    pub(crate) fn contested_inode(&self) -> Option<Digest> {
+        self.handle.contested_inode()
+    }
+
+    /// Transfers for this image, including retries and tokens.
+    pub(crate) fn transfers(&self) -> tarpon_registry::Stats {
+        self.repository.stats()
+    }
+}
+
+/// The hint for an image with a damaged record.
+const PREPARE_AGAIN: &str = "mount it again with `tarpon mount`: its record is made again then, from the registry";
+
+/// Longest wait for another mount that loads the same image. Less than a client waits for its response.
+const LOAD_WAIT: Duration = Duration::from_secs(30);
+
+/// Maximum number of boot packs that are fetched early at the same time.
+const EARLY_PACKS: usize = 4;
+
+/// An image whose boot pack is being fetched early.
+struct Early {
+    image: String,
+    access: Access,
+    /// Connected, with its tokens.
+    repository: Repository,
+    pack: Weak<EarlyPack>,
+}
+
+/// Identifies an image from one source. A second mount may name another registry or other credentials for the same manifest, and must not
+/// depend on those of the first. The fetcher tries all sources of a manifest in turn.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Key {
+    manifest: Digest,
+    reference: String,
+    access: Access,
+}
+
+/// Images stay registered as long as the server lives, because a lazily unmounted tree may still be read. Each costs two mappings and a few
+/// hundred bytes.
+pub(crate) struct LoadedImages {
+    store: Store,
+    fetcher: Fetcher,
+    loaded: Mutex<HashMap<Key, Arc<LoadedImage>>>,
+    /// Locks of the images being loaded. Loading takes as long as the disk takes, so no other lock is held meanwhile.
+    turns: Mutex<HashMap<Key, Weak<Mutex<()>>>>,
+    /// Boot packs that are fetched before their images are available.
+    early: Mutex<Vec<Early>>,
+    /// Images whose record was rewritten, as long as they are in use.
+    replaced: Mutex<Vec<Weak<LoadedImage>>>,
+    /// By manifest: the data that merged trees hide stays fetchable as long as the server lives, like all other data.
+    hidden: Mutex<HashMap<Digest, ImageHandle>>,
+}
+
+impl LoadedImages {
+    pub(crate) fn new(store: Store, fetcher: Fetcher) -> Self {
+        let (loaded, turns, early, replaced, hidden) = Default::default();
+        Self { store, fetcher, loaded, turns, early, replaced, hidden }
+    }
+
+    pub(crate) fn fetcher(&self) -> &Fetcher {
+        &self.fetcher
+    }
+
+    /// All loaded images.
+    pub(crate) fn all(&self) -> Vec<Arc<LoadedImage>> {
+        self.loaded.lock().values().cloned().collect()
+    }
+
+    /// Loads the image, or reuses it from an earlier mount. Loads of one image are serialized, those of different images are concurrent.
+    pub(crate) fn load(&self, request: &MountRequest) -> Result<Arc<LoadedImage>> {
+        let key = Key { manifest: request.manifest, reference: request.image.clone(), access: request.access.clone() };
+        let turn = self.turn(&key);
+        let Some(_mine) = turn.try_lock_for(LOAD_WAIT) else {
+            let cause = format!("it is being loaded for another mount, which took more than {} s", LOAD_WAIT.as_secs());
+            return Err(Error::new(ErrorKind::Store, "load the image's record", cause));
+        };
+        let known = self.loaded.lock().get(&key).cloned();
+        if let Some(image) = known.filter(|image| self.is_current(image)) {
+            self.stop_early(request);
+            return Ok(image);
+        }
+        let image = Arc::new(self.load_new(request)?);
+        if let Some(old) = self.loaded.lock().insert(key, image.clone()) {
+            let mut replaced = self.replaced.lock();
+            replaced.retain(|image| image.strong_count() > 0);
+            replaced.push(Arc::downgrade(&old));
+        }
+        Ok(image)
+    }
+
+    /// The lock that a thread holds while it loads this image.
+    fn turn(&self, key: &Key) -> Arc<Mutex<()>> {
+        let mut turns = self.turns.lock();
+        turns.retain(|_, turn| turn.strong_count() > 0);
+        if let Some(turn) = turns.get(key).and_then(Weak::upgrade) {
+            return turn;
+        }
+        let turn = Arc::new(Mutex::new(()));
+        turns.insert(key.clone(), Arc::downgrade(&turn));
+        turn
+    }
+
+    /// Makes the data that merged trees of the image hide fetchable too. `table` has its locations.
+    pub(crate) fn show_hidden(&self, request: &MountRequest, image: &LoadedImage, table: Option<Bytes>) -> Result<()> {
+        let mut hidden = self.hidden.lock();
+        let Some(table) = table.filter(|_| !hidden.contains_key(&request.manifest)) else { return Ok(()) };
+        let failed = |error| Error::new(ErrorKind::Store, "load the image's record", error);
+        let table = ChunkTable::open(table).map_err(failed)?;
+        hidden.insert(request.manifest, self.fetcher.add_image(table, image.source(), request.image.as_str()));
+        Ok(())
+    }
+
+    /// Whether the loaded image matches its record and the loaded files are the current ones. The record is rewritten after an index was
+    /// found wrong or a file damaged.
+    pub(crate) fn is_current(&self, image: &LoadedImage) -> bool {
+        let (path, inode) = &image.tree_place;
+        match self.store.image_state(&image.record.manifest) {
+            Ok(ImageState::Sound(now) | ImageState::Damaged { usable: Some(now), .. }) => {
+                mounted_parts(&now).eq(mounted_parts(&image.record)) && inode_at(path) == *inode
+            }
+            // It was removed while in use, or cannot be checked: what was loaded was undamaged.
+            Ok(ImageState::Absent) | Err(_) => true,
+            Ok(ImageState::Damaged { usable: None, .. }) => false,
+        }
+    }
+
+    /// Stops reading from the layer for this image, for all of its sources.
+    pub(crate) fn distrust(&self, manifest: &Digest, layer: &Digest, reason: &str) {
+        for (_, image) in self.loaded.lock().iter().filter(|(key, _)| key.manifest == *manifest) {
+            image.handle.distrust(layer, reason);
+        }
+        let replaced = self.replaced.lock();
+        let used = replaced.iter().filter_map(Weak::upgrade);
+        used.filter(|image| image.record.manifest == *manifest).for_each(|image| image.handle.distrust(layer, reason));
+    }
+
+    /// Makes the next mount check the image's objects again: while it is not mounted, changes to them go unnoticed.
+    pub(crate) fn forget_check(&self, manifest: &Digest) {
+        for image in self.all().iter().filter(|image| image.record.manifest == *manifest) {
+            *image.checked.lock() = None;
+        }
+    }
+
+    /// Stops following hints for the image, for all of its sources.
+    pub(crate) fn stop_following(&self, manifest: &Digest) {
+        let loaded = self.loaded.lock();
+        let images: Vec<_> =
+            loaded.iter().filter(|(key, _)| key.manifest == *manifest).map(|(_, image)| image.clone()).collect();
+        drop(loaded);
+        images.iter().for_each(|image| image.handle.stop_following());
+    }
+
+    /// Returns a future that fetches the boot pack of an image that is about to be mounted, and holds `user` until it is mounted. `None` if
+    /// the pack is already being fetched, or the maximum number of packs is.
+    pub(crate) fn prefetch_pack<T>(
+        &self,
+        image: String,
+        access: Access,
+        pack: Blob,
+        user: T,
+    ) -> Result<Option<impl Future<Output = ()> + use<T>>> {
+        let repository = access::open_later(&image, &access)?;
+        let mut early = self.early.lock();
+        early.retain(|early| early.pack.strong_count() > 0);
+        let is_known = |early: &Early| early.image == image && early.access == access;
+        if early.len() >= EARLY_PACKS || early.iter().any(is_known) {
+            return Ok(None);
+        }
+        let (pack, source, fetcher) = (Arc::new(EarlyPack::new(pack)), repository.blobs(), self.fetcher.clone());
+        early.push(Early { image, access, repository, pack: Arc::downgrade(&pack) });
+        Ok(Some(async move {
+            let give_way = || {
+                let fetcher = fetcher.clone();
+                async move { fetcher.turn(Background::EarlyPack).await }
+            };
+            futures::join!(pack.prefetch(source, give_way), pack.forget_later(user));
+        }))
+    }
+
+    /// Takes the image's early boot pack, if it has one, and stops further requests for it.
+    fn stop_early(&self, request: &MountRequest) -> Option<(Repository, Option<Arc<EarlyPack>>)> {
+        let mut early = self.early.lock();
+        let is_it = |early: &Early| early.image == request.image && early.access == request.access;
+        let place = early.iter().position(is_it)?;
+        let Early { repository, pack, .. } = early.swap_remove(place);
+        let pack = pack.upgrade().inspect(|pack| pack.stop());
+        Some((repository, pack))
+    }
+
+    /// The image's repository and the source of its blobs, including bytes of an early boot pack.
+    fn open(&self, request: &MountRequest) -> Result<(Repository, Arc<dyn BlobSource>)> {
+        let Some((repository, pack)) = self.stop_early(request) else {
+            let repository = access::open_later(&request.image, &request.access)?;
+            let source = repository.blobs();
+            return Ok((repository, source));
+        };
+        let blobs = repository.blobs();
+        let source = pack.map_or_else(|| blobs.clone(), |pack| pack.before(blobs.clone()));
+        Ok((repository, source))
+    }
+
+    fn load_new(&self, request: &MountRequest) -> Result<LoadedImage> {
+        let failed = |cause: String| Error::new(ErrorKind::Store, "load the image's record", cause);
+        let found = self.store.load_image(&request.manifest).map_err(|error| failed(error.to_string()))?;
+        let found = found.ok_or_else(|| failed(self.what_is_wrong_with(&request.manifest)).hint(PREPARE_AGAIN))?;
+        let table = ChunkTable::open(Bytes::from_owner(found.chunks)).map_err(|error| failed(error.to_string()))?;
+        let (repository, source) = self.open(request)?;
+        let handle = self.fetcher.add_image(table, source, request.image.as_str());
+        for layer in found.record.layers.iter().filter(|layer| layer.verification.is_refuted()) {
+            handle.distrust(&layer.digest, "its index was found to be wrong");
+        }
+        let has_pack = found.boot.is_some_and(|boot| replay(&handle, &boot));
+        let file = found.tree.file().try_clone().map_err(|error| failed(error.to_string()))?;
+        let inode = file.metadata().ok().map(|metadata| metadata.ino());
+        let tree = TreeFile { file: Arc::new(file), bytes: Bytes::from_owner(found.tree) };
+        Ok(LoadedImage {
+            store: self.store.clone(),
+            record: found.record,
+            tree,
+            repository,
+            handle,
+            has_pack,
+            was_mounted: AtomicBool::new(false),
+            tree_place: (found.tree_path, inode),
+            checked: Mutex::default(),
+            checking: Mutex::default(),
+        })
+    }
+
+    /// Why an image cannot be loaded.
+    fn what_is_wrong_with(&self, manifest: &Digest) -> String {
+        match self.store.image_state(manifest) {
+            Ok(ImageState::Damaged { files, .. }) => format!("damaged in the store: {}", files.join(", ")),
+            Ok(ImageState::Sound(_)) => {
+                // The disk returns other bytes than when they were hashed, so the record is no longer trusted.
+                if let Err(error) = self.store.remove_record(manifest) {
+                    tracing::warn!(%error, "a damaged record stays");
+                }
+                "it was damaged in the store since it was checked".to_owned()
+            }
+            Ok(ImageState::Absent) => "it is not in the store".to_owned(),
+            Err(error) => error.to_string(),
+        }
+    }
+}
+
+fn inode_at(path: &Path) -> Option<u64> {
+    std::fs::metadata(path).ok().map(|metadata| metadata.ino())
+}
+
+/// The parts of an image's record that are mounted.
+fn mounted_parts(record: &ImageRecord) -> impl Iterator<Item = &PartRecord> {
+    record.parts.iter().filter(|part| part.part != Part::Forms)
+}
+
+/// Starts the replay of the boot pack. An unreadable one is ignored.
+fn replay(handle: &ImageHandle, boot: &[u8]) -> bool {
+    match BootIndex::read(boot) {
+        Ok(index) => handle.replay(&index),
+        Err(error) => {
+            tracing::warn!(image = handle.name(), %error, "its boot pack is not used");
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use rustix::fs::{FlockOperation, flock};
+    use tarpon_images::{ImageRequest, Images, Prepared, Silent};
+    use tarpon_registry::serve::Contents;
+    use tarpon_testkit::layers::{EstargzOptions, ImageBuilder, Item, estargz};
+    use tarpon_testkit::registry::{Auth, FakeRegistry};
+    use tarpon_testkit::server::TestServer;
+
+    use super::*;
+
+    /// Time limit for operations that wait for nothing, on a busy machine.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// Downgrades the record to the first version, whose tree is rewritten when it is used.
+    fn make_old(store: &Store, prepared: &Prepared) {
+        let path = store.folder().join("images").join(prepared.manifest().hex()).join("record.json");
+        let envelope: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        let mut record = envelope["value"].clone();
+        record["version"] = 1.into();
+        let text = record.to_string();
+        std::fs::write(path, format!(r#"{{"digest":"{}","value":{text}}}"#, Digest::of(text.as_bytes()))).unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_image_that_is_loaded_slowly_keeps_no_other_from_being_loaded() {
+        let mut contents = Contents::new();
+        for tag in ["old", "new"] {
+            let layer = estargz(&[Item::file("name", tag)], EstargzOptions::default());
+            let image = ImageBuilder::new().layer(layer).build();
+            for (_, blob) in image.blobs() {
+                contents.add_blob(blob);
+            }
+            contents.add_manifest(Some(("app", tag)), tarpon_oci::media_type::OCI_MANIFEST, image.manifest.clone());
+        }
+        let server = TestServer::start(Arc::new(FakeRegistry::new(contents, Auth::Anonymous, None))).await.unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let images = Images::open(&folder.path().join("store")).unwrap();
+        let prepare = async |tag| {
+            let text = format!("{}/app:{tag}", server.host());
+            let request = ImageRequest::new(&text, text.parse().unwrap(), "linux/amd64".parse().unwrap());
+            images.prepare(&request, &Silent).await.unwrap()
+        };
+        let (old, new) = (prepare("old").await, prepare("new").await);
+        let store = images.store().clone();
+        make_old(&store, &old);
+        let fetcher = Fetcher::new(Arc::new(store.clone()), tokio::runtime::Handle::current(), Default::default());
+        let images = Arc::new(LoadedImages::new(store.clone(), fetcher));
+        // An eviction that does not end.
+        let lock = std::fs::File::create(store.run_folder().join("eviction.lock")).unwrap();
+        flock(&lock, FlockOperation::LockExclusive).unwrap();
+        let load = |prepared: &Prepared| {
+            let (images, request) = (images.clone(), MountRequest::for_image(prepared, "/nowhere".into()));
+            let (told, loaded) = mpsc::channel();
+            thread::spawn(move || told.send(images.load(&request).map(|image| image.record.manifest)));
+            loaded
+        };
+        let slow = load(&old);
+        let is_loading = || images.turns.lock().values().filter_map(Weak::upgrade).any(|turn| turn.is_locked());
+        while !is_loading() {
+            thread::yield_now();
+        }
+        let first = load(&new).recv_timeout(PATIENCE).expect("it does not wait");
+        assert_eq!(first.unwrap(), *new.manifest());
+        assert_eq!(images.all().len(), 1);
+        assert!(slow.try_recv().is_err(), "it waits for the lock");
+        flock(&lock, FlockOperation::Unlock).unwrap();
+        slow.recv_timeout(PATIENCE).expect("it goes on").unwrap_err();
+    }
+}

@@ -1,0 +1,224 @@
+//! [`Server`]: the server, from its start to its end.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU64;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tarpon_client::protocol::{Mended, MountRequest, MountStatus, Request, Response, ScrubStatus};
+use tarpon_client::rootfs::{Folders, Rootfs, RootfsRequest};
+use tarpon_client::wire;
+use tarpon_images::Prepared;
+use tarpon_mount::Unmounted;
+use tarpon_store::{LockError, ServerLock};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+use super::answer::{answer, failure};
+use super::in_process::InProcess;
+use super::mount_table::MountTable;
+use super::setup::ServerSetup;
+use super::signals::{Ended, Signals};
+use super::{listen, metrics, recover};
+use crate::{Error, ErrorKind, Result};
+
+/// Interval of the store's maintenance: syncing what was published, probing a failing disk.
+const MAINTENANCE: Duration = Duration::from_secs(30);
+
+/// How long a new server waits for its first request. The process that started it sends one at once.
+const FIRST_REQUEST: Duration = Duration::from_secs(20);
+
+/// How long running requests may take to end when the server is stopped.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// The server, running in this process. Dropping it unmounts everything.
+pub struct Server {
+    rootfs_folders: Arc<Folders>,
+    pub(super) mounts: Arc<MountTable>,
+    listener: tokio::task::JoinHandle<()>,
+    maintenance: tokio::task::JoinHandle<()>,
+    lock: ServerLock,
+    signals: Signals,
+}
+
+impl Server {
+    /// Becomes the server of the store: takes the lock, mounts again what a dead server left, and listens.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Store`] if another process is already the server.
+    pub async fn start(setup: impl Into<ServerSetup>) -> Result<Self> {
+        let setup = setup.into();
+        let store = setup.client.store();
+        let failed = |cause: String| Error::new(ErrorKind::Store, "become the server of the store", cause);
+        let lock = store.server_lock().map_err(|error: LockError| failed(error.to_string()))?;
+        let socket = wire::listen(&store.run_folder()).map_err(|error| failed(error.to_string()))?;
+        // Before the first mount, which a signal would leave behind.
+        let signals = Signals::listen().map_err(|error| failed(error.to_string()))?;
+        let mounts = Arc::new(MountTable::new(&setup, Handle::current())?);
+        recover::recover(&mounts).await;
+        let listener = listen::listen(socket, mounts.clone()).map_err(|error| failed(error.to_string()))?;
+        let maintenance = tokio::spawn(maintain(mounts.clone()));
+        Ok(Self { rootfs_folders: setup.rootfs_folders, mounts, listener, maintenance, lock, signals })
+    }
+
+    /// MountTable, in this process.
+    pub async fn mount(&self, request: MountRequest) -> Result<MountStatus> {
+        match answer(&self.mounts, Request::mount(request)).await {
+            Response::Mounted(status) => Ok(*status),
+            other => Err(failure(other)),
+        }
+    }
+
+    /// A root file system, mounted by this process.
+    ///
+    /// # Errors
+    /// [`ErrorKind::CannotMount`] if the kernel or the user's rights do not allow it.
+    pub async fn rootfs(&self, prepared: &Prepared, request: &RootfsRequest) -> Result<Rootfs> {
+        let host = Arc::new(InProcess::of(&self.mounts));
+        Rootfs::mount(&self.rootfs_folders, host, prepared, request).await
+    }
+
+    /// Unmounts.
+    pub async fn unmount(&self, mountpoint: PathBuf) -> Result<Unmounted> {
+        match answer(&self.mounts, Request::Unmount { mountpoint, only_unused: false }).await {
+            Response::Unmounted { how } => Ok(how),
+            other => Err(failure(other)),
+        }
+    }
+
+    /// Repairs damaged objects under mounts. This also happens automatically every half minute.
+    pub async fn mend(&self) -> Result<Mended> {
+        match answer(&self.mounts, Request::Mend).await {
+            Response::Mended(mended) => Ok(mended),
+            other => Err(failure(other)),
+        }
+    }
+
+    /// Refuses mounts from now on that would hide this directory or socket.
+    pub fn protect(&self, path: PathBuf) {
+        let reachable = vec![path];
+        self.mounts.host().protect(tarpon_mount::Protected { reachable, closed: Vec::new() });
+    }
+
+    /// The address of the metrics endpoint, if there is one.
+    pub fn metrics(&self) -> Option<SocketAddr> {
+        self.mounts.endpoint.address()
+    }
+
+    /// Serves metrics at this address from now on, with or without mounts.
+    pub fn tell_metrics(&self, address: SocketAddr) -> Result<()> {
+        metrics::open(&self.mounts, address).map(drop)
+    }
+
+    /// Starts to hash all objects of the store periodically, at most so many bytes per second, until the server ends.
+    pub fn begin_scrub(&self, rate: NonZeroU64) -> Result<()> {
+        self.mounts.begin_scrub(rate)
+    }
+
+    /// The status of the scrub, and its changes.
+    pub fn scrub(&self) -> watch::Receiver<ScrubStatus> {
+        self.mounts.scrub.watch()
+    }
+
+    #[cfg(test)]
+    pub(super) fn backfills(&self) -> &super::backfill::Backfills {
+        self.mounts.backfills()
+    }
+
+    /// All mounts.
+    pub fn status(&self) -> Vec<MountStatus> {
+        self.mounts.status()
+    }
+
+    /// Serves until the last mount is unmounted and unused, or until SIGTERM or SIGINT. Then unmounts the rest and marks the store as
+    /// cleanly stopped. Returns the reason.
+    pub async fn run(mut self) -> Ended {
+        let ended = tokio::select! {
+            () = self.mounts.idle(FIRST_REQUEST) => Ended::Idle,
+            signal = self.signals.stop() => signal,
+        };
+        self.stop(ended != Ended::Idle).await;
+        ended
+    }
+
+    /// Serves, with or without mounts, until SIGTERM or SIGINT. Returns the reason. The server still runs then.
+    pub async fn until_signal(&mut self) -> Ended {
+        self.signals.stop().await
+    }
+
+    /// As [`Server::stop`], but the next server of the store restores the mounts, except those of containers.
+    pub async fn suspend(self) {
+        self.end(true, true).await;
+    }
+
+    /// Mount points in use: by open files, by a container that has the mount as a layer, or by a bind mount elsewhere.
+    pub async fn in_use(&self) -> Vec<PathBuf> {
+        let mounts = self.mounts.clone();
+        tokio::task::spawn_blocking(move || mounts.in_use()).await.unwrap_or_default()
+    }
+
+    /// As [`Server::suspend`], but while a mount is in use, it continues to serve all mounts and ends with the last one. SIGINT ends it at
+    /// once. Another SIGTERM, which systemd sends after `TimeoutStopSec`, does not.
+    pub async fn retire(mut self) {
+        let in_use = self.in_use().await;
+        if !in_use.is_empty() {
+            let places: Vec<_> = in_use.iter().map(|place| place.display().to_string()).collect();
+            let pid = std::process::id();
+            tracing::warn!(
+                "in use: {}. All mounts stay, and process {pid} serves them until the last one is unmounted",
+                places.join(", ")
+            );
+            tokio::select! {
+                () = self.mounts.idle(FIRST_REQUEST) => {}
+                _ = self.signals.interrupted() => {}
+            }
+        }
+        self.suspend().await;
+    }
+
+    /// Ends the server, after unmounting everything if `unmount` is set.
+    pub async fn stop(self, unmount: bool) {
+        self.end(unmount, false).await;
+    }
+
+    async fn end(self, unmount: bool, remembers: bool) {
+        let Self { rootfs_folders: _, mounts, listener, maintenance, lock, signals: _ } = self;
+        maintenance.abort();
+        mounts.endpoint.close();
+        let scrubbed = mounts.clone();
+        let _panicked = tokio::task::spawn_blocking(move || scrubbed.scrub.stop()).await;
+        // Closed before the lock is released: a client that finds the lock taken expects a listener here.
+        listener.abort();
+        let _aborted = listener.await;
+        if unmount {
+            mounts.shut_down(DRAIN, remembers).await;
+        }
+        // A successor may start while this server still waits for the disk, since a sync takes as long as the disk takes.
+        drop(lock);
+        let store = mounts.store().clone();
+        let stopped = tokio::task::spawn_blocking(move || store.stop_clean()).await;
+        if let Ok(Err(error)) = stopped {
+            tracing::warn!(%error, "the store was not left in order");
+        }
+    }
+}
+
+async fn maintain(mounts: Arc<MountTable>) {
+    loop {
+        tokio::time::sleep(MAINTENANCE).await;
+        let kept = mounts.clone();
+        let done = tokio::task::spawn_blocking(move || {
+            kept.tidy();
+            // First, because eviction keeps damaged files only for mounted images, not for lazily unmounted ones.
+            if let Err(error) = kept.mend() {
+                tracing::warn!(%error, "what is damaged is not mended");
+            }
+            kept.store().maintain()
+        })
+        .await;
+        if let Ok(Err(error)) = done {
+            tracing::warn!(%error, "maintenance of the store");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Recovers mounts that outlived their server: finds them by their records and mounts them again.
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::Arc;
+
+use tarpon_client::mount_record::{SavedMount, dead};
+use tarpon_client::protocol::{MountStatus, Request, Response};
+use tarpon_store::MountRecord;
+
+use super::answer::answer;
+use super::mount_table::{MountTable, STOPPED};
+
+/// Cleans up after a dead server, and mounts again what it had mounted and was not unmounted since.
+pub(super) async fn recover(mounts: &Arc<MountTable>) {
+    let swept = match mounts.store().sweep() {
+        Ok(swept) => swept,
+        Err(error) => return tracing::warn!(%error, "what an earlier server left was not swept"),
+    };
+    for left in swept.left_mounts {
+        if let Err(problem) = again(mounts, &left.record).await {
+            tracing::warn!(mountpoint = %left.record.mountpoint.display(), "not mounted again: {problem}");
+            remember(mounts, &left.record, problem);
+        }
+    }
+    // Sweeps what the dead mounts held until now.
+    mounts.host().sweep();
+}
+
+/// MountTable it again, or removes its record if it was unmounted.
+async fn again(mounts: &Arc<MountTable>, record: &MountRecord) -> Result<(), String> {
+    let saved = SavedMount::read(record);
+    if let Some(saved) = &saved
+        && let Some(exhibit) = mounts.exhibit_for(&saved.request)
+    {
+        return show_again(mounts, saved, exhibit.folder()).await;
+    }
+    if mounts.may_run_on(&record.mountpoint) {
+        // It has a mount namespace of its own, in which a new mount would not appear. The record protects the data it reads from eviction.
+        return Err(
+            "its container runs without it: what is local can be read there, and the rest after a restart of the container"
+                .into(),
+        );
+    }
+    let was_there = tarpon_mount::clear(&record.mountpoint).map_err(|error| error.to_string())?;
+    // A mount that failed to recover earlier is not mounted any more, but still wanted.
+    if !was_there && saved.as_ref().is_none_or(|saved| saved.problem.is_none()) {
+        mounts.forget(&record.mountpoint);
+        return Ok(());
+    }
+    let is_of_a_container = record.mountpoint.starts_with(mounts.store().containers_folder());
+    if is_of_a_container || saved.as_ref().is_some_and(|saved| is_not_wanted(saved, record)) {
+        // The container has ended, or the user has removed the mount point meanwhile.
+        mounts.forget(&record.mountpoint);
+        return Ok(());
+    }
+    let mut saved = saved.ok_or("its record is of another version")?;
+    if saved.request.record {
+        // The recorded trace is lost, and so is the mount that its container reads.
+        mounts.forget(&record.mountpoint);
+        remove_place(mounts, record);
+        return Ok(());
+    }
+    super::metrics::tell_again(mounts, &mut saved.request);
+    match answer(mounts, Request::mount(saved.request)).await {
+        Response::Failed(error) => Err(error.to_string()),
+        _ => {
+            tracing::info!(mountpoint = %record.mountpoint.display(), "mounted again");
+            Ok(())
+        }
+    }
+}
+
+/// Whether it was intact when its server was stopped, and its directory was removed since.
+fn is_not_wanted(saved: &SavedMount, record: &MountRecord) -> bool {
+    let is_gone = || std::fs::metadata(&record.mountpoint).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    saved.problem.as_deref() == Some(STOPPED) && is_gone()
+}
+
+/// Exposes an image again in the exhibit that is mounted on `folder`, mounted or not: after a reboot it is not mounted, and users remove
+/// images explicitly.
+async fn show_again(mounts: &Arc<MountTable>, saved: &SavedMount, folder: &Path) -> Result<(), String> {
+    // Clears the mount of the dead server, which exists when the first image is shown.
+    tarpon_mount::clear_dead(folder).map_err(|error| error.to_string())?;
+    match answer(mounts, Request::mount(saved.request.clone())).await {
+        Response::Failed(error) => Err(error.to_string()),
+        _ => Ok(()),
+    }
+}
+
+/// Removes the directory that was created for a recording, when nothing of it is mounted any more.
+fn remove_place(mounts: &MountTable, record: &MountRecord) {
+    let place = record.mountpoint.parent().filter(|place| place.parent() == Some(&mounts.store().run_folder()));
+    if let Some(Err(error)) = place.map(std::fs::remove_dir_all) {
+        tracing::warn!(%error, "the directory of a recording stays behind");
+    }
+}
+
+/// Keeps the mount on record, so that it can be retried once the problem is solved.
+fn remember(mounts: &MountTable, record: &MountRecord, problem: String) {
+    if let Some(saved) = SavedMount::read(record) {
+        let saved = SavedMount { problem: Some(problem.clone()), ..saved };
+        if let Err(error) = saved.write(&mounts.store().of_mount(record)) {
+            tracing::warn!(%error, "a mount that could not be made again is not remembered");
+        }
+    }
+    let status = dead(mounts.store(), record);
+    mounts.add_lost(MountStatus { problem: Some(problem), ..status });
+}

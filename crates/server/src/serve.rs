@@ -1,0 +1,267 @@
+//! The lifecycle of the background server, from being spawned to its end.
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::num::NonZeroU64;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, Rlimit};
+use tarpon_blob::LogLimit;
+use tarpon_client::child::READY;
+use tarpon_client::wire::connect;
+
+use super::observer::Observer;
+use super::process::Server;
+use super::setup::ServerSetup;
+use super::signals::{Ended, Signals};
+use crate::{Error, ErrorKind, Result};
+
+/// How long a server that finds another one running waits for it to listen or to end, which takes as long as running requests take to
+/// drain.
+const RACE: Duration = Duration::from_secs(15);
+
+/// How long a permanent server waits for a server that has nothing mounted to end: one started on demand ends within milliseconds, any
+/// other not at all.
+const HANDOVER: Duration = Duration::from_secs(5);
+
+/// Poll interval for the other server.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Interval between attempts to replace another server, which may run for days.
+const TAKEOVER: Duration = Duration::from_secs(1);
+
+/// Maximum interval between attempts when no other server runs: each failed one takes the lock and the socket of the store.
+const LONGEST_TAKEOVER: Duration = Duration::from_secs(60);
+
+/// Interval between attempts to listen for metrics at an address that is in use.
+const METRICS_RETRY: Duration = Duration::from_secs(30);
+
+/// Runs the server of the store until its last mount is gone. `scrub`: bytes per second for scrubbing the store, if any. `output` is
+/// the standard output: it gets one line, `ready` or the error.
+pub async fn serve(setup: impl Into<ServerSetup>, scrub: Option<NonZeroU64>, mut output: impl Write) -> Result<()> {
+    // The terminal belongs to the process that started us: its hang-up must not end the mounts.
+    let _is_leader_already = rustix::process::setsid();
+    allow_open_files();
+    match start(&setup.into()).await {
+        Ok(Some(server)) => {
+            say(&mut output, READY);
+            drop(output);
+            if let Some(Err(error)) = scrub.map(|rate| server.begin_scrub(rate)) {
+                tracing::warn!(%error, "the store is not scrubbed");
+            }
+            let _ended = server.run().await;
+            Ok(())
+        }
+        Ok(None) => {
+            say(&mut output, READY);
+            Ok(())
+        }
+        Err(error) => {
+            say(&mut output, &error.to_string());
+            Err(error)
+        }
+    }
+}
+
+/// Options of a permanent server.
+#[derive(Debug, Clone, Default)]
+pub struct Equipment {
+    /// Address of its metrics.
+    pub metrics: Option<SocketAddr>,
+    /// Directories and sockets that no mount may hide.
+    pub protected: Vec<PathBuf>,
+    /// Bytes per second for scrubbing the store, if it does.
+    pub scrub: Option<NonZeroU64>,
+}
+
+/// A permanent server of the store: this process, or another one that already serves mounts, until its last mount is gone. Its
+/// mounts cannot be taken over without failing their readers.
+pub struct ForGood {
+    setup: ServerSetup,
+    /// None: another process serves the store.
+    server: Option<Server>,
+    observer: Observer,
+    equipment: Equipment,
+    /// Set until this process is the server, which then handles signals itself.
+    signals: Option<Signals>,
+    /// Delay before the next attempt to replace the other server.
+    pause: Duration,
+}
+
+impl ForGood {
+    /// Becomes the server of the store, serving until it is stopped. A server that was started on demand and has nothing mounted
+    /// ends as soon as it has replied; this one waits for it. If another process serves mounts, it keeps the store, and this one replaces
+    /// it after it has ended.
+    ///
+    /// # Errors
+    /// Another permanent server without mounts serves the store, or metrics cannot be exposed at the address.
+    pub async fn start(setup: impl Into<ServerSetup>, equipment: Equipment) -> Result<Self> {
+        let setup = setup.into();
+        allow_open_files();
+        let observer = Observer::default();
+        let mut this = Self { setup: setup.clone(), server: None, observer, equipment, signals: None, pause: TAKEOVER };
+        let began = Instant::now();
+        loop {
+            let error = match Server::start(setup.clone()).await {
+                Ok(server) => {
+                    this.server = Some(this.equipped(server).await?);
+                    return Ok(this);
+                }
+                Err(error) => error,
+            };
+            let client = setup.client.clone();
+            let asked = tokio::task::spawn_blocking(move || client.status()).await;
+            let mounts = asked.ok().and_then(|status| status.ok().flatten()).unwrap_or_default().len();
+            if mounts > 0 {
+                let s = if mounts == 1 { "" } else { "s" };
+                tracing::warn!("{}, with {mounts} mount{s}: this one takes its place when it has ended", error.cause());
+                let failed = |error: io::Error| Error::new(ErrorKind::Other, "listen for signals", error);
+                this.signals = Some(Signals::listen().map_err(failed)?);
+                return Ok(this);
+            }
+            if began.elapsed() > HANDOVER {
+                return Err(
+                    error.hint("one daemon serves a store: stop that process, or name another store with --store")
+                );
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    async fn equipped(&self, server: Server) -> Result<Server> {
+        self.equip(&server);
+        if let Err(error) = self.tell_metrics(&server) {
+            // The mounts of an earlier server are restored here by now.
+            server.suspend().await;
+            return Err(error);
+        }
+        self.observer.see(&server);
+        Ok(server)
+    }
+
+    fn equip(&self, server: &Server) {
+        self.equipment.protected.iter().cloned().for_each(|path| server.protect(path));
+        if let Some(Err(error)) = self.equipment.scrub.map(|rate| server.begin_scrub(rate)) {
+            tracing::warn!(%error, "the store is not scrubbed");
+        }
+    }
+
+    fn tell_metrics(&self, server: &Server) -> Result<()> {
+        self.equipment.metrics.map_or(Ok(()), |address| server.tell_metrics(address))
+    }
+
+    /// As [`ForGood::tell_metrics`], for a server that has mounts and serves these in any case.
+    fn tell_metrics_later(&self, server: &Server) {
+        static UNTOLD: LogLimit = LogLimit::new();
+        if let Err(error) = self.tell_metrics(server)
+            && let Some(left_out) = UNTOLD.admit()
+        {
+            let seconds = METRICS_RETRY.as_secs();
+            tracing::warn!("cannot tell metrics: {}; next try in {seconds} s{left_out}", error.cause());
+        }
+    }
+
+    /// Observes the server from outside, once this process is the server.
+    pub fn observer(&self) -> Observer {
+        self.observer.clone()
+    }
+
+    /// Whether this process is the server.
+    pub fn serves(&self) -> bool {
+        self.server.is_some()
+    }
+
+    /// Resolves at SIGTERM or SIGINT and returns which one. The server still runs then. While another process is the server, it tries to
+    /// replace it.
+    pub async fn until_signal(&mut self) -> Ended {
+        let mut next_telling = Instant::now();
+        loop {
+            if let Some(server) = &mut self.server {
+                if self.equipment.metrics.is_none() || server.metrics().is_some() {
+                    return server.until_signal().await;
+                }
+                if Instant::now() < next_telling {
+                    tokio::select! {
+                        ended = server.until_signal() => return ended,
+                        () = tokio::time::sleep_until(next_telling.into()) => {}
+                    }
+                }
+                next_telling = Instant::now() + METRICS_RETRY;
+                self.server.iter().for_each(|server| self.tell_metrics_later(server));
+                continue;
+            }
+            if let Some(signals) = &mut self.signals {
+                tokio::select! {
+                    ended = signals.stop() => return ended,
+                    () = tokio::time::sleep(self.pause) => {}
+                }
+            }
+            self.try_to_take_over().await;
+        }
+    }
+
+    async fn try_to_take_over(&mut self) {
+        let server = match Server::start(self.setup.clone()).await {
+            Ok(server) => server,
+            Err(_) if self.setup.client.store().server().is_some() => return self.pause = TAKEOVER,
+            Err(error) => {
+                static FAILED: LogLimit = LogLimit::new();
+                if let Some(left_out) = FAILED.admit() {
+                    tracing::warn!(%error, "cannot take the place of the other server{left_out}");
+                }
+                return self.pause = (self.pause * 2).min(LONGEST_TAKEOVER);
+            }
+        };
+        tracing::info!("the other server has ended: this process serves the store now");
+        self.equip(&server);
+        self.observer.see(&server);
+        self.server = Some(server);
+    }
+
+    /// As [`Server::retire`], if this process is the server.
+    pub async fn retire(self) {
+        if let Some(server) = self.server {
+            server.retire().await;
+        }
+    }
+
+    /// As [`Server::suspend`], if this process is the server.
+    pub async fn suspend(self) {
+        if let Some(server) = self.server {
+            server.suspend().await;
+        }
+    }
+}
+
+/// Raises the limit of open files to the maximum allowed: each image exposed to Podman takes four.
+pub fn allow_open_files() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = rustix::process::setrlimit(Resource::Nofile, raised) {
+        tracing::debug!(%error, "no more open files than before");
+    }
+}
+
+/// Starts the server. `None` if another process has become the server meanwhile and replies.
+async fn start(setup: &ServerSetup) -> Result<Option<Server>> {
+    let began = Instant::now();
+    loop {
+        let error: Error = match Server::start(setup.clone()).await {
+            Ok(server) => return Ok(Some(server)),
+            Err(error) => error,
+        };
+        if connect(&setup.client.store().run_folder()).is_ok() {
+            return Ok(None);
+        }
+        if began.elapsed() > RACE {
+            return Err(error);
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+}
+
+fn say(output: &mut impl Write, line: &str) {
+    // The parent may be gone; the server still runs.
+    let _gone: io::Result<()> = writeln!(output, "{}", line.replace('\n', " ")).and_then(|()| output.flush());
+}

@@ -1,0 +1,51 @@
+//! Notifies the service manager of our state: one datagram to the socket in `$NOTIFY_SOCKET`, as in sd_notify(3).
+
+use std::io;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// The service is ready.
+pub const READY: &str = "READY=1";
+/// The service is stopping.
+pub const STOPPING: &str = "STOPPING=1";
+
+/// Sends the state, if there is a service manager.
+pub fn notify(state: &str) {
+    let Some(socket) = std::env::var_os("NOTIFY_SOCKET").filter(|socket| !socket.is_empty()) else { return };
+    if let Err(error) = send(socket.as_bytes(), state) {
+        tracing::warn!(%error, "the service manager was not notified of {state}");
+    }
+}
+
+fn send(socket: &[u8], state: &str) -> io::Result<()> {
+    let address = match socket.strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(std::path::Path::new(std::ffi::OsStr::from_bytes(socket)))?,
+    };
+    let sender = UnixDatagram::unbound()?;
+    // A manager that does not read its socket must not block the service.
+    sender.set_nonblocking(true)?;
+    sender.send_to_addr(state.as_bytes(), &address).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manager_is_notified_at_a_path_and_at_an_abstract_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notify");
+        let name = format!("@tarpon-test-{}", std::process::id());
+        let abstract_name = SocketAddr::from_abstract_name(&name.as_bytes()[1..]).unwrap();
+        let managers = [UnixDatagram::bind(&path).unwrap(), UnixDatagram::bind_addr(&abstract_name).unwrap()];
+        for (manager, socket) in managers.iter().zip([path.as_os_str().as_bytes(), name.as_bytes()]) {
+            send(socket, READY).unwrap();
+            let mut message = [0; 64];
+            let length = manager.recv(&mut message).unwrap();
+            assert_eq!(&message[..length], b"READY=1");
+        }
+        assert!(send(b"/nowhere/at/all", READY).is_err());
+    }
+}
