@@ -1,16 +1,28 @@
 //! Notifies the store's server of a boot pack's place as soon as that is known, so that it is fetched together with the rest of the index.
 
 use parking_lot::Mutex;
-use tarpon_images::Access;
-use tarpon_images::ImageRequest;
 use tarpon_images::index::pack::PackListener;
+use tarpon_images::{Access, ImageRequest, Images, Prepared, Progress, Result};
 use tarpon_oci::Blob;
 use tokio::task::JoinHandle;
 
 use crate::client::Client;
 
+/// As [`Images::prepare`], for a mount by the store's server, which starts to fetch the image's boot pack as soon as its place is known.
+pub async fn prepare_to_mount(
+    images: &Images,
+    client: &Client,
+    request: &ImageRequest,
+    progress: &dyn Progress,
+) -> Result<Prepared> {
+    let server = EarlyServer::new(client.clone(), request);
+    let prepared = images.prepare_with(request, Some(&server), progress).await;
+    server.settled().await;
+    prepared
+}
+
 /// The server of a store, before the request to mount an image.
-pub struct EarlyServer {
+struct EarlyServer {
     client: Client,
     image: String,
     access: Access,
@@ -18,13 +30,12 @@ pub struct EarlyServer {
 }
 
 impl EarlyServer {
-    /// Sends nothing yet.
-    pub fn new(client: Client, request: &ImageRequest) -> Self {
+    fn new(client: Client, request: &ImageRequest) -> Self {
         Self { client, image: request.text.clone(), access: request.access.clone(), asked: Mutex::default() }
     }
 
     /// Returns once the server was notified: until then it may be starting, and a further request should not start another.
-    pub async fn settled(&self) {
+    async fn settled(&self) {
         let asked = self.asked.lock().take();
         if let Some(asked) = asked {
             let _done = asked.await;

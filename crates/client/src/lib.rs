@@ -27,7 +27,7 @@ pub mod wire;
 
 pub use client::{Client, Hold, settled, unexpected};
 pub use container_name::{ContainerName, ROOTFS, random_id};
-pub use early_server::EarlyServer;
+pub use early_server::prepare_to_mount;
 pub use mountpoint::{is_directory, resolve_mountpoint, resolve_upper, store_of_mount};
 pub use namespaces::Namespaces;
 pub use tarpon_images::{Error, ErrorKind, Result};

@@ -6,11 +6,14 @@ use std::sync::Arc;
 
 use tarpon_client::protocol::ScrubStatus;
 use tarpon_client::rootfs::Folders;
-use tarpon_client::{Client, EarlyServer, traces};
+use tarpon_client::{Client, prepare_to_mount, traces};
 use tarpon_images::{ImageRequest, Images, Inspection, Prepared, Progress, Pulled, Result, TreeView};
 use tarpon_oci::Digest;
 use tarpon_store::{Isolation, Store};
 use tarpon_trace::Trace;
+
+use crate::run::Containers;
+use crate::why::{self, Explanation};
 
 /// The store, and how its server is started.
 #[derive(Debug, Clone)]
@@ -25,7 +28,8 @@ pub struct EngineOptions {
 #[derive(Debug, Clone)]
 pub struct Engine {
     images: Images,
-    server_command: Vec<OsString>,
+    client: Client,
+    pub(crate) containers: Containers,
     rootfs_folders: Arc<Folders>,
 }
 
@@ -34,8 +38,10 @@ impl Engine {
     pub fn open(options: EngineOptions) -> Result<Self> {
         let EngineOptions { store, server_command } = options;
         let images = Images::open(&store)?;
+        let client = Client::new(images.store().clone(), server_command);
+        let containers = Containers::new(images.clone(), client.clone());
         let rootfs_folders = Arc::new(Folders::of(images.store()));
-        Ok(Self { images, server_command, rootfs_folders })
+        Ok(Self { images, client, containers, rootfs_folders })
     }
 
     /// The images of the store.
@@ -55,12 +61,12 @@ impl Engine {
 
     /// As [`Client::scrub_status`].
     pub fn scrub_status(&self) -> Result<Option<ScrubStatus>> {
-        self.client().scrub_status()
+        self.client.scrub_status()
     }
 
     /// The store's server.
     pub fn client(&self) -> Client {
-        Client::new(self.store().clone(), self.server_command.clone())
+        self.client.clone()
     }
 
     /// Leaves a trace where the server finds it, until the returned value is dropped.
@@ -78,10 +84,7 @@ impl Engine {
 
     /// As [`Images::prepare`], for a mount by the store's server, which starts to fetch the image's boot pack as soon as its place is known.
     pub async fn prepare_to_mount(&self, request: &ImageRequest, progress: &dyn Progress) -> Result<Prepared> {
-        let server = EarlyServer::new(self.client(), request);
-        let prepared = self.images.prepare_with(request, Some(&server), progress).await;
-        server.settled().await;
-        prepared
+        prepare_to_mount(&self.images, &self.client, request, progress).await
     }
 
     /// As [`Images::pull`].
@@ -133,5 +136,13 @@ impl Engine {
     /// As [`Images::admit_credentials`].
     pub fn admit_credentials(&self) -> Result<()> {
         self.images.admit_credentials()
+    }
+
+    /// Explains the mount at `mountpoint`: an absolute path without symbolic links.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) when nothing is mounted there, or no server is alive for it.
+    pub fn why(&self, mountpoint: &Path) -> Result<Explanation> {
+        why::why(&self.images, &self.client, mountpoint)
     }
 }

@@ -32,18 +32,22 @@
 
 mod commit;
 mod container;
+mod containers;
 mod convert;
 mod edit;
 mod engine;
 mod index;
 mod mounts;
 mod podman;
+mod publish;
 mod record;
 mod run;
 mod upload;
 mod why;
 
-pub use commit::{Change, CommitReport, CommitRequest, CommitSource, PushRequest, Pushed, PushedLayer, PushedOutcome};
+pub use commit::{
+    Change, CommitReport, CommitRequest, CommitSource, PushRequest, Pushed, PushedLayer, PushedOutcome, commit, push,
+};
 pub use container::{
     AppArmor, CapabilityChanges, ContainerOptions, HostEntry, Limits, MountOption, Network, ProcessLimit, Tmpfs,
     Ulimit, Volume, oci_runtime,
@@ -52,12 +56,15 @@ pub use convert::{
     Conversion, ConvertRequest, ConvertedImage, ConvertedLayer, MAX_CONVERT_JOBS, Outcome, Platforms, TocImage, convert,
 };
 pub use engine::{Engine, EngineOptions};
-pub use index::{BootPack, Fit, ImageIndexArtifact, IndexCheck, IndexedLayer};
+pub use index::{
+    BootPack, Fit, ImageIndexArtifact, IndexCheck, IndexedLayer, check_index, make_index, make_index_from,
+    publish_index,
+};
 pub use podman::{PodmanVersion, PodmanWish, Setup, guard, offer};
 pub use record::{RecordRequest, Recorded, Until};
 pub use run::{
-    ContainerRecord, ContainerState, ContainerStatus, ExecRequest, LogLine, LogTime, LogWish, Output, RunError,
-    RunOutcome, RunRequest, Signals, Standing, signal_name,
+    ContainerRecord, ContainerState, ContainerStatus, Containers, ExecRequest, LogLine, LogTime, LogWish, Output,
+    RunError, RunOutcome, RunRequest, Signals, Standing, signal_name,
 };
 pub use tarpon_blob::LogLimit;
 pub use tarpon_client::protocol::{

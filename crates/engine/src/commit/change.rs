@@ -47,7 +47,7 @@ impl FromStr for Change {
         let rest = rest.trim_start();
         let rest = rest.strip_prefix('=').unwrap_or(rest).trim();
         if rest.is_empty() {
-            return Err(format!("{text:?} says nothing: expected an instruction and what it is to say"));
+            return Err(format!("{text:?} has no value: expected an instruction and its value"));
         }
         let one = || rest.to_owned();
         match name.to_ascii_uppercase().as_str() {

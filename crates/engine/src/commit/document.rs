@@ -19,7 +19,7 @@ const BASE_DIGEST: &str = "org.opencontainers.image.base.digest";
 
 /// The description of the new layer.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Said {
+pub(super) struct LayerHistory {
     /// When it was created, in seconds since 1970.
     pub(super) created: i64,
     pub(super) created_by: String,
@@ -41,16 +41,16 @@ struct History<'a> {
 }
 
 /// The base's config with the layer of this diffID on top.
-pub(super) fn config(base: &Base, diff_id: Digest, said: &Said) -> Result<Bytes> {
+pub(super) fn config(base: &Base, diff_id: Digest, layer_history: &LayerHistory) -> Result<Bytes> {
     let mut document: Object = serde_json::from_slice(&base.config.bytes).map_err(malformed)?;
-    let created = time::format(Timestamp { seconds: said.created, nanoseconds: 0 });
-    let created = created.ok_or_else(|| malformed(format!("{} is no time of this era", said.created)))?;
+    let created = time::format(Timestamp { seconds: layer_history.created, nanoseconds: 0 });
+    let created = created.ok_or_else(|| malformed(format!("{} is no time of this era", layer_history.created)))?;
     set(&mut document, "created", &created)?;
-    if let Some(author) = &said.author {
+    if let Some(author) = &layer_history.author {
         set(&mut document, "author", author)?;
     }
     let mut run: Object = inner(&document, "config")?;
-    change::apply(&said.changes, &mut run)?;
+    change::apply(&layer_history.changes, &mut run)?;
     set(&mut document, "config", run)?;
 
     let mut rootfs: Object = inner(&document, "rootfs")?;
@@ -60,9 +60,9 @@ pub(super) fn config(base: &Base, diff_id: Digest, said: &Said) -> Result<Bytes>
 
     let entry = History {
         created: Some(&created),
-        created_by: &said.created_by,
-        author: said.author.as_deref(),
-        comment: said.comment.as_deref(),
+        created_by: &layer_history.created_by,
+        author: layer_history.author.as_deref(),
+        comment: layer_history.comment.as_deref(),
     };
     let history = history(&document, base.config.diff_ids.len(), &entry)?;
     set(&mut document, "history", history)?;
@@ -72,20 +72,20 @@ pub(super) fn config(base: &Base, diff_id: Digest, said: &Said) -> Result<Bytes>
 /// The base's history and `entry`. If it omits layers, placeholder entries are added: readers count them.
 fn history(document: &Object, layers: usize, entry: &History<'_>) -> Result<Vec<Box<RawValue>>> {
     #[derive(serde::Deserialize)]
-    struct Known {
+    struct HistoryEntry {
         empty_layer: Option<bool>,
     }
     let mut history: Vec<Box<RawValue>> = match document.get("history") {
         Some(history) => serde_json::from_str::<Option<_>>(history.get()).map_err(malformed)?.unwrap_or_default(),
         None => Vec::new(),
     };
-    let mut told = 0;
-    for known in &history {
-        let known: Known = serde_json::from_str(known.get()).map_err(malformed)?;
-        told += usize::from(!known.empty_layer.unwrap_or_default());
+    let mut counted = 0;
+    for entry in &history {
+        let entry: HistoryEntry = serde_json::from_str(entry.get()).map_err(malformed)?;
+        counted += usize::from(!entry.empty_layer.unwrap_or_default());
     }
     let unknown = History { created: None, created_by: "unknown", author: None, comment: None };
-    for _ in told..layers {
+    for _ in counted..layers {
         history.push(serde_json::value::to_raw_value(&unknown).map_err(malformed)?);
     }
     history.push(serde_json::value::to_raw_value(entry).map_err(malformed)?);

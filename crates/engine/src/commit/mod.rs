@@ -34,15 +34,16 @@ use tarpon_registry::{AccessOptions, Destination};
 
 use self::base::Base;
 pub use self::change::Change;
-use self::document::Said;
-pub use self::push::{PushRequest, Pushed, PushedLayer, PushedOutcome};
+use self::document::LayerHistory;
+pub use self::push::{PushRequest, Pushed, PushedLayer, PushedOutcome, push};
 use self::still::Still;
 use self::stream::LayerTar;
-pub(crate) use self::upper::LeftOut;
 use self::upper::{UpperError, Walk};
-use crate::run::changes::Changes;
+use crate::run::{Changes, Containers, LeftOut};
 use crate::upload;
-use crate::{ContainerName, Engine, Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result};
+use tarpon_client::Client;
+use tarpon_client::ContainerName;
 use tarpon_images::Access;
 use tarpon_images::ImageRequest;
 use tarpon_images::commits::{Commits, Committed, Staging, TAG};
@@ -139,125 +140,124 @@ struct Layer {
     notes: Vec<String>,
 }
 
-impl Engine {
-    /// Makes an image from what was written over another one, and keeps it in the store under its name, replacing any commit of that name.
-    /// Dropping the future stops it and leaves nothing.
-    ///
-    /// # Errors
-    /// `Refused` for what a layer cannot hold, `NotFound` for containers, directories and images, `Store`.
-    pub async fn commit(&self, request: &CommitRequest, progress: &dyn Progress) -> Result<CommitReport> {
-        let mut work = self.work(request).await?;
-        let format = request.format.unwrap_or_else(|| usual_format(&work.base));
-        let paused = match &work.changes {
-            Some(changes) if request.pause => pause(changes, &mut work.notes),
-            _ => None,
-        };
-        // A container that has ended or is paused changes no more.
-        let may_change = paused.is_none() && work.changes.as_ref().is_none_or(Changes::is_running);
-        let recipe = Recipe { format, newest: request.timestamp };
-        let Staged { staging, layout, layer } = self.staged(&work, recipe, may_change).await?;
-        let Layer { written, entries, notes: of_layer } = layer;
-        let Work { base, created_by, changes, mut notes, .. } = work;
-        // It may continue: all of it has been read.
-        drop((paused, changes));
-        notes.extend(of_layer);
-        notes.iter().for_each(|note| progress.note(note));
+/// Makes an image from what was written over another one, and keeps it in the store under its name, replacing any commit of that name.
+/// Dropping the future stops it and leaves nothing.
+///
+/// # Errors
+/// `Refused` for what a layer cannot hold, `NotFound` for containers, directories and images, `Store`.
+pub async fn commit(containers: &Containers, request: &CommitRequest, progress: &dyn Progress) -> Result<CommitReport> {
+    let mut work = work(containers, request).await?;
+    let format = request.format.unwrap_or_else(|| usual_format(&work.base));
+    let paused = match &work.changes {
+        Some(changes) if request.pause => pause(changes, &mut work.notes),
+        _ => None,
+    };
+    // A container that has ended or is paused changes no more.
+    let may_change = paused.is_none() && work.changes.as_ref().is_none_or(Changes::is_running);
+    let recipe = Recipe { format, newest: request.timestamp };
+    let Staged { staging, layout, layer } = staged(containers, &work, recipe, may_change).await?;
+    let Layer { written, entries, notes: of_layer } = layer;
+    let Work { base, created_by, changes, mut notes, .. } = work;
+    // It may continue: all of it has been read.
+    drop((paused, changes));
+    notes.extend(of_layer);
+    notes.iter().for_each(|note| progress.note(note));
 
-        let said = Said {
-            created: request.timestamp.unwrap_or_else(now),
-            created_by,
-            author: request.author.clone(),
-            comment: request.message.clone(),
-            changes: request.changes.clone(),
+    let history = LayerHistory {
+        created: request.timestamp.unwrap_or_else(now),
+        created_by,
+        author: request.author.clone(),
+        comment: request.message.clone(),
+        changes: request.changes.clone(),
+    };
+    let digest = documents(&layout, &base, &written, &history).await?;
+    let size = base.manifest.layers_size() + written.blob.size;
+    let base = (&base.source, *base.manifest.digest());
+    let committed = Committed::new(&request.image, digest, base, written.blob, size);
+    staging.install(&committed).map_err(not_kept)?;
+    Ok(CommitReport { committed, format, entries, uncompressed: written.uncompressed_size, notes })
+}
+
+/// Writes the layer into a layout of its own, again if its source changed meanwhile.
+async fn staged(containers: &Containers, work: &Work, recipe: Recipe, may_change: bool) -> Result<Staged> {
+    let mut left = work.attempts.unwrap_or(1);
+    loop {
+        left -= 1;
+        let still = if may_change { Some(still(&work.upper).await?) } else { None };
+        let staging = Commits::of(containers.store()).stage().map_err(not_kept)?;
+        let layout = kept(tarpon_registry::open_destination(&staging.layout(), &AccessOptions::default()))?;
+        let layer = write(&layout, &work.upper, work.left_out.clone(), recipe).await;
+        let changed = match still {
+            Some(still) => changed(still, work.left_out.clone()).await,
+            None => Ok(None),
         };
-        let digest = documents(&layout, &base, &written, &said).await?;
-        let size = base.manifest.layers_size() + written.blob.size;
-        let base = (&base.source, *base.manifest.digest());
-        let committed = Committed::new(&request.image, digest, base, written.blob, size);
-        staging.install(&committed).map_err(not_kept)?;
-        Ok(CommitReport { committed, format, entries, uncompressed: written.uncompressed_size, notes })
+        match (layer, changed, work.attempts) {
+            (layer, Ok(Some(_)), Some(_)) if left > 0 => drop(layer),
+            (_, Ok(Some(path)), Some(attempts)) => return Err(never_still(&path, attempts)),
+            (Err(error), _, _) => return Err(error),
+            (Ok(_), Err(error), Some(_)) => return Err(error),
+            (Ok(mut layer), changed, _) => {
+                let changed = changed.ok().flatten();
+                layer.notes.extend(changed.map(|path| {
+                    format!("/{} changed while it was read: the layer may hold parts of it", path.escape_ascii())
+                }));
+                return Ok(Staged { staging, layout, layer });
+            }
+        }
     }
+}
 
-    /// Writes the layer into a layout of its own, again if its source changed meanwhile.
-    async fn staged(&self, work: &Work, recipe: Recipe, may_change: bool) -> Result<Staged> {
-        let mut left = work.attempts.unwrap_or(1);
-        loop {
-            left -= 1;
-            let still = if may_change { Some(still(&work.upper).await?) } else { None };
-            let staging = Commits::of(self.store()).stage().map_err(not_kept)?;
-            let layout = kept(tarpon_registry::open_destination(&staging.layout(), &AccessOptions::default()))?;
-            let layer = write(&layout, &work.upper, work.left_out.clone(), recipe).await;
-            let changed = match still {
-                Some(still) => changed(still, work.left_out.clone()).await,
-                None => Ok(None),
+async fn work(containers: &Containers, request: &CommitRequest) -> Result<Work> {
+    match &request.source {
+        CommitSource::Container(name) => {
+            let changes = containers.changes(name)?;
+            let base =
+                Base::of_manifest(containers.images(), &changes.image, &changes.manifest, &request.access).await?;
+            let mut notes = Vec::new();
+            if !request.pause && changes.is_running() {
+                notes.push("the container runs on: what it writes meanwhile may be in the layer or not".to_owned());
+            }
+            Ok(Work {
+                upper: changes.upper.clone(),
+                left_out: changes.left_out.clone(),
+                base,
+                created_by: changes.command.join(" "),
+                changes: Some(changes),
+                attempts: None,
+                notes,
+            })
+        }
+        CommitSource::Upper { directory, base } => {
+            let upper = directory.canonicalize().map_err(|error| {
+                Error::new(ErrorKind::NotFound, format!("find the upper directory {}", directory.display()), error)
+            })?;
+            let base = match base {
+                Some(base) => Base::requested(containers.images(), base).await?,
+                None => {
+                    let (image, manifest) = written_over(containers.client(), &upper)?;
+                    Base::of_manifest(containers.images(), &image, &manifest, &request.access).await?
+                }
             };
-            match (layer, changed, work.attempts) {
-                (layer, Ok(Some(_)), Some(_)) if left > 0 => drop(layer),
-                (_, Ok(Some(path)), Some(attempts)) => return Err(never_still(&path, attempts)),
-                (Err(error), _, _) => return Err(error),
-                (Ok(_), Err(error), Some(_)) => return Err(error),
-                (Ok(mut layer), changed, _) => {
-                    let changed = changed.ok().flatten();
-                    layer.notes.extend(changed.map(|path| {
-                        format!("/{} changed while it was read: the layer may hold parts of it", path.escape_ascii())
-                    }));
-                    return Ok(Staged { staging, layout, layer });
-                }
-            }
+            let created_by = "tarpon commit".to_owned();
+            let attempts = request.pause.then_some(ATTEMPTS);
+            let (left_out, notes) = (LeftOut::default(), Vec::new());
+            Ok(Work { upper, left_out, base, created_by, changes: None, attempts, notes })
         }
     }
+}
 
-    async fn work(&self, request: &CommitRequest) -> Result<Work> {
-        match &request.source {
-            CommitSource::Container(name) => {
-                let changes = self.container_changes(name)?;
-                let base = Base::known(self, &changes.image, &changes.manifest, &request.access).await?;
-                let mut notes = Vec::new();
-                if !request.pause && changes.is_running() {
-                    notes.push("the container runs on: what it writes meanwhile may be in the layer or not".to_owned());
-                }
-                Ok(Work {
-                    upper: changes.upper.clone(),
-                    left_out: changes.left_out.clone(),
-                    base,
-                    created_by: changes.command.join(" "),
-                    changes: Some(changes),
-                    attempts: None,
-                    notes,
-                })
-            }
-            CommitSource::Upper { directory, base } => {
-                let upper = directory.canonicalize().map_err(|error| {
-                    Error::new(ErrorKind::NotFound, format!("find the upper directory {}", directory.display()), error)
-                })?;
-                let base = match base {
-                    Some(base) => Base::asked(self, base).await?,
-                    None => {
-                        let (image, manifest) = self.written_over(&upper)?;
-                        Base::known(self, &image, &manifest, &request.access).await?
-                    }
-                };
-                let created_by = "tarpon commit".to_owned();
-                let attempts = request.pause.then_some(ATTEMPTS);
-                let (left_out, notes) = (LeftOut::default(), Vec::new());
-                Ok(Work { upper, left_out, base, created_by, changes: None, attempts, notes })
-            }
-        }
+/// The image whose mount writes to this directory, or was the last to do so, and its manifest.
+fn written_over(client: &Client, upper: &Path) -> Result<(String, Digest)> {
+    let is_it = |writable: &Writable| matches!(writable, Writable::Upper(directory) if directory.canonicalize().is_ok_and(|it| it == upper));
+    let mounts = client.status()?.unwrap_or_default();
+    if let Some(mount) = mounts.into_iter().find(|mount| is_it(&mount.writable)) {
+        return Ok((mount.image, mount.manifest));
     }
-
-    /// The image whose mount writes to this directory, or was the last to do so, and its manifest.
-    fn written_over(&self, upper: &Path) -> Result<(String, Digest)> {
-        let is_it = |writable: &Writable| matches!(writable, Writable::Upper(directory) if directory.canonicalize().is_ok_and(|it| it == upper));
-        let mounts = self.client().status()?.unwrap_or_default();
-        if let Some(mount) = mounts.into_iter().find(|mount| is_it(&mount.writable)) {
-            return Ok((mount.image, mount.manifest));
-        }
-        let remembered = Origin::of(upper).map(|origin| (origin.image, origin.manifest));
-        remembered.ok_or_else(|| {
-            let cause = format!("no mount has written to {} with --rw", upper.display());
-            Error::new(ErrorKind::NotFound, "find the image below", cause).hint("name it with --base IMAGE")
-        })
-    }
+    let remembered = Origin::of(upper).map(|origin| (origin.image, origin.manifest));
+    remembered.ok_or_else(|| {
+        let cause = format!("no mount has written to {} with --rw", upper.display());
+        Error::new(ErrorKind::NotFound, "find the image below", cause).hint("name it with --base IMAGE")
+    })
 }
 
 /// Watches an upper directory.
@@ -389,10 +389,10 @@ fn notes(tar: &LayerTar) -> Vec<String> {
 }
 
 /// Writes config and manifest into the layout and returns the manifest's digest.
-async fn documents(layout: &Destination, base: &Base, written: &Written, said: &Said) -> Result<Digest> {
+async fn documents(layout: &Destination, base: &Base, written: &Written, history: &LayerHistory) -> Result<Digest> {
     let mut layer = NewDescriptor::new(written.compression.layer_media_type(), written.blob);
     layer.annotations.clone_from(&written.annotations);
-    let config = kept(layout.push_bytes(document::config(base, written.diff_id, said)?).await)?;
+    let config = kept(layout.push_bytes(document::config(base, written.diff_id, history)?).await)?;
     let manifest = document::manifest(base, config, &layer)?;
     kept(layout.push_manifest(OCI_MANIFEST, manifest, Some(TAG)).await)
 }

@@ -11,15 +11,15 @@ use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use serde::Serialize;
 use tarpon_blob::BlobSource;
-use tarpon_images::Access;
 use tarpon_images::access;
 use tarpon_images::commits::{Commits, HeldCommit};
 use tarpon_images::progress::{Counted, LayerPlan, LayerWay, Progress};
+use tarpon_images::{Access, Images};
 use tarpon_oci::media_type::OCI_MANIFEST;
 use tarpon_oci::{Blob, Digest, Document, Manifest, Platform, Source, Verified};
 use tarpon_registry::{AccessOptions, Destination, Repository, ResolvedImage};
 
-use crate::{Engine, Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// Layers that the registry is queried about at once: one or two requests each, without any bytes.
 const QUESTIONS: usize = 16;
@@ -91,66 +91,62 @@ struct Work {
     progress: Arc<dyn Progress>,
 }
 
-impl Engine {
-    /// Pushes a committed image. Dropping the future stops it: uploaded layers stay as blobs that nothing names.
-    ///
-    /// # Errors
-    /// `NotFound` if nothing was committed under the name; `Denied`, `Unavailable` and `Refused` from the registries. Nothing was tagged
-    /// then.
-    pub async fn push(&self, request: &PushRequest, progress: Arc<dyn Progress>) -> Result<Pushed> {
-        let commits = Commits::of(self.store());
-        let held = commits.hold(&request.image)?.ok_or_else(|| unknown(&commits, &request.image))?;
-        let destination = access::open_destination(&request.destination, &request.access)?;
-        let tag = destination.tag().map(str::to_owned).ok_or_else(|| {
-            let cause = "it needs a tag: its digest comes from the commit";
-            Error::new(ErrorKind::Other, "read the destination's name", cause)
-        })?;
-        let kept = tarpon_registry::open(&held.layout(), &AccessOptions::default()).await;
-        let work = Work {
-            base: base_repository(&held, request)?,
-            base_source: parse(&held.committed.base)?,
-            kept: kept.map_err(stored)?,
-            new_layer: held.committed.layer,
-            destination,
-            progress,
-        };
-        let (manifest, config) = work.documents(&held.committed.digest).await?;
-        let failed = |what: &str| {
-            let step = format!("push {what}");
-            move |error| access::registry(step, error)
-        };
-        let layers = work.layers(&manifest).await?;
-        work.destination.push_bytes(config).await.map_err(failed("the config"))?;
-        let bytes = Bytes::clone(&manifest.bytes);
-        let digest = work.destination.push_manifest(OCI_MANIFEST, bytes, Some(&tag)).await;
-        let digest = digest.map_err(failed(&format!("the manifest as {tag}")))?;
-        let noted = commits.note_pushed(&held, &request.destination.to_string());
-        noted.map_err(|error| Error::new(ErrorKind::Store, "note that it was pushed", error))?;
-        self.forget_meaning(work.destination.name(), &request.access, &digest)?;
-        let is_sent = |layer: &&PushedLayer| matches!(layer.outcome, PushedOutcome::Streamed | PushedOutcome::Uploaded);
-        Ok(Pushed {
-            image: held.committed.image.clone(),
-            destination: work.destination.name().to_owned(),
-            digest,
-            uploaded_bytes: layers.iter().filter(is_sent).map(|layer| layer.size).sum(),
-            downloaded_bytes: work.base.stats().bytes,
-            layers,
-        })
-    }
+/// Pushes a committed image. Dropping the future stops it: uploaded layers stay as blobs that nothing names.
+///
+/// # Errors
+/// `NotFound` if nothing was committed under the name; `Denied`, `Unavailable` and `Refused` from the registries. Nothing was tagged
+/// then.
+pub async fn push(images: &Images, request: &PushRequest, progress: Arc<dyn Progress>) -> Result<Pushed> {
+    let commits = Commits::of(images.store());
+    let held = commits.hold(&request.image)?.ok_or_else(|| unknown(&commits, &request.image))?;
+    let destination = access::open_destination(&request.destination, &request.access)?;
+    let tag = destination.tag().map(str::to_owned).ok_or_else(|| {
+        let cause = "it needs a tag: its digest comes from the commit";
+        Error::new(ErrorKind::Other, "read the destination's name", cause)
+    })?;
+    let kept = tarpon_registry::open(&held.layout(), &AccessOptions::default()).await;
+    let work = Work {
+        base: base_repository(&held, request)?,
+        base_source: parse(&held.committed.base)?,
+        kept: kept.map_err(stored)?,
+        new_layer: held.committed.layer,
+        destination,
+        progress,
+    };
+    let (manifest, config) = work.documents(&held.committed.digest).await?;
+    let failed = |what: &str| {
+        let step = format!("push {what}");
+        move |error| access::registry(step, error)
+    };
+    let layers = work.layers(&manifest).await?;
+    work.destination.push_bytes(config).await.map_err(failed("the config"))?;
+    let bytes = Bytes::clone(&manifest.bytes);
+    let digest = work.destination.push_manifest(OCI_MANIFEST, bytes, Some(&tag)).await;
+    let digest = digest.map_err(failed(&format!("the manifest as {tag}")))?;
+    let noted = commits.note_pushed(&held, &request.destination.to_string());
+    noted.map_err(|error| Error::new(ErrorKind::Store, "note that it was pushed", error))?;
+    forget_meaning(images, work.destination.name(), &request.access, &digest)?;
+    let is_sent = |layer: &&PushedLayer| matches!(layer.outcome, PushedOutcome::Streamed | PushedOutcome::Uploaded);
+    Ok(Pushed {
+        image: held.committed.image.clone(),
+        destination: work.destination.name().to_owned(),
+        digest,
+        uploaded_bytes: layers.iter().filter(is_sent).map(|layer| layer.size).sum(),
+        downloaded_bytes: work.base.stats().bytes,
+        layers,
+    })
 }
 
-impl Engine {
-    /// Updates what the store knows the name to mean: from now on it refers to `digest`.
-    fn forget_meaning(&self, name: &str, access: &Access, digest: &Digest) -> Result<()> {
-        let failed = |error| Error::new(ErrorKind::Store, "note what the name means now", error);
-        // An isolated store records nothing about images in no registry.
-        let Ok(part) = self.images().for_image(name, access) else { return Ok(()) };
-        let known = part.store().references().map_err(failed)?;
-        for reference in known.iter().filter(|reference| reference.source == name) {
-            part.store().set_reference(name, &reference.platform, digest).map_err(failed)?;
-        }
-        Ok(())
+/// Updates what the store knows the name to mean: from now on it refers to `digest`.
+fn forget_meaning(images: &Images, name: &str, access: &Access, digest: &Digest) -> Result<()> {
+    let failed = |error| Error::new(ErrorKind::Store, "note what the name means now", error);
+    // An isolated store records nothing about images in no registry.
+    let Ok(part) = images.for_image(name, access) else { return Ok(()) };
+    let known = part.store().references().map_err(failed)?;
+    for reference in known.iter().filter(|reference| reference.source == name) {
+        part.store().set_reference(name, &reference.platform, digest).map_err(failed)?;
     }
+    Ok(())
 }
 
 impl Work {

@@ -10,15 +10,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::{CWD, Mode, OFlags};
 
-use super::upper::{LeftOut, UpperError, newest_change};
+use super::upper::{Moment, UpperError, newest_change};
+use crate::run::LeftOut;
 
 /// Maximum step of the kernel's clock for files: that of a kernel with 100 ticks a second.
 const TICK: Duration = Duration::from_millis(10);
 /// Maximum difference of two clocks that is no sign of one being set.
 const DRIFT: Duration = Duration::from_secs(1);
-
-/// Seconds and nanoseconds since 1970.
-pub(super) type Moment = (i64, u32);
 
 /// The moment from which on nothing may have changed.
 pub(super) struct Still {

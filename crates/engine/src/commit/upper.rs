@@ -4,7 +4,7 @@
 //! never by its whole path, links are not followed, and a file's attributes are read from the file that was opened. The descent uses a
 //! stack and no recursion.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -17,7 +17,7 @@ use tarpon_layer::{Attributes, Device, Timestamp};
 use tarpon_oci::limits;
 
 use super::marks::{Marks, Whose};
-use super::still::Moment;
+use crate::run::LeftOut;
 
 /// Prefix of the name of an entry that removes another one.
 const WHITEOUT: &[u8] = b".wh.";
@@ -26,14 +26,8 @@ const OPAQUE: &[u8] = b".wh..wh..opq";
 /// Default mode of the root, for which no entry is needed.
 const ROOT_MODE: u16 = 0o755;
 
-/// Parts of an upper directory that are no part of the layer. Paths have no trailing slash.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct LeftOut {
-    /// Mount points: an empty file or directory there was created for the mount.
-    pub(crate) mount_points: BTreeSet<Vec<u8>>,
-    /// Volumes: data, with everything below.
-    pub(crate) volumes: BTreeSet<Vec<u8>>,
-}
+/// Seconds and nanoseconds since 1970.
+pub(super) type Moment = (i64, u32);
 
 /// Why an upper directory cannot be a layer.
 #[derive(Debug, thiserror::Error)]
@@ -104,7 +98,7 @@ struct Directory {
 }
 
 /// A name that was looked up.
-struct Found {
+struct FoundEntry {
     path: Vec<u8>,
     file: OwnedFd,
     stat: Stat,
@@ -116,7 +110,7 @@ impl Walk {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let file =
             rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|error| failed(b"", "open it", error))?;
-        let found = Found::of(Vec::new(), file)?;
+        let found = FoundEntry::of(Vec::new(), file)?;
         let root = found.file.try_clone().map_err(|error| found.failed("open it", error))?;
         let mut walk = Self {
             path: path.to_owned(),
@@ -170,7 +164,7 @@ impl Walk {
     }
 
     /// The upper directory itself: an entry only if its defaults were changed. Overlayfs ignores whether it is opaque.
-    fn root(&mut self, found: Found) -> Result<Option<Entry>, UpperError> {
+    fn root(&mut self, found: FoundEntry) -> Result<Option<Entry>, UpperError> {
         let marks = found.marks(self.whose)?;
         self.tally.is_blind = self.whose == Whose::User && !marks.is_marked;
         let entry = self.described(&found, b"./".to_vec(), TarKind::Directory, marks);
@@ -182,7 +176,7 @@ impl Walk {
     }
 
     /// The entry for a name.
-    fn entry(&mut self, name: &[u8], found: Found) -> Result<Option<Entry>, UpperError> {
+    fn entry(&mut self, name: &[u8], found: FoundEntry) -> Result<Option<Entry>, UpperError> {
         if self.left_out.volumes.contains(&found.path) {
             return Ok(None);
         }
@@ -211,11 +205,11 @@ impl Walk {
             FileType::CharacterDevice => self.other(&found, TarKind::CharDevice(device), marks).map(Some),
             FileType::BlockDevice => self.other(&found, TarKind::BlockDevice(device), marks).map(Some),
             FileType::Fifo => self.other(&found, TarKind::Fifo, marks).map(Some),
-            _ => Err(found.refused("it is of a kind that nobody knows")),
+            _ => Err(found.refused("its file type is unknown")),
         }
     }
 
-    fn directory(&mut self, found: Found, marks: Marks) -> Result<Option<Entry>, UpperError> {
+    fn directory(&mut self, found: FoundEntry, marks: Marks) -> Result<Option<Entry>, UpperError> {
         if self.open.len() > limits::PATH_DEPTH {
             return Err(found.refused("directories lie in each other more deeply than an image may have them"));
         }
@@ -233,7 +227,7 @@ impl Walk {
         Ok(Some(entry))
     }
 
-    fn file(&mut self, found: &Found, marks: Marks) -> Result<Option<Entry>, UpperError> {
+    fn file(&mut self, found: &FoundEntry, marks: Marks) -> Result<Option<Entry>, UpperError> {
         if found.stat.st_size == 0 && self.left_out.mount_points.contains(&found.path) {
             return Ok(None);
         }
@@ -248,7 +242,7 @@ impl Walk {
         Ok(Some(Entry { size, content: Some(content.into()), ..entry }))
     }
 
-    fn other(&mut self, found: &Found, kind: TarKind, marks: Marks) -> Result<Entry, UpperError> {
+    fn other(&mut self, found: &FoundEntry, kind: TarKind, marks: Marks) -> Result<Entry, UpperError> {
         if let Some(entry) = self.link(found, &marks) {
             return Ok(entry);
         }
@@ -262,7 +256,7 @@ impl Walk {
 
     /// Another name of a file that was already seen. The first name is recorded. Its attributes are repeated: Podman and Docker set the
     /// file's owner again for each name, and Linux then drops its capabilities.
-    fn link(&mut self, found: &Found, marks: &Marks) -> Option<Entry> {
+    fn link(&mut self, found: &FoundEntry, marks: &Marks) -> Option<Entry> {
         if found.stat.st_nlink < 2 {
             return None;
         }
@@ -281,7 +275,7 @@ impl Walk {
         }
     }
 
-    fn described(&self, found: &Found, name: Vec<u8>, kind: TarKind, marks: Marks) -> Entry {
+    fn described(&self, found: &FoundEntry, name: Vec<u8>, kind: TarKind, marks: Marks) -> Entry {
         let mtime = Timestamp {
             seconds: found.stat.st_mtime,
             nanoseconds: u32::try_from(found.stat.st_mtime_nsec).unwrap_or(0),
@@ -300,21 +294,21 @@ impl Walk {
 
 impl Directory {
     /// Looks a name up; `None` if it was removed meanwhile.
-    fn find(&self, name: &OsStr) -> Result<Option<Found>, UpperError> {
+    fn find(&self, name: &OsStr) -> Result<Option<FoundEntry>, UpperError> {
         let path = match self.path.is_empty() {
             true => name.as_bytes().to_vec(),
             false => [&self.path[..], b"/", name.as_bytes()].concat(),
         };
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match rustix::fs::openat(&self.directory, name, flags, Mode::empty()) {
-            Ok(file) => Found::of(path, file).map(Some),
+            Ok(file) => FoundEntry::of(path, file).map(Some),
             Err(rustix::io::Errno::NOENT) => Ok(None),
             Err(error) => Err(failed(&path, "open it", error)),
         }
     }
 }
 
-impl Found {
+impl FoundEntry {
     fn of(path: Vec<u8>, file: OwnedFd) -> Result<Self, UpperError> {
         let stat = rustix::fs::fstat(&file).map_err(|error| failed(&path, "look at it", error))?;
         Ok(Self { path, file, stat })
@@ -365,7 +359,7 @@ impl Found {
 pub(super) fn newest_change(root: &Path, left_out: &LeftOut, since: Moment) -> Result<Option<Vec<u8>>, UpperError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::openat(CWD, root, flags, Mode::empty()).map_err(|error| failed(b"", "open it", error))?;
-    let mut found = Some(Found::of(Vec::new(), root)?);
+    let mut found = Some(FoundEntry::of(Vec::new(), root)?);
     let mut open: Vec<Directory> = Vec::new();
     loop {
         if let Some(found) = found.take().filter(|found| !left_out.volumes.contains(&found.path)) {

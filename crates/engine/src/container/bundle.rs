@@ -10,7 +10,8 @@ use oci_spec::runtime::{
 };
 use tarpon_oci::RunConfig;
 
-use super::{Confinement, ContainerOptions, Network, mounts, process, runtime, seccomp};
+use super::cgroups::has_cgroup2;
+use super::{Confinement, ContainerOptions, Network, mounts, process, seccomp};
 use crate::{Error, ErrorKind, Result};
 
 /// Kernel paths that Podman masks in addition to the defaults.
@@ -58,8 +59,8 @@ impl Bundle {
 
     /// The process of the container whose bundle is in `folder`.
     pub(crate) fn process(folder: &Path) -> Result<Process> {
-        let says_nothing = || Error::new(ErrorKind::Store, READ, "it says nothing of a process");
-        read(folder)?.process().clone().ok_or_else(says_nothing)
+        let without_process = || Error::new(ErrorKind::Store, READ, "it has no process");
+        read(folder)?.process().clone().ok_or_else(without_process)
     }
 
     /// The mounts of the container whose bundle is in `folder`.
@@ -95,7 +96,7 @@ fn spec(
 ) -> std::result::Result<Spec, OciSpecError> {
     let granted = process.capabilities().as_ref().and_then(|sets| sets.bounding().clone()).unwrap_or_default();
     let mut linux = LinuxBuilder::default()
-        .namespaces(namespaces(options.network, runtime::has_cgroup2())?)
+        .namespaces(namespaces(options.network, has_cgroup2())?)
         .masked_paths(masked_paths())
         .readonly_paths(get_default_readonly_paths())
         .build()?;

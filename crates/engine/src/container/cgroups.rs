@@ -7,6 +7,9 @@ use rustix::fs::Access;
 /// The mount point of cgroups.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
+/// Superblock number of cgroup v2.
+const CGROUP2: i64 = 0x6367_7270;
+
 /// The cgroups of a host.
 pub(super) struct Cgroups<'a> {
     folder: &'a Path,
@@ -54,6 +57,10 @@ fn has_word(text: &str, word: &str) -> bool {
 /// Whether the folder is writable. On a read-only file system it is not, even for root.
 fn can_write(folder: &Path) -> bool {
     folder.is_dir() && rustix::fs::access(folder, Access::WRITE_OK).is_ok()
+}
+
+pub(super) fn has_cgroup2() -> bool {
+    rustix::fs::statfs(CGROUPS).is_ok_and(|fs| fs.f_type == CGROUP2)
 }
 
 #[cfg(test)]

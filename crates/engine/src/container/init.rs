@@ -1,13 +1,9 @@
 //! A small init for a container: it forwards signals and reaps orphaned processes.
 
-use std::path::{Path, PathBuf};
-
-use oci_spec::runtime::Mount;
-
-use super::mounts::bind;
+use std::path::PathBuf;
 
 /// Its path in the container: in `/dev`, which is not part of the container's writable layer.
-const INSIDE: &str = "/dev/tarpon-init";
+pub(super) const INSIDE: &str = "/dev/tarpon-init";
 
 /// Statically linked programs for it: Podman's first, then Docker's.
 const KNOWN: [&str; 3] =
@@ -27,14 +23,6 @@ pub(super) fn find() -> Result<PathBuf, String> {
         .into_iter()
         .find(|program| program.is_file())
         .ok_or_else(|| "--init needs a program for that on this host, and there is none: install catatonit".to_owned())
-}
-
-/// The mount of the init in the container.
-///
-/// # Errors
-/// One line: the description is invalid.
-pub(super) fn mount(program: &Path) -> Result<Mount, String> {
-    bind(program, Path::new(INSIDE), &["ro", "nosuid", "nodev"].map(str::to_owned))
 }
 
 /// The command line that runs `arguments` below the init.

@@ -12,7 +12,7 @@ use tarpon_store::FileLock;
 use tarpon_store::flock;
 
 use super::Handle;
-use super::runtime::said_no;
+use super::runtime::runtime_error;
 use crate::{Error, ErrorKind, Result};
 
 /// Name of the mark file, beside the runtime's state. It is never removed: a lock on a recreated file would be a second lock.
@@ -48,14 +48,14 @@ impl Handle {
             return Err(Error::new(
                 ErrorKind::Conflict,
                 STEP,
-                "another process has paused it, and lets it go on when it likes",
+                "another process has paused it and has not resumed it yet",
             ));
         };
         // Written first, so that a paused container is never unmarked.
         (&*mark).write_all(STATUS.as_bytes()).map_err(failed)?;
         let refused = match self.ask(STEP, &["pause", self.id()]) {
             Ok(output) if output.status.success() => None,
-            Ok(output) => Some(said_no(STEP, &output)),
+            Ok(output) => Some(runtime_error(STEP, &output)),
             Err(error) => Some(error),
         };
         match refused {
@@ -90,7 +90,7 @@ impl Handle {
         let output = self.ask(STEP, &["resume", self.id()])?;
         // A container that has ended meanwhile, or was never paused, need not be resumed.
         if !output.status.success() && self.is_paused()? {
-            return Err(said_no(STEP, &output));
+            return Err(runtime_error(STEP, &output));
         }
         mark.set_len(0).map_err(|error| Error::new(ErrorKind::Store, STEP, error))
     }

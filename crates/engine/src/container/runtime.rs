@@ -7,16 +7,14 @@ use std::process::{Child, Command, ExitStatus, Output};
 use std::time::{Duration, Instant};
 
 use super::Bundle;
+use super::cgroups::has_cgroup2;
 use crate::{Error, ErrorKind, Result};
 
 /// Variables through which systemd communicates with its services.
 const MANAGER: [&str; 4] = ["NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
 
-/// Superblock number of cgroup v2.
-const CGROUP2: i64 = 0x6367_7270;
-
 /// Poll interval of a container that is stopping.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// An OCI runtime.
 #[derive(Debug, Clone)]
@@ -98,8 +96,8 @@ impl Runtime {
         if !output.status.success() {
             return Err(cannot(output.status.to_string()));
         }
-        let said = String::from_utf8_lossy(&output.stdout).to_ascii_lowercase();
-        Ok(said.contains("libseccomp:") || said.contains("+seccomp"))
+        let version = String::from_utf8_lossy(&output.stdout).to_ascii_lowercase();
+        Ok(version.contains("libseccomp:") || version.contains("+seccomp"))
     }
 
     /// The runtime that a container was started with.
@@ -203,7 +201,7 @@ impl Handle {
         match serde_json::from_slice::<State>(&output.stdout) {
             Ok(state) => Ok(Some(state.status)),
             Err(_) if !self.is_remembered() => Ok(None),
-            Err(_) => Err(said_no("ask the runtime for the container", &output)),
+            Err(_) => Err(runtime_error("ask the runtime for the container", &output)),
         }
     }
 
@@ -218,7 +216,7 @@ impl Handle {
             return Ok(());
         }
         let output = self.ask(STEP, &["delete", "--force", &self.id])?;
-        if output.status.success() || !self.is_remembered() { Ok(()) } else { Err(said_no(STEP, &output)) }
+        if output.status.success() || !self.is_remembered() { Ok(()) } else { Err(runtime_error(STEP, &output)) }
     }
 
     pub(super) fn id(&self) -> &str {
@@ -240,9 +238,10 @@ impl Handle {
 }
 
 /// The error of a runtime that failed.
-pub(super) fn said_no(step: &str, output: &Output) -> Error {
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    let cause = if said.is_empty() { format!("the runtime failed without a word ({})", output.status) } else { said };
+pub(super) fn runtime_error(step: &str, output: &Output) -> Error {
+    let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let cause =
+        if message.is_empty() { format!("the runtime failed without a message ({})", output.status) } else { message };
     Error::new(ErrorKind::Other, step, cause)
 }
 
@@ -290,7 +289,7 @@ impl Running {
         self.signal_or_log(signal);
         let began = Instant::now();
         while self.ended()?.is_none() && began.elapsed() < patience {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }
@@ -312,10 +311,6 @@ impl Drop for Running {
             tracing::warn!(%error, "something of a container stays behind");
         }
     }
-}
-
-pub(super) fn has_cgroup2() -> bool {
-    rustix::fs::statfs("/sys/fs/cgroup").is_ok_and(|fs| fs.f_type == CGROUP2)
 }
 
 fn on_path(program: &OsStr) -> Option<PathBuf> {

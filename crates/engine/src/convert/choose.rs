@@ -4,7 +4,8 @@ use bytes::Bytes;
 use tarpon_oci::{Descriptor, Digest, Document, ImageConfig, ImageIndex, Manifest, MediaType, Platform, Verified};
 use tarpon_registry::{Repository, ResolvedImage};
 
-use super::{Platforms, advised, outward};
+use super::failure::{advised, outward};
+use super::request::Platforms;
 use crate::{Error, ErrorKind, Result};
 
 /// The images to convert.

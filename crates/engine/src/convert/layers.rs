@@ -16,9 +16,9 @@ use tarpon_oci::{Blob, Compression, Descriptor, Digest, MediaType, NewDescriptor
 use tarpon_registry::Destination;
 
 use super::choose::{Chosen, Image};
+use super::failure::{advised, outward};
 use super::report::Outcome;
 use super::rewrite::{self, Recipe, Rewrite};
-use super::{advised, outward};
 use crate::{Error, ErrorKind, Result};
 
 /// Annotations of a layer that describe how its blob is packed: they are dropped when it is packed in another way.
@@ -136,7 +136,7 @@ impl Work<'_> {
             Err(TocFailure::NotLazy(_)) => Ok(Way::Rewrite),
             Err(TocFailure::Refused(error)) => {
                 let error = refused(error.to_string());
-                Err(error.hint("--force writes the layer anew from its tar, whatever its table of contents says"))
+                Err(error.hint("--force rewrites the layer from its tar and ignores its table of contents"))
             }
             Err(TocFailure::Source(error)) => {
                 Err(advised(access::source(step("read", number, &layer.descriptor.digest), error)))

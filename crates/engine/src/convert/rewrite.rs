@@ -25,7 +25,7 @@ use tarpon_oci::{Blob, Digest, Hasher, Verified};
 use tarpon_registry::Destination;
 use tokio::sync::mpsc;
 
-use super::{advised, outward};
+use super::failure::{advised, outward};
 use crate::upload::{self, Sink};
 use crate::{Error, ErrorKind};
 
@@ -72,7 +72,7 @@ impl RewriteError {
             Self::Push(error) => outward(step, error),
             Self::Bad(cause) => Error::new(ErrorKind::Refused, step, cause),
             Self::Write(error @ WriteError::HoldsToc) => Error::new(ErrorKind::Refused, step, error)
-                .hint("without --force such a layer is copied; without --keep-diff-id it is written anew"),
+                .hint("without --force such a layer is copied; without --keep-diff-id it is rewritten"),
             Self::Write(error @ WriteError::Toc(_)) => Error::new(ErrorKind::Refused, step, error).hint(
                 "a name that is in the layer twice, as two different things, has no place in a table of contents",
             ),

@@ -9,8 +9,8 @@ use tarpon_oci::{Compression, NewDescriptor, is_tag};
 use tarpon_registry::Destination;
 
 use super::choose::Chosen;
+use super::failure::outward;
 use super::layers::NewLayer;
-use super::outward;
 use super::report::TocImage;
 use super::rewrite::Recipe;
 use crate::{Error, ErrorKind, Result};

@@ -20,9 +20,7 @@ use tarpon_trace::Trace;
 pub use self::boot::{BootPack, Fit};
 use self::boot::{Packer, Start};
 use self::packs::Published;
-use crate::{Engine, Error, ErrorKind, Result};
-use tarpon_images::Access;
-use tarpon_images::ImageRequest;
+use crate::{Error, ErrorKind, Result};
 use tarpon_images::access;
 use tarpon_images::index::compare::{Verdict, compare};
 use tarpon_images::index::search_result::Usable;
@@ -30,6 +28,7 @@ use tarpon_images::index::{artifact, find};
 use tarpon_images::prepare::layer::Layer;
 use tarpon_images::prepare::preparation::index_layers;
 use tarpon_images::progress::Progress;
+use tarpon_images::{Access, ImageRequest, Images};
 
 /// The index of an image, ready to be published.
 #[derive(Debug, Clone, Serialize)]
@@ -84,154 +83,145 @@ pub struct IndexCheck {
     pub unchecked: Vec<String>,
 }
 
-impl Engine {
-    /// Makes the index of an image: reads each layer without a table of contents once, unless that was done before. With traces of starts,
-    /// the index is cut to fit them, and has a boot pack for each. Packs of other profiles in the newest index of the image's repository
-    /// are kept.
-    pub async fn make_index(
-        &self,
-        request: &ImageRequest,
-        traces: &[Trace],
-        progress: &dyn Progress,
-    ) -> Result<ImageIndexArtifact> {
-        let starts = traces.iter().map(Start::traced).collect();
-        self.index_for(request, starts, progress).await
-    }
+/// Makes the index of an image: reads each layer without a table of contents once, unless that was done before. With traces of starts,
+/// the index is cut to fit them, and has a boot pack for each. Packs of other profiles in the newest index of the image's repository
+/// are kept.
+pub async fn make_index(
+    images: &Images,
+    request: &ImageRequest,
+    traces: &[Trace],
+    progress: &dyn Progress,
+) -> Result<ImageIndexArtifact> {
+    let starts = traces.iter().map(Start::traced).collect();
+    index_for(images, request, starts, progress).await
+}
 
-    /// As [`Engine::make_index`], with packs derived from those of another image: of `profile`, or all packs of the newest index in its
-    /// repository. Nothing is run for it.
-    pub async fn make_index_from(
-        &self,
-        request: &ImageRequest,
-        old: &str,
-        profile: Option<&str>,
-        progress: &dyn Progress,
-    ) -> Result<ImageIndexArtifact> {
-        let repository = access::open(old, &request.access).await?;
-        let image = access::resolve(&repository, &request.platform).await?;
-        let found = packs::published(&repository, &image).await?;
-        found.notes.iter().for_each(|note| progress.note(note));
-        let is_wanted = |start: &Start| profile.is_none_or(|profile| start.profile == profile);
-        let starts: Vec<Start> = found.packs.into_iter().map(|pack| pack.start).filter(is_wanted).collect();
-        if starts.is_empty() {
-            let which =
-                profile.map_or_else(|| "no boot pack".to_owned(), |profile| format!("no boot pack {profile:?}"));
-            let cause = format!("{} has {which}", image.name);
-            return Err(Error::new(ErrorKind::NotFound, "take boot packs over", cause));
-        }
-        self.index_for(request, starts, progress).await
+/// As [`make_index`], with packs derived from those of another image: of `profile`, or all packs of the newest index in its
+/// repository. Nothing is run for it.
+pub async fn make_index_from(
+    images: &Images,
+    request: &ImageRequest,
+    old: &str,
+    profile: Option<&str>,
+    progress: &dyn Progress,
+) -> Result<ImageIndexArtifact> {
+    let repository = access::open(old, &request.access).await?;
+    let image = access::resolve(&repository, &request.platform).await?;
+    let found = packs::published(&repository, &image).await?;
+    found.notes.iter().for_each(|note| progress.note(note));
+    let is_wanted = |start: &Start| profile.is_none_or(|profile| start.profile == profile);
+    let starts: Vec<Start> = found.packs.into_iter().map(|pack| pack.start).filter(is_wanted).collect();
+    if starts.is_empty() {
+        let which = profile.map_or_else(|| "no boot pack".to_owned(), |profile| format!("no boot pack {profile:?}"));
+        let cause = format!("{} has {which}", image.name);
+        return Err(Error::new(ErrorKind::NotFound, "take boot packs over", cause));
     }
+    index_for(images, request, starts, progress).await
+}
 
-    async fn index_for(
-        &self,
-        request: &ImageRequest,
-        starts: Vec<Start>,
-        progress: &dyn Progress,
-    ) -> Result<ImageIndexArtifact> {
-        each_once(&starts)?;
-        let repository = access::open(&request.text, &request.access).await?;
-        let image = access::resolve(&repository, &request.platform).await?;
-        let part = self.images().for_image(&request.text, &request.access)?;
-        let (layers, found) =
-            futures::join!(index_layers(&part, &repository, &image, progress), packs::published(&repository, &image));
-        let (layers, found) = (layers?, found?);
-        if starts.is_empty() && !layers.iter().any(boot::is_described) {
-            let cause = "each of its layers has a table of contents of its own";
-            return Err(Error::new(ErrorKind::Refused, "make the index", cause).hint("it mounts lazily as it is"));
-        }
-        found.notes.iter().for_each(|note| progress.note(note));
-        let is_other = |kept: &Published| starts.iter().all(|start| start.profile != kept.start.profile);
-        let kept = found.packs.into_iter().filter(is_other).collect();
-        let (store, name) = (part.store().clone(), request.text.clone());
-        let packing = tokio::task::spawn_blocking(move || pack(store, &repository, layers, &name, &starts, kept));
-        let packed = packing.await.map_err(|error| Error::new(ErrorKind::Other, "write the index", error))??;
-        packed.notes.iter().for_each(|note| progress.note(note));
-        let subject = tarpon_oci::Blob { digest: *image.manifest.digest(), size: image.manifest.bytes.len() as u64 };
-        let subject = NewDescriptor::new(image.manifest.media_type.clone(), subject);
-        let boots = packed.boots.iter().flat_map(BootPack::descriptors);
-        let manifest = artifact::manifest(&packed.blob, boots, subject)
-            .map_err(|error| Error::new(ErrorKind::Other, "write the index", error))?;
-        Ok(ImageIndexArtifact {
-            image: image.name.clone(),
-            manifest_digest: *image.manifest.digest(),
-            index_digest: *manifest.digest(),
-            index_size: packed.blob.len() as u64,
-            layers_size: packed.layers.iter().map(|layer| layer.size).sum(),
-            layers: packed.layers,
-            boots: packed.boots,
-            manifest: manifest.into_inner(),
-            blob: packed.blob,
-        })
+async fn index_for(
+    images: &Images,
+    request: &ImageRequest,
+    starts: Vec<Start>,
+    progress: &dyn Progress,
+) -> Result<ImageIndexArtifact> {
+    each_once(&starts)?;
+    let repository = access::open(&request.text, &request.access).await?;
+    let image = access::resolve(&repository, &request.platform).await?;
+    let part = images.for_image(&request.text, &request.access)?;
+    let (layers, found) =
+        futures::join!(index_layers(&part, &repository, &image, progress), packs::published(&repository, &image));
+    let (layers, found) = (layers?, found?);
+    if starts.is_empty() && !layers.iter().any(boot::is_described) {
+        let cause = "each of its layers has a table of contents of its own";
+        return Err(Error::new(ErrorKind::Refused, "make the index", cause).hint("it mounts lazily as it is"));
     }
+    found.notes.iter().for_each(|note| progress.note(note));
+    let is_other = |kept: &Published| starts.iter().all(|start| start.profile != kept.start.profile);
+    let kept = found.packs.into_iter().filter(is_other).collect();
+    let (store, name) = (part.store().clone(), request.text.clone());
+    let packing = tokio::task::spawn_blocking(move || pack(store, &repository, layers, &name, &starts, kept));
+    let packed = packing.await.map_err(|error| Error::new(ErrorKind::Other, "write the index", error))??;
+    packed.notes.iter().for_each(|note| progress.note(note));
+    let subject = tarpon_oci::Blob { digest: *image.manifest.digest(), size: image.manifest.bytes.len() as u64 };
+    let subject = NewDescriptor::new(image.manifest.media_type.clone(), subject);
+    let boots = packed.boots.iter().flat_map(BootPack::descriptors);
+    let manifest = artifact::manifest(&packed.blob, boots, subject)
+        .map_err(|error| Error::new(ErrorKind::Other, "write the index", error))?;
+    Ok(ImageIndexArtifact {
+        image: image.name.clone(),
+        manifest_digest: *image.manifest.digest(),
+        index_digest: *manifest.digest(),
+        index_size: packed.blob.len() as u64,
+        layers_size: packed.layers.iter().map(|layer| layer.size).sum(),
+        layers: packed.layers,
+        boots: packed.boots,
+        manifest: manifest.into_inner(),
+        blob: packed.blob,
+    })
+}
 
-    /// Publishes an index beside its image, or at `destination`.
-    pub async fn publish_index(
-        &self,
-        index: &ImageIndexArtifact,
-        destination: &Source,
-        access: &Access,
-    ) -> Result<Digest> {
-        let target = access::open_destination(destination, access)?;
-        // For frames that are beside the image and not in the destination too.
-        let blobs = access::open_later(&index.image, access)?.blobs();
-        let publish = async {
-            target.push_bytes(Bytes::from_static(EMPTY_CONFIG)).await?;
-            target.push_bytes(index.blob.clone()).await?;
-            for boot in &index.boots {
-                target.push_bytes(boot.index.clone()).await?;
-                match &boot.frames {
-                    Some(frames) => drop(target.push_bytes(frames.clone()).await?),
-                    None if target.has_blob(boot.blob).await? => {}
-                    None => target.copy_blob(boot.blob, blobs.clone()).await?,
-                }
+/// Publishes an index beside its image, or at `destination`.
+pub async fn publish_index(index: &ImageIndexArtifact, destination: &Source, access: &Access) -> Result<Digest> {
+    let target = access::open_destination(destination, access)?;
+    // For frames that are beside the image and not in the destination too.
+    let blobs = access::open_later(&index.image, access)?.blobs();
+    let publish = async {
+        target.push_bytes(Bytes::from_static(EMPTY_CONFIG)).await?;
+        target.push_bytes(index.blob.clone()).await?;
+        for boot in &index.boots {
+            target.push_bytes(boot.index.clone()).await?;
+            match &boot.frames {
+                Some(frames) => drop(target.push_bytes(frames.clone()).await?),
+                None if target.has_blob(boot.blob).await? => {}
+                None => target.copy_blob(boot.blob, blobs.clone()).await?,
             }
-            target.push_manifest(OCI_MANIFEST, index.manifest.clone(), None).await
-        };
-        publish.await.map_err(|error| access::registry(format!("publish the index to {}", target.name()), error))
-    }
+        }
+        target.push_manifest(OCI_MANIFEST, index.manifest.clone(), None).await
+    };
+    publish.await.map_err(|error| access::registry(format!("publish the index to {}", target.name()), error))
+}
 
-    /// Compares a published index with the layers themselves, which are all read for it.
-    ///
-    /// It compares the index's names, attributes, contents and the digests of their chunks, however it cuts them. Places are not compared:
-    /// a wrong place leads to bytes that no digest matches, which are never served. Places of zeros are, as they are fetched from nowhere.
-    pub async fn check_index(
-        &self,
-        request: &ImageRequest,
-        index: &Digest,
-        progress: &dyn Progress,
-    ) -> Result<IndexCheck> {
-        let repository = access::open(&request.text, &request.access).await?;
-        let image = access::resolve(&repository, &request.platform).await?;
-        // Objects of files that the index cuts differently must stay until they have been compared.
-        let part = self.images().for_image(&request.text, &request.access)?;
-        let pin = part.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the layers", error))?;
-        let layers = index_layers(&part, &repository, &image, progress).await?;
-        let wanted: Vec<_> = layers.iter().map(|layer| layer.blob).collect();
-        let found =
-            find::pinned(index, &repository, &image, &wanted, None, (find::PINNED, &Allowance::default())).await;
-        let refused = |cause: String| Error::new(ErrorKind::Refused, "check the index", cause);
-        if found.layers.is_empty() {
-            return Err(refused(found.notes.join("; ")));
-        }
-        if found.layers.iter().any(|layer| layer.format == LayerKind::Soci) {
-            let cause = "it is a SOCI index, which has no digests of contents to compare";
-            return Err(refused(cause.to_owned()).hint("`tarpon pull` compares everything else of it"));
-        }
-        let mut check = IndexCheck {
-            index_digest: *index,
-            manifest_digest: *image.manifest.digest(),
-            layers: found.layers.len(),
-            differences: Vec::new(),
-            unchecked: Vec::new(),
-        };
-        let store = part.store().clone();
-        let comparing = tokio::task::spawn_blocking(move || {
-            let _pin = pin;
-            check.compare(&store, &found.layers, &layers).map(|()| check)
-        });
-        let compared = comparing.await.map_err(|error| Error::new(ErrorKind::Other, "check the index", error))?;
-        compared.map_err(|error| Error::new(ErrorKind::Store, "check the index", error))
+/// Compares a published index with the layers themselves, which are all read for it.
+///
+/// It compares the index's names, attributes, contents and the digests of their chunks, however it cuts them. Places are not compared:
+/// a wrong place leads to bytes that no digest matches, which are never served. Places of zeros are, as they are fetched from nowhere.
+pub async fn check_index(
+    images: &Images,
+    request: &ImageRequest,
+    index: &Digest,
+    progress: &dyn Progress,
+) -> Result<IndexCheck> {
+    let repository = access::open(&request.text, &request.access).await?;
+    let image = access::resolve(&repository, &request.platform).await?;
+    // Objects of files that the index cuts differently must stay until they have been compared.
+    let part = images.for_image(&request.text, &request.access)?;
+    let pin = part.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the layers", error))?;
+    let layers = index_layers(&part, &repository, &image, progress).await?;
+    let wanted: Vec<_> = layers.iter().map(|layer| layer.blob).collect();
+    let found = find::pinned(index, &repository, &image, &wanted, None, (find::PINNED, &Allowance::default())).await;
+    let refused = |cause: String| Error::new(ErrorKind::Refused, "check the index", cause);
+    if found.layers.is_empty() {
+        return Err(refused(found.notes.join("; ")));
     }
+    if found.layers.iter().any(|layer| layer.format == LayerKind::Soci) {
+        let cause = "it is a SOCI index, which has no digests of contents to compare";
+        return Err(refused(cause.to_owned()).hint("`tarpon pull` compares everything else of it"));
+    }
+    let mut check = IndexCheck {
+        index_digest: *index,
+        manifest_digest: *image.manifest.digest(),
+        layers: found.layers.len(),
+        differences: Vec::new(),
+        unchecked: Vec::new(),
+    };
+    let store = part.store().clone();
+    let comparing = tokio::task::spawn_blocking(move || {
+        let _pin = pin;
+        check.compare(&store, &found.layers, &layers).map(|()| check)
+    });
+    let compared = comparing.await.map_err(|error| Error::new(ErrorKind::Other, "check the index", error))?;
+    compared.map_err(|error| Error::new(ErrorKind::Store, "check the index", error))
 }
 
 impl IndexCheck {

@@ -11,7 +11,7 @@ use tarpon_trace::{Header, Touch, Trace};
 use tempfile::TempDir;
 
 use super::*;
-use crate::{EngineOptions, IndexChoice, LockFile};
+use crate::{Engine, EngineOptions, IndexChoice, LockFile};
 
 const FILE: u64 = 400_000;
 
@@ -77,7 +77,7 @@ impl Lab {
     }
 
     async fn check(&self, engine: &Engine, index: &ImageIndexArtifact) -> IndexCheck {
-        engine.check_index(&self.request(), &index.index_digest, &Silent).await.unwrap()
+        check_index(engine.images(), &self.request(), &index.index_digest, &Silent).await.unwrap()
     }
 }
 

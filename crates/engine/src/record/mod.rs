@@ -14,7 +14,8 @@ use tarpon_trace::{FILE_BYTES, Trace};
 pub use self::until::Until;
 use self::until::Watcher;
 use crate::container::{Bundle, Confinement, ContainerOptions, Running, Runtime, Stdio, host_files};
-use crate::{Engine, Error, ErrorKind, Result};
+use crate::run::Containers;
+use crate::{Error, ErrorKind, Result};
 use tarpon_client::Client;
 use tarpon_client::protocol::MountRequest;
 use tarpon_client::rootfs::{RootMount, RootfsRequest};
@@ -63,7 +64,7 @@ impl Recorded {
     }
 }
 
-impl Engine {
+impl Containers {
     /// Runs the image and records what it touches. The container is stopped when its start is over, or when `stopped` ends, which is an
     /// error.
     pub async fn record(
@@ -76,13 +77,13 @@ impl Engine {
         Runtime::find(request.runtime.as_deref())?;
         tokio::pin!(stopped);
         let prepared = tokio::select! {
-            prepared = self.prepare(&request.image, progress) => prepared?,
+            prepared = self.images().prepare(&request.image, progress) => prepared?,
             () = &mut stopped => return Err(interrupted()),
         };
         self.record_prepared(request, prepared, stopped).await
     }
 
-    /// As [`Engine::record`], of an image that was already prepared: its name is not resolved again.
+    /// As [`Containers::record`], of an image that was already prepared: its name is not resolved again.
     pub async fn record_prepared(
         &self,
         request: &RecordRequest,
@@ -92,9 +93,9 @@ impl Engine {
         let runtime = Runtime::find(request.runtime.as_deref())?;
         tokio::pin!(stopped);
         check_names(&prepared)?;
-        let (engine, request, stop) = (self.clone(), request.clone(), Arc::new(AtomicBool::new(false)));
-        let session = Session { engine, prepared, request, stop: stop.clone() };
-        let mut running = tokio::task::spawn_blocking(move || session.run(&runtime));
+        let (containers, request, stop) = (self.clone(), request.clone(), Arc::new(AtomicBool::new(false)));
+        let recording = Recording { containers, prepared, request, stop: stop.clone() };
+        let mut running = tokio::task::spawn_blocking(move || recording.run(&runtime));
         let recorded = tokio::select! {
             recorded = &mut running => recorded,
             () = &mut stopped => {
@@ -123,24 +124,24 @@ fn check_names(prepared: &Prepared) -> Result<()> {
 }
 
 /// One recording.
-struct Session {
-    engine: Engine,
+struct Recording {
+    containers: Containers,
     prepared: Prepared,
     request: RecordRequest,
     stop: Arc<AtomicBool>,
 }
 
-impl Session {
+impl Recording {
     fn run(self, runtime: &Runtime) -> Result<Recorded> {
         let failed = |error: std::io::Error| Error::new(ErrorKind::Store, "make a place for the container", error);
-        let folder = self.engine.store().run_folder();
+        let folder = self.containers.store().run_folder();
         let folder = tempfile::Builder::new().prefix("record-").tempdir_in(folder).map_err(failed)?;
         let (root, state) = (folder.path().join("rootfs"), folder.path().join("state"));
         for directory in [&root, &state] {
             std::fs::create_dir(directory).map_err(failed)?;
         }
-        let config = self.engine.images().config(&self.prepared)?;
-        let mount = RecordedMount::make(self.engine.client(), &self.prepared, root)?;
+        let config = self.containers.images().config(&self.prepared)?;
+        let mount = RecordedMount::make(self.containers.client().clone(), &self.prepared, root)?;
         let (command, env) = (self.request.command.clone(), self.request.env.clone());
         let options = ContainerOptions { command, env, ..ContainerOptions::default() };
         let own = host_files().map_err(|cause| Error::new(ErrorKind::Other, "describe the container", cause))?;
@@ -183,7 +184,7 @@ impl Session {
 
     /// Adds the parts for human readers. A trace is equally valid without them.
     fn describe(&self, trace: &mut Trace) {
-        if let Ok(part) = self.engine.images().for_image(&self.prepared.text, &self.prepared.access)
+        if let Ok(part) = self.containers.images().for_image(&self.prepared.text, &self.prepared.access)
             && let Ok(Some(image)) = part.store().load_image(self.prepared.manifest())
         {
             object_paths::add(trace, image);

@@ -14,7 +14,7 @@ use crate::container::Running;
 use crate::{Error, ErrorKind, Result};
 
 /// Poll interval for the end of the start.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// How long a port may take to accept a connection from this host.
 const CONNECT: Duration = Duration::from_millis(250);
 /// How long the last output of an ended container may take to arrive.
@@ -109,7 +109,7 @@ impl Watcher {
                 let hint = "give it more time with --timeout";
                 return Err(failed(format!("not ready after {} s", patience.as_secs())).hint(hint));
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -162,7 +162,7 @@ fn follow(
             if pattern.is_match(text(&line)) {
                 let _known_already = matched.try_send(Instant::now());
             }
-            let _nobody_reads = to.write_all(&line).and_then(|()| to.flush());
+            let _reader_ended = to.write_all(&line).and_then(|()| to.flush());
             line.clear();
         }
     };

@@ -8,31 +8,32 @@ use rustix::process::{Pid, Signal, getpgid, kill_process, kill_process_group};
 use tokio::process::Child;
 use tokio::time::Instant;
 
-use super::held::Held;
+use super::failure::RunError;
+use super::kept::KeptContainer;
+use super::request::RunOutcome;
 use super::signals::{Signals, asks_to_stop};
-use super::{RunError, RunOutcome};
 
-/// Shortest and longest interval between two checks of whether the runtime has started its process; see [`until_next_look`].
-const LOOK: Duration = Duration::from_millis(10);
-const SELDOM: Duration = Duration::from_millis(200);
+/// Shortest and longest interval between two checks of whether the runtime has started its process; see [`until_next_check`].
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+const LONGEST_INTERVAL: Duration = Duration::from_millis(200);
 /// Grace period for a runtime that was signalled to stop. It may still report a started process: a program can receive signals and print
 /// before its runtime has written the PID file. The time of a hundred checks is more than that takes on a busy machine, and short for a
 /// user.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Runs the container in the foreground of this process until it ends.
-pub(super) async fn attended(mut held: Held, signals: &mut Signals) -> Result<RunOutcome, RunError> {
-    let (record, place) = (held.record(), held.place());
-    let command = held.handle().run(place.folder(), &place.pid_file(), &place.runtime_log());
+pub(super) async fn attended(mut container: KeptContainer, signals: &mut Signals) -> Result<RunOutcome, RunError> {
+    let (record, place) = (container.record(), container.place());
+    let command = container.handle().run(place.folder(), &place.pid_file(), &place.runtime_log());
     let mut command = tokio::process::Command::from(command);
     command.stdin(if record.input { std::process::Stdio::inherit() } else { std::process::Stdio::null() });
     aside(&mut command, record.terminal);
     let child = command.spawn().map_err(|error| RunError::failed("start the runtime", error))?;
-    let (pid, log) = (held.place().pid_file(), held.place().runtime_log());
-    let ended = follow(child, &pid, signals, |pid| held.note_start(pid)).await?;
+    let (pid, log) = (container.place().pid_file(), container.place().runtime_log());
+    let ended = follow(child, &pid, signals, |pid| container.note_start(pid)).await?;
     let code = exit_code(ended, "run the container", &log);
     if ended.ran
-        && let Err(error) = held.settle(code.as_ref().ok().copied())
+        && let Err(error) = container.settle(code.as_ref().ok().copied())
     {
         // The container has run, and its exit code is the result that users wait for.
         tracing::warn!(%error, "something of the container stays behind: tarpon rm removes it");
@@ -74,7 +75,7 @@ pub(super) async fn follow(
     let mut early: Vec<Signal> = Vec::new();
     let mut asked_to_stop: Option<Instant> = None;
     let status = loop {
-        let wait = if early.is_empty() { until_next_look(began.elapsed()) } else { LOOK };
+        let wait = if early.is_empty() { until_next_check(began.elapsed()) } else { POLL_INTERVAL };
         let signal = tokio::select! {
             status = child.wait() => break status.map_err(|error| RunError::failed("wait for the runtime", error))?,
             signal = signals.next() => Some(signal),
@@ -109,10 +110,10 @@ pub(super) async fn follow(
     Ok(RuntimeEnded { status, ran })
 }
 
-/// A quarter of the time that the start has taken so far. Containers that start concurrently slow each other down enough without 100 checks
+/// A quarter of the time that the start has taken so far. ContainerDirs that start concurrently slow each other down enough without 100 checks
 /// per second each, which took a quarter of the processor with 64 containers.
-fn until_next_look(taken: Duration) -> Duration {
-    (taken / 4).clamp(LOOK, SELDOM)
+fn until_next_check(taken: Duration) -> Duration {
+    (taken / 4).clamp(POLL_INTERVAL, LONGEST_INTERVAL)
 }
 
 fn pass_on(child: &Child, signal: Signal) {
@@ -178,12 +179,12 @@ mod tests {
     #[test]
     fn a_start_is_told_within_a_quarter_of_the_time_that_it_took_and_few_looks_are_taken_for_a_slow_one() {
         assert_eq!(
-            [0, 40, 100, 60_000].map(|taken| until_next_look(Duration::from_millis(taken)).as_millis()),
+            [0, 40, 100, 60_000].map(|taken| until_next_check(Duration::from_millis(taken)).as_millis()),
             [10, 10, 25, 200]
         );
         let (mut taken, mut looks) = (Duration::ZERO, 0);
         while taken < Duration::from_secs(4) {
-            taken += until_next_look(taken);
+            taken += until_next_check(taken);
             looks += 1;
         }
         assert!(looks < 40, "{looks}");

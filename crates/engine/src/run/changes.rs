@@ -1,5 +1,6 @@
 //! The changes that a container made to its image, for readers outside the container.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -7,11 +8,12 @@ use oci_spec::runtime::Mount;
 use tarpon_oci::Digest;
 
 use super::container_dir::{ContainerDir, Holding, Lock};
-use super::held::handle;
-use super::{ContainerName, ContainerRecord};
-use crate::commit::LeftOut;
+use super::containers::Containers;
+use super::kept::handle;
+use super::record::ContainerRecord;
 use crate::container::{Bundle, Handle, Paused};
-use crate::{Engine, Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result};
+use tarpon_client::ContainerName;
 
 /// How long to wait for another process that holds a container that does not run.
 const BUSY: Duration = Duration::from_secs(10);
@@ -34,6 +36,15 @@ pub(crate) struct Changes {
     running: Option<Handle>,
 }
 
+/// Parts of an upper directory that are no part of the layer. Paths have no trailing slash.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct LeftOut {
+    /// Mount points: an empty file or directory there was created for the mount.
+    pub(crate) mount_points: BTreeSet<Vec<u8>>,
+    /// Volumes: data, with everything below.
+    pub(crate) volumes: BTreeSet<Vec<u8>>,
+}
+
 impl Changes {
     /// Pauses the container if it runs. On an error, callers read the changes while they may still change.
     pub(crate) fn pause(&self) -> Result<Option<Paused>> {
@@ -46,9 +57,9 @@ impl Changes {
     }
 }
 
-impl Engine {
+impl Containers {
     /// The changes of the container of this name.
-    pub(crate) fn container_changes(&self, name: &ContainerName) -> Result<Changes> {
+    pub(crate) fn changes(&self, name: &ContainerName) -> Result<Changes> {
         let (place, record) = self.known(name)?;
         let (kept, running) = hold(&place, &record)?;
         let left_out = left_out(&Bundle::mounts(place.folder())?, &place);
@@ -101,18 +112,17 @@ fn bytes(path: &Path) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::container_dir::Containers;
+    use super::super::container_dir::ContainerDirs;
+    use super::super::containers::tests::containers;
     use super::super::record::tests::record;
     use super::*;
-    use crate::EngineOptions;
     use crate::container::bind;
 
     #[test]
     fn volumes_are_known_by_where_they_are_and_all_else_by_where_it_is_mounted() {
         let folder = tempfile::tempdir().unwrap();
-        let engine = EngineOptions { store: folder.path().join("store"), server_command: Vec::new() };
-        let engine = Engine::open(engine).unwrap();
-        let (place, _lock) = Containers::of(engine.store()).create(&record("web")).unwrap();
+        let containers = containers(folder.path());
+        let (place, _lock) = ContainerDirs::of(containers.store()).create(&record("web")).unwrap();
         let volume = bind(&place.rootfs().join("var/data"), Path::new("/link/data"), &[]).unwrap();
         let hosts = bind(&place.folder().join("hosts"), Path::new("/etc/hosts"), &[]).unwrap();
         let found = left_out(&[volume, hosts], &place);

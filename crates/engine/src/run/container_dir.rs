@@ -36,14 +36,14 @@ const HIDDEN: &str = ".";
 const LOCK: &str = "lock";
 
 /// How long to wait for another process that creates or removes a directory. That takes milliseconds unless the directory is very large.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long to wait for processes that take a container's lock only to check if it is held.
 const RETAKEN: Duration = Duration::from_secs(1);
 
 /// All containers of a store.
 #[derive(Debug, Clone)]
-pub(super) struct Containers {
+pub(super) struct ContainerDirs {
     folder: PathBuf,
 }
 
@@ -68,7 +68,7 @@ pub(super) enum Holding {
     Gone,
 }
 
-impl Containers {
+impl ContainerDirs {
     pub(super) fn of(store: &Store) -> Self {
         Self { folder: store.containers_folder() }
     }
@@ -98,7 +98,7 @@ impl Containers {
                 self.sweep();
                 staging.begin()?
             };
-            staging.furnish(record)?;
+            staging.fill(record)?;
             let place = self.place(&record.name);
             match rustix::fs::renameat_with(CWD, &staging.folder, CWD, &place.folder, RenameFlags::NOREPLACE) {
                 Ok(()) => Ok(Some((place, lock))),
@@ -140,7 +140,7 @@ impl Containers {
             let cause = format!("the image is still mounted on {}", place.rootfs().display());
             return Err(Error::new(ErrorKind::CannotMount, "remove the container's directory", cause));
         }
-        super::wait::let_waiters_look(place);
+        super::waiters::let_waiters_look(place.folder());
         let gone = self.folder.join(format!("{HIDDEN}gone-{}", random_id()));
         {
             let _whole = self.lock().map_err(failed)?;
@@ -159,7 +159,7 @@ impl Containers {
     }
 
     fn lock(&self) -> io::Result<FileLock> {
-        flock::hold(&self.folder.join(format!("{HIDDEN}lock")), PATIENCE)
+        flock::hold(&self.folder.join(format!("{HIDDEN}lock")), TIMEOUT)
     }
 
     /// Removes what a killed process left while it created or removed a container. A live process holds the lock.
@@ -178,7 +178,7 @@ impl Containers {
 /// The container whose root is mounted at `mountpoint`, and its directory.
 pub(super) fn container_dir_at(store: &Store, mountpoint: &Path) -> Option<(ContainerName, ContainerDir)> {
     let name = ContainerName::of_mount(store, mountpoint)?;
-    let place = Containers::of(store).place(&name);
+    let place = ContainerDirs::of(store).place(&name);
     Some((name, place))
 }
 
@@ -196,7 +196,7 @@ impl ContainerDir {
     }
 
     /// Creates everything else in the directory.
-    fn furnish(&self, record: &ContainerRecord) -> io::Result<()> {
+    fn fill(&self, record: &ContainerRecord) -> io::Result<()> {
         for directory in [self.rootfs(), self.upper(), self.runtime()] {
             private::create_dir(&directory)?;
         }
@@ -335,11 +335,11 @@ mod tests {
     use super::super::record::tests::record;
     use super::*;
 
-    fn containers(folder: &Path) -> Containers {
-        Containers { folder: folder.join("containers") }
+    fn containers(folder: &Path) -> ContainerDirs {
+        ContainerDirs { folder: folder.join("containers") }
     }
 
-    fn names(all: &Containers) -> Vec<String> {
+    fn names(all: &ContainerDirs) -> Vec<String> {
         all.list().unwrap().iter().map(|(name, _)| name.to_string()).collect()
     }
 
@@ -382,7 +382,7 @@ mod tests {
         let (place, keeper) = all.create(&record("web")).unwrap();
         let waiting = {
             let place = place.clone();
-            std::thread::spawn(move || place.hold(PATIENCE).unwrap())
+            std::thread::spawn(move || place.hold(TIMEOUT).unwrap())
         };
         all.remove(&place, &keeper).unwrap();
         let next = ContainerRecord { id: "ba9876543210".to_owned(), ..record("web") };

@@ -3,12 +3,14 @@
 use tarpon_store::private;
 
 use super::attend::{aside, exit_code, follow};
-use super::held::handle;
-use super::life::{ContainerStatus, Standing};
+use super::containers::Containers;
+use super::failure::RunError;
+use super::kept::handle;
 use super::signals::Signals;
-use super::{ContainerName, RunError};
+use super::status::{ContainerStatus, Standing};
 use crate::container::{AnotherProcess, Bundle};
-use crate::{Engine, Error, ErrorKind};
+use crate::{Error, ErrorKind};
+use tarpon_client::ContainerName;
 
 const STEP: &str = "run a process in the container";
 
@@ -29,7 +31,7 @@ pub struct ExecRequest {
     pub input: bool,
 }
 
-impl Engine {
+impl Containers {
     /// Runs another process in a running container, in the foreground of this process. Returns its exit code.
     pub async fn exec(
         &self,

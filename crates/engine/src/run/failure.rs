@@ -49,7 +49,7 @@ impl RunError {
     pub(super) fn of_runtime(step: &str, log: &Path, status: std::process::ExitStatus) -> Self {
         match last_error(log) {
             Some(cause) => Self { exit: exit_code(&cause), ..Self::failed(step, cause) },
-            None => Self::failed(step, format!("the runtime ended without a word ({status})")),
+            None => Self::failed(step, format!("the runtime ended without a message ({status})")),
         }
     }
 }
@@ -78,10 +78,10 @@ fn last_error(log: &Path) -> Option<String> {
 fn exit_code(cause: &str) -> u8 {
     let cause = cause.to_ascii_lowercase();
     let is_of_program = ["exec: ", "executable"].iter().any(|begin| cause.contains(begin));
-    let says = |words: &[&str]| words.iter().any(|word| cause.contains(word));
+    let mentions = |words: &[&str]| words.iter().any(|word| cause.contains(word));
     match is_of_program {
-        true if says(&["not found", "no such file"]) => NO_PROGRAM,
-        true if says(&["permission denied", "not permitted", "is a directory", "format error"]) => CANNOT_EXECUTE,
+        true if mentions(&["not found", "no such file"]) => NO_PROGRAM,
+        true if mentions(&["permission denied", "not permitted", "is a directory", "format error"]) => CANNOT_EXECUTE,
         _ => FAILED,
     }
 }
@@ -128,7 +128,7 @@ mod tests {
     fn only_errors_count_and_silence_is_one() {
         let lines = "{\"level\":\"error\",\"msg\":\"broken\"}\nnot JSON\n{\"level\":\"warning\",\"msg\":\"odd\"}\n";
         assert_eq!(of_log(lines), (125, "broken".to_owned()));
-        assert!(of_log("").1.contains("without a word (exit status: 1)"));
+        assert!(of_log("").1.contains("without a message (exit status: 1)"));
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! Finds a container by a prefix of its name.
 
-use super::ContainerName;
-use super::container_dir::Containers;
-use crate::{Engine, Error, ErrorKind, Result};
+use super::container_dir::ContainerDirs;
+use super::containers::Containers;
+use crate::{Error, ErrorKind, Result};
+use tarpon_client::ContainerName;
 
 /// Maximum number of names listed when a prefix is ambiguous.
 const LISTED: usize = 4;
 
-impl Engine {
+impl Containers {
     /// The container named `text`, or the only one whose name has that prefix. If there is none, returns `text`: the caller then reports
     /// that it does not exist.
     ///
@@ -15,12 +16,12 @@ impl Engine {
     ///
     /// # Errors
     /// The prefix is ambiguous.
-    pub fn container_named(&self, text: &ContainerName) -> Result<ContainerName> {
-        let containers = Containers::of(self.store());
-        if containers.place(text).exists() {
+    pub fn named(&self, text: &ContainerName) -> Result<ContainerName> {
+        let directories = ContainerDirs::of(self.store());
+        if directories.place(text).exists() {
             return Ok(text.clone());
         }
-        let names = containers.list()?.into_iter().map(|(name, _)| name);
+        let names = directories.list()?.into_iter().map(|(name, _)| name);
         let mut found = names.filter(|name| name.as_str().starts_with(text.as_str())).collect::<Vec<_>>();
         match found.len() {
             0 => Ok(text.clone()),
@@ -39,19 +40,18 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use super::super::containers::tests::containers;
     use super::super::record::tests::record;
     use super::*;
-    use crate::EngineOptions;
 
     #[test]
     fn a_prefix_is_enough_if_it_is_of_one_name() {
         let folder = tempfile::tempdir().unwrap();
-        let options = EngineOptions { store: folder.path().join("store"), server_command: Vec::new() };
-        let engine = Engine::open(options).unwrap();
-        let found = |text: &str| engine.container_named(&text.parse().unwrap()).map(|name| name.to_string());
+        let containers = containers(folder.path());
+        let found = |text: &str| containers.named(&text.parse().unwrap()).map(|name| name.to_string());
         assert_eq!(found("we").unwrap(), "we");
         for name in ["web", "web-db", "other"] {
-            Containers::of(engine.store()).create(&record(name)).unwrap();
+            ContainerDirs::of(containers.store()).create(&record(name)).unwrap();
         }
         assert_eq!(["web", "web-", "o", "x"].map(|text| found(text).unwrap()), ["web", "web-db", "other", "x"]);
         let error = found("we").unwrap_err();

@@ -18,11 +18,14 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt};
 
 use super::attend::{aside, exit_code, follow, process_of};
-use super::held::Held;
+use super::containers::Containers;
+use super::failure::RunError;
+use super::kept::KeptContainer;
 use super::log::{self, LOG_BYTES, LogWriter, Output};
+use super::request::{RunOutcome, RunRequest};
 use super::signals::Signals;
-use super::{ContainerName, RunError, RunOutcome, RunRequest};
-use crate::{Cause, Engine};
+use crate::Cause;
+use tarpon_client::ContainerName;
 
 /// Time limit for a container to start. Its first program may have to be fetched.
 const STARTING: Duration = Duration::from_secs(300);
@@ -31,7 +34,7 @@ const STARTING: Duration = Duration::from_secs(300);
 const ENDING: Duration = Duration::from_secs(10);
 
 /// Longest line in which a keeper reports its result.
-const SAID_BYTES: u64 = 64 << 10;
+const REPORT_BYTES: u64 = 64 << 10;
 
 /// Time limit for the last output of a container that has ended to reach the log.
 const LAST_WORD: Duration = Duration::from_secs(10);
@@ -41,21 +44,25 @@ const STEP: &str = "run the container";
 /// The one report of a keeper.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "said")]
-enum Said {
+enum Report {
     Runs,
     Failed(RunError),
 }
 
 /// Starts a keeper for the container and waits until it reports that the container runs.
-pub(super) async fn hand_over(held: Held, request: &RunRequest, signals: &mut Signals) -> Result<RunOutcome, RunError> {
+pub(super) async fn hand_over(
+    container: KeptContainer,
+    request: &RunRequest,
+    signals: &mut Signals,
+) -> Result<RunOutcome, RunError> {
     fn failed(cause: impl Into<Cause>) -> RunError {
         RunError::failed("start the container's keeper", cause)
     }
 
     let (program, arguments) =
         request.keeper_command.split_first().ok_or_else(|| failed("this program cannot start one"))?;
-    let name = held.record().name.clone();
-    let lock = held.lock().share().map_err(failed)?;
+    let name = container.record().name.clone();
+    let lock = container.lock().share().map_err(failed)?;
     let mut keeper = tokio::process::Command::new(program)
         .args(arguments)
         .arg(name.as_str())
@@ -66,7 +73,7 @@ pub(super) async fn hand_over(held: Held, request: &RunRequest, signals: &mut Si
         .spawn()
         .map_err(failed)?;
     let mut line = Vec::new();
-    let said = keeper.stdout.take().map(|said| tokio::io::BufReader::new(said.take(SAID_BYTES)));
+    let said = keeper.stdout.take().map(|said| tokio::io::BufReader::new(said.take(REPORT_BYTES)));
     let mut said = said.ok_or_else(|| failed("it has no output"))?;
     let told = tokio::select! {
         told = tokio::time::timeout(STARTING, said.read_until(b'\n', &mut line)) => match told {
@@ -78,12 +85,12 @@ pub(super) async fn hand_over(held: Held, request: &RunRequest, signals: &mut Si
     };
     match told {
         Ok(()) => {
-            held.give_up();
+            container.give_up();
             Ok(RunOutcome::Detached(name))
         }
         Err(error) => {
             end(&mut keeper).await;
-            held.remove()?;
+            container.remove()?;
             Err(error)
         }
     }
@@ -102,13 +109,13 @@ async fn end(keeper: &mut tokio::process::Child) {
 
 fn heard(line: &[u8]) -> Result<(), RunError> {
     match serde_json::from_slice(line) {
-        Ok(Said::Runs) => Ok(()),
-        Ok(Said::Failed(told)) => Err(told),
-        Err(_) => Err(RunError::failed("start the container's keeper", "it ended without a word")),
+        Ok(Report::Runs) => Ok(()),
+        Ok(Report::Failed(told)) => Err(told),
+        Err(_) => Err(RunError::failed("start the container's keeper", "it exited without output")),
     }
 }
 
-impl Engine {
+impl Containers {
     /// Keeps the container of this name until it ends: the main function of a process that [`RunRequest::keeper_command`] starts. `lock` is
     /// its standard input. `said` is its standard output, which gets one line when the container runs or has failed to start.
     pub async fn keep(
@@ -121,10 +128,10 @@ impl Engine {
         // The terminal of the parent process does not belong to the keeper.
         let _is_leader_already = rustix::process::setsid();
         let mut said = Some(said);
-        let kept = keep(self, name, lock, signals, || say(said.take(), &Said::Runs)).await;
+        let kept = keep(self, name, lock, signals, || say(said.take(), &Report::Runs)).await;
         match kept {
             Err(error) if said.is_some() => {
-                say(said.take(), &Said::Failed(error));
+                say(said.take(), &Report::Failed(error));
                 Ok(())
             }
             other => other,
@@ -132,27 +139,27 @@ impl Engine {
     }
 }
 
-fn say(to: Option<impl Write>, what: &Said) {
+fn say(to: Option<impl Write>, what: &Report) {
     if let Some(mut to) = to {
         // The parent process may have ended.
         let line = serde_json::to_string(what).unwrap_or_default();
-        let _nobody_listens = writeln!(to, "{line}").and_then(|()| to.flush());
+        let _parent_ended = writeln!(to, "{line}").and_then(|()| to.flush());
     }
 }
 
 async fn keep(
-    engine: &Engine,
+    containers: &Containers,
     name: &ContainerName,
     lock: OwnedFd,
     signals: &mut Signals,
     mut runs: impl FnMut(),
 ) -> Result<(), RunError> {
-    let mut held = Held::inherit(engine.clone(), name, lock)?;
+    let mut container = KeptContainer::inherit(containers.clone(), name, lock)?;
     let failed = |error: io::Error| RunError::failed(STEP, error);
-    let (pid, runtime_log) = (held.place().pid_file(), held.place().runtime_log());
-    let (child, written, _open) = start(&held).map_err(failed)?;
+    let (pid, runtime_log) = (container.place().pid_file(), container.place().runtime_log());
+    let (child, written, _open) = start(&container).map_err(failed)?;
     let ended = follow(child, &pid, signals, |pid| {
-        held.note_start(pid);
+        container.note_start(pid);
         runs();
     })
     .await?;
@@ -162,7 +169,7 @@ async fn keep(
     }
     let settled = tokio::task::spawn_blocking(move || {
         wait_for(&written);
-        held.settle(code.ok())
+        container.settle(code.ok())
     });
     settled.await.map_err(|error| RunError::failed(STEP, error))?.map_err(RunError::from)
 }
@@ -170,9 +177,9 @@ async fn keep(
 /// The runtime, the receiver that disconnects when all output is in the log, and the file to keep open until the end.
 type Started = (tokio::process::Child, Receiver<()>, Option<File>);
 
-fn start(held: &Held) -> io::Result<Started> {
-    let (place, record) = (held.place(), held.record());
-    let command = held.handle().run(place.folder(), &place.pid_file(), &place.runtime_log());
+fn start(container: &KeptContainer) -> io::Result<Started> {
+    let (place, record) = (container.place(), container.record());
+    let command = container.handle().run(place.folder(), &place.pid_file(), &place.runtime_log());
     let mut command = tokio::process::Command::from(command);
     aside(&mut command, false);
     let log = Arc::new(Mutex::new(LogWriter::create(place.folder(), LOG_BYTES)?));
@@ -243,12 +250,12 @@ mod tests {
     #[test]
     fn what_a_keeper_says_is_understood_and_silence_is_a_failure() {
         let mut said = Vec::new();
-        say(Some(&mut said), &Said::Runs);
+        say(Some(&mut said), &Report::Runs);
         assert!(heard(&said).is_ok());
         let mut said = Vec::new();
-        say(Some(&mut said), &Said::Failed(RunError::failed(STEP, "no room")));
+        say(Some(&mut said), &Report::Failed(RunError::failed(STEP, "no room")));
         assert_eq!(heard(&said).unwrap_err().error.cause().to_string(), "no room");
-        assert!(heard(b"").unwrap_err().error.cause().to_string().contains("without a word"));
+        assert!(heard(b"").unwrap_err().error.cause().to_string().contains("without output"));
     }
 
     #[test]

@@ -20,7 +20,7 @@ const LINE_BYTES: usize = 16 << 10;
 const HEAD_BYTES: u64 = 64;
 
 /// Poll interval of a log that is followed.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The stream that a line was written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -217,7 +217,7 @@ fn follow(
         } else if is_last {
             return Ok(());
         } else {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }

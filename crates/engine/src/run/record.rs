@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use tarpon_oci::Digest;
 
-use super::ContainerName;
+use tarpon_client::ContainerName;
 
 /// The format version that is written, and the only one that is read.
 pub(super) const VERSION: u32 = 1;

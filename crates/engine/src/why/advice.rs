@@ -1,12 +1,11 @@
 //! Advice on slow mounts. Each piece of advice contains its figures, and is not given without them.
 
-use serde::Serialize;
-use tarpon_client::protocol::Backfill;
 use tarpon_fetch::{Event, START, WaitSum, WaitedFor};
 use tarpon_oci::Source;
-use tarpon_store::LayerRecord;
+use tarpon_store::{LayerRecord, Verification};
 
-use super::{Explanation, was_streamed};
+use super::explanation::{Advice, Explanation, Topic};
+use tarpon_client::protocol::{Backfill, LayerVerification};
 
 /// Waits that are shorter in total need no action: users do not notice them.
 const WORTH_MILLIS: u64 = 100;
@@ -16,39 +15,6 @@ const SHARE: u64 = 20;
 const WASTE: u64 = 50;
 /// Unread bytes below this do not matter.
 const WASTED_BYTES: u64 = 1 << 20;
-
-/// A piece of advice.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Advice {
-    /// Its topic, for programs.
-    pub about: Topic,
-    /// The reason and the action, in one line.
-    pub text: String,
-}
-
-/// The topic of advice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Topic {
-    /// A layer is no longer served.
-    Distrust,
-    /// The source failed.
-    Source,
-    /// The store did not keep content.
-    Store,
-    /// The boot pack could not be used.
-    PackGivenUp,
-    /// Reads at the start waited, and there is no boot pack.
-    NoPack,
-    /// The boot pack contained much that was not read.
-    PackWaste,
-    /// A layer can only be decoded from its beginning.
-    WholeLayer,
-    /// Layers were downloaded whole before the mount.
-    NoIndex,
-    /// Reads long after the start waited.
-    NotComplete,
-}
 
 /// The advice that the figures call for, the gravest first.
 pub(super) fn advice(explained: &Explanation, layers: &[LayerRecord]) -> Vec<Advice> {
@@ -178,7 +144,7 @@ fn no_index(explained: &Explanation, layers: &[LayerRecord]) -> Option<String> {
         return None;
     }
     Some(format!(
-        "{} of {} layers, {} % of the image's bytes, do not say what is in them and were downloaded whole before the image could be mounted: `tarpon index --push {}` spares that whoever mounts it with `--index registry`",
+        "{} of {} layers, {} % of the image's bytes, do not say what is in them and were downloaded whole before the image could be mounted: `tarpon index --push {}` publishes an index, with which `--index registry` mounts it at once",
         streamed.len(),
         all.len(),
         share(bytes, explained.mount.image_bytes),
@@ -195,7 +161,7 @@ fn not_complete(explained: &Explanation) -> Option<String> {
         return None;
     }
     Some(format!(
-        "{} waited {} in all later than {} s after loading the image: with --backfill idle the rest of it is brought while nobody waits",
+        "{} waited {} in all later than {} s after loading the image: with --backfill idle the rest of it is fetched while no reader waits",
         reads(count),
         seconds(millis),
         START.as_secs(),
@@ -229,6 +195,11 @@ fn share(part: u64, whole: u64) -> u64 {
 
 fn seconds(millis: u64) -> String {
     format!("{}.{} s", millis / 1000, millis % 1000 / 100)
+}
+
+/// Whether the layer has no index, and was read whole to make one.
+fn was_streamed(layer: &LayerVerification) -> bool {
+    layer.format.is_plain() && layer.state == Verification::DiffId
 }
 
 #[cfg(test)]

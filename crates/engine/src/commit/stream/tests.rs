@@ -10,7 +10,7 @@ use rustix::fs::{CWD, FileType, Mode, XattrFlags, mknodat, setxattr};
 use tarpon_layer::tar::{TarEntry, TarKind, TarReader};
 
 use super::*;
-use crate::commit::LeftOut;
+use crate::run::LeftOut;
 use proptest::prelude::*;
 
 /// Name of an overlayfs attribute for mounts of this process.

@@ -6,9 +6,9 @@ use tarpon_client::protocol::{BackfillStatus, LayerVerification, MountAccount, M
 use tarpon_fetch::{Account, Early, Noted};
 use tarpon_mount::Writable;
 use tarpon_oci::Digest;
-use tarpon_store::{LayerKind, Verification};
+use tarpon_store::LayerKind;
 
-use super::super::explanation;
+use super::super::summarize;
 use super::*;
 
 const MIB: u64 = 1 << 20;
@@ -79,7 +79,7 @@ fn layers(sizes: &[(LayerKind, u64)]) -> Vec<LayerRecord> {
 
 /// The advice for this account.
 fn advised(account: MountAccount, layers: &[LayerRecord]) -> Vec<Advice> {
-    explanation(account, Vec::new(), layers).advice
+    summarize(account, Vec::new(), layers).advice
 }
 
 /// As [`account`], with these waits.

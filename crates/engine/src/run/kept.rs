@@ -1,23 +1,24 @@
-//! [`Held`]: a container that this process keeps, from the creation of its directory to its end.
+//! [`KeptContainer`]: a container that this process keeps, from the creation of its directory to its end.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use oci_spec::runtime::Mount;
-use tarpon_client::random_id;
 use tarpon_client::rootfs::{RootMount, RootfsRequest};
+use tarpon_client::{ContainerName, random_id};
 use tarpon_images::Prepared;
 use tarpon_mount::Writable;
 use tarpon_oci::RunConfig;
 
-use super::container_dir::{ContainerDir, Containers, Lock};
-use super::record::{ContainerState, VERSION, now};
+use super::container_dir::{ContainerDir, ContainerDirs, Lock};
+use super::containers::Containers;
+use super::record::{ContainerRecord, ContainerState, VERSION, now};
+use super::request::RunRequest;
 use super::signals::signal_name;
-use super::{ContainerName, ContainerRecord, RunRequest};
 use crate::container::{
     Bundle, Confinement, ContainerOptions, Handle, HostEntry, Network, Runtime, bind, image_volumes,
 };
-use crate::{Engine, Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// The stop signal if neither the image nor the user sets one.
 const STOP: &str = "TERM";
@@ -29,41 +30,47 @@ const HOST_FILE_BYTES: u64 = 1 << 20;
 const NAMES: usize = 8;
 
 /// A container that this process keeps. If it is dropped before it is settled, everything of it is removed.
-pub(super) struct Held {
-    engine: Engine,
+pub(super) struct KeptContainer {
+    containers: Containers,
     place: ContainerDir,
     lock: Lock,
     record: ContainerRecord,
     is_settled: bool,
 }
 
-impl Held {
+impl KeptContainer {
     /// Creates a container: directory, mount and bundle.
-    pub(super) fn make(engine: Engine, request: &RunRequest, prepared: &Prepared, runtime: &Runtime) -> Result<Self> {
-        let config = engine.images().config(prepared)?.run;
+    pub(super) fn make(
+        containers: Containers,
+        request: &RunRequest,
+        prepared: &Prepared,
+        runtime: &Runtime,
+    ) -> Result<Self> {
+        let config = containers.images().config(prepared)?.run;
         let record = record(request, prepared, &config, runtime)?;
-        let (place, lock, record) = directory(&engine, record, request.name.is_none())?;
-        let held = Self { engine, place, lock, record, is_settled: false };
+        let (place, lock, record) = directory(&containers, record, request.name.is_none())?;
+        let container = Self { containers, place, lock, record, is_settled: false };
         let rootfs = RootfsRequest {
             mode: request.mode,
             backfill: request.backfill,
-            writable: Writable::Upper(held.place.upper()),
+            writable: Writable::Upper(container.place.upper()),
             ..RootfsRequest::default()
         };
         // The keeper of the container unmounts it at the end. The keeper may be another process.
-        RootMount::at(Arc::new(held.engine.client()), rootfs.of(prepared, held.place.rootfs()))?.keep();
-        let options = ContainerOptions { filtered: held.record.filtered, ..request.options.clone() };
-        held.describe(options, &config)?;
-        Ok(held)
+        RootMount::at(Arc::new(container.containers.client().clone()), rootfs.of(prepared, container.place.rootfs()))?
+            .keep();
+        let options = ContainerOptions { filtered: container.record.filtered, ..request.options.clone() };
+        container.describe(options, &config)?;
+        Ok(container)
     }
 
     /// Takes the container over from the process that created it, with the lock inherited by this process.
-    pub(super) fn inherit(engine: Engine, name: &ContainerName, lock: std::os::fd::OwnedFd) -> Result<Self> {
+    pub(super) fn inherit(containers: Containers, name: &ContainerName, lock: std::os::fd::OwnedFd) -> Result<Self> {
         let failed = |cause: String| Error::new(ErrorKind::Other, "keep the container", cause);
-        let place = Containers::of(engine.store()).place(name);
+        let place = ContainerDirs::of(containers.store()).place(name);
         let lock = place.inherit(lock).map_err(|error| failed(error.to_string()))?;
         let record = place.record().map_err(failed)?;
-        Ok(Self { engine, place, lock, record, is_settled: false })
+        Ok(Self { containers, place, lock, record, is_settled: false })
     }
 
     /// Writes the bundle, and the files for the container's `/etc`.
@@ -136,9 +143,9 @@ impl Held {
         self.record.state = ContainerState::Exited { code, at: now() };
         let written = self.place.write(&self.record);
         self.handle().forget()?;
-        self.engine.client().release(&self.place.rootfs())?;
+        self.containers.client().release(&self.place.rootfs())?;
         if self.record.remove {
-            return Containers::of(self.engine.store()).remove(&self.place, &self.lock);
+            return ContainerDirs::of(self.containers.store()).remove(&self.place, &self.lock);
         }
         written.map_err(|error| Error::new(ErrorKind::Store, "write down how the container ended", error))
     }
@@ -156,29 +163,29 @@ impl Held {
         if !self.lock.retake().map_err(cannot)? {
             return Ok(());
         }
-        clear_away(&self.engine, &self.place, &self.record, &self.lock)
+        clear_away(&self.containers, &self.place, &self.record, &self.lock)
     }
 }
 
-impl Drop for Held {
+impl Drop for KeptContainer {
     fn drop(&mut self) {
         if !self.is_settled
-            && let Err(error) = clear_away(&self.engine, &self.place, &self.record, &self.lock)
+            && let Err(error) = clear_away(&self.containers, &self.place, &self.record, &self.lock)
         {
-            tracing::warn!(%error, "something of a container that did not come to be stays behind");
+            tracing::warn!(%error, "parts of a container that was not created remain");
         }
     }
 }
 
 /// Removes a held container, running or not. A process that shared the lock may have removed it already.
-fn clear_away(engine: &Engine, place: &ContainerDir, record: &ContainerRecord, lock: &Lock) -> Result<()> {
+fn clear_away(containers: &Containers, place: &ContainerDir, record: &ContainerRecord, lock: &Lock) -> Result<()> {
     let cannot = |error| Error::new(ErrorKind::Store, "remove the container's directory", error);
     if !lock.is_of(place).map_err(cannot)? {
         return Ok(());
     }
     handle(place, record).forget()?;
-    engine.client().release(&place.rootfs())?;
-    Containers::of(engine.store()).remove(place, lock)
+    containers.client().release(&place.rootfs())?;
+    ContainerDirs::of(containers.store()).remove(place, lock)
 }
 
 pub(super) fn handle(place: &ContainerDir, record: &ContainerRecord) -> Handle {
@@ -226,19 +233,19 @@ fn filters(runtime: &Runtime) -> Result<bool> {
 
 /// The directory of the container. A generated name that is taken is replaced.
 fn directory(
-    engine: &Engine,
+    containers: &Containers,
     mut record: ContainerRecord,
     is_named_by_chance: bool,
 ) -> Result<(ContainerDir, Lock, ContainerRecord)> {
-    let containers = Containers::of(engine.store());
+    let directories = ContainerDirs::of(containers.store());
     let tries = if is_named_by_chance { NAMES } else { 0 };
     for _ in 0..tries {
-        if containers.check_free(&record.name).is_ok() {
+        if directories.check_free(&record.name).is_ok() {
             break;
         }
         record.name = ContainerName::random();
     }
-    let (place, lock) = containers.create(&record)?;
+    let (place, lock) = directories.create(&record)?;
     Ok((place, lock, record))
 }
 

@@ -1,0 +1,65 @@
+//! Operations of an [`Engine`] that make images and indexes, and send them to registries.
+
+use std::sync::Arc;
+
+use tarpon_images::progress::Progress;
+use tarpon_images::{Access, ImageRequest};
+use tarpon_oci::{Digest, Source};
+use tarpon_trace::Trace;
+
+use crate::commit::{self, CommitReport, CommitRequest, PushRequest, Pushed};
+use crate::index::{self, ImageIndexArtifact, IndexCheck};
+use crate::{Engine, Result};
+
+impl Engine {
+    /// As [`commit`](crate::commit).
+    pub async fn commit(&self, request: &CommitRequest, progress: &dyn Progress) -> Result<CommitReport> {
+        commit::commit(&self.containers, request, progress).await
+    }
+
+    /// As [`push`](crate::push).
+    pub async fn push(&self, request: &PushRequest, progress: Arc<dyn Progress>) -> Result<Pushed> {
+        commit::push(self.images(), request, progress).await
+    }
+
+    /// As [`make_index`](crate::make_index).
+    pub async fn make_index(
+        &self,
+        request: &ImageRequest,
+        traces: &[Trace],
+        progress: &dyn Progress,
+    ) -> Result<ImageIndexArtifact> {
+        index::make_index(self.images(), request, traces, progress).await
+    }
+
+    /// As [`make_index_from`](crate::make_index_from).
+    pub async fn make_index_from(
+        &self,
+        request: &ImageRequest,
+        old: &str,
+        profile: Option<&str>,
+        progress: &dyn Progress,
+    ) -> Result<ImageIndexArtifact> {
+        index::make_index_from(self.images(), request, old, profile, progress).await
+    }
+
+    /// As [`publish_index`](crate::publish_index).
+    pub async fn publish_index(
+        &self,
+        index: &ImageIndexArtifact,
+        destination: &Source,
+        access: &Access,
+    ) -> Result<Digest> {
+        index::publish_index(index, destination, access).await
+    }
+
+    /// As [`check_index`](crate::check_index).
+    pub async fn check_index(
+        &self,
+        request: &ImageRequest,
+        index: &Digest,
+        progress: &dyn Progress,
+    ) -> Result<IndexCheck> {
+        index::check_index(self.images(), request, index, progress).await
+    }
+}
