@@ -32,7 +32,7 @@ pub struct ExhibitHost {
 
 impl ExhibitHost {
     /// Opens the store for a server.
-    pub(crate) fn new(client: &Client, runtime: Handle) -> Result<Self> {
+    pub fn new(client: &Client, runtime: Handle) -> Result<Self> {
         let store = client.store().clone();
         let fetcher = Fetcher::new(Arc::new(store.clone()), runtime.clone(), tarpon_fetch::Config::default());
         let scratch = store.run_folder().join("mounts");

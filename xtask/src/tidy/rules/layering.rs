@@ -17,7 +17,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("mount", &["oci", "layer", "tree", "fs"]),
     ("images", &["oci", "layer", "tree", "blob", "registry", "store", "fetch", "trace"]),
     ("client", &["oci", "store", "fetch", "trace", "mount", "images"]),
-    ("server", &["oci", "layer", "tree", "blob", "registry", "store", "fetch", "trace", "fs", "mount", "images", "client"]),
+    (
+        "server",
+        &["oci", "layer", "tree", "blob", "registry", "store", "fetch", "trace", "fs", "mount", "images", "client"],
+    ),
     (
         "engine",
         &[
