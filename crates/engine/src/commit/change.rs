@@ -236,8 +236,8 @@ mod tests {
     fn what_is_no_instruction_is_refused_in_a_line() {
         for (text, why) in [
             ("RUN make", "cannot be changed"),
-            ("CMD", "says nothing"),
-            ("", "says nothing"),
+            ("CMD", "has no value"),
+            ("", "has no value"),
             ("CMD [\"a\"", "is none"),
             ("ENV A", "has no value"),
             ("ENV A=1 B", "no NAME=VALUE"),

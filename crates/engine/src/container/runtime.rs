@@ -308,7 +308,7 @@ impl Drop for Running {
             let _status = self.child.wait();
         }
         if let Err(error) = self.handle.forget() {
-            tracing::warn!(%error, "something of a container stays behind");
+            tracing::warn!(%error, "parts of a container remain");
         }
     }
 }

@@ -36,7 +36,7 @@ pub(super) async fn attended(mut container: KeptContainer, signals: &mut Signals
         && let Err(error) = container.settle(code.as_ref().ok().copied())
     {
         // The container has run, and its exit code is the result that users wait for.
-        tracing::warn!(%error, "something of the container stays behind: tarpon rm removes it");
+        tracing::warn!(%error, "parts of the container remain: tarpon rm removes them");
     }
     code.map(RunOutcome::Exited)
 }
