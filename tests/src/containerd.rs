@@ -146,7 +146,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
             .replace("HERE", &self.folder.path().display().to_string())
     }
 
-    /// A file of the bed.
+    /// A file in its folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }

@@ -1,6 +1,7 @@
 //! Helpers of the end-to-end tests: dumps of trees, the binary, real registries and other tools.
 
 pub mod containerd;
+pub mod containers;
 pub mod dump;
 pub mod expected;
 pub mod podman;

@@ -37,14 +37,14 @@ impl Podman {
             return None;
         }
         let folder = tempfile::Builder::new().prefix("tp-").tempdir_in("/tmp").unwrap();
-        let bed = Self { tarpon: Tarpon::new().unwrap(), registry: real::registry()?, folder };
-        let at = |name: &str| bed.folder.path().join(name).display().to_string();
+        let podman = Self { tarpon: Tarpon::new().unwrap(), registry: real::registry()?, folder };
+        let at = |name: &str| podman.folder.path().join(name).display().to_string();
         let text =
             format!("[storage]\ndriver = \"overlay\"\nrunroot = \"{}\"\ngraphroot = \"{}\"\n", at("run"), at("root"));
-        std::fs::write(bed.conf(), text).unwrap();
-        let file = bed.conf().display().to_string();
-        bed.tarpon.run("podman", &[&["setup", "--file", &file], setup].concat()).unwrap();
-        Some(bed)
+        std::fs::write(podman.conf(), text).unwrap();
+        let file = podman.conf().display().to_string();
+        podman.tarpon.run("podman", &[&["setup", "--file", &file], setup].concat()).unwrap();
+        Some(podman)
     }
 
     /// Podman's storage.conf.

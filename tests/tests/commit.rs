@@ -5,9 +5,9 @@ use std::process::{Command, Output};
 
 use rustix::mount::MountFlags;
 use serde_json::Value;
+use tarpon_tests::containers::ContainerFixture;
 use tarpon_tests::dump::{Difference, Dump, compare, dump};
 use tarpon_tests::real::{self, run};
-use tarpon_tests::tarpon::Tarpon;
 
 const IMAGE: &str = "dev/debian-base";
 
@@ -26,19 +26,26 @@ chown 70000:3000000 /srv/one; chmod 4750 /usr/bin/wc; chmod 700 /var/log; touch 
 touch /srv/.hidden; mkdir -p /srv/deep/er/still; echo empty > /dev/null; : > /srv/empty
 ";
 
-/// A store whose containers are removed at the end.
-struct Bed {
-    tarpon: Tarpon,
-    registry: String,
+/// Containers to commit.
+struct CommitFixture(ContainerFixture);
+
+impl std::ops::Deref for CommitFixture {
+    type Target = ContainerFixture;
+
+    fn deref(&self) -> &ContainerFixture {
+        &self.0
+    }
 }
 
-impl Bed {
+impl std::ops::DerefMut for CommitFixture {
+    fn deref_mut(&mut self) -> &mut ContainerFixture {
+        &mut self.0
+    }
+}
+
+impl CommitFixture {
     fn new() -> Option<Self> {
-        if let Some(reason) = real::missing_for_containers() {
-            println!("skipped: {reason}");
-            return None;
-        }
-        Some(Self { tarpon: Tarpon::new().unwrap(), registry: real::registry()? })
+        ContainerFixture::new().map(Self)
     }
 
     fn image(&self, tag: &str) -> String {
@@ -64,12 +71,6 @@ impl Bed {
 
     fn upper(&self, container: &str) -> PathBuf {
         self.tarpon.store().join("containers").join(container).join("upper")
-    }
-}
-
-impl Drop for Bed {
-    fn drop(&mut self) {
-        self.tarpon.remove_containers();
     }
 }
 
@@ -135,17 +136,17 @@ fn wrong(format: &str, expected: &Dump, actual: &Dump) -> Vec<Difference> {
 
 #[test]
 fn what_a_container_wrote_is_what_others_pull() {
-    let Some(mut bed) = Bed::new() else { return };
+    let Some(mut fixture) = CommitFixture::new() else { return };
     for (tag, format) in [("estargz", "estargz"), ("zstdchunked", "zstd-chunked"), ("gzip", "zstd-chunked")] {
-        let (base, name) = (bed.image(tag), bed.name(tag));
-        let ran = bed.tarpon.output("run", &["--name", tag, &base, "bash", "-c", SCRIPT]).unwrap();
+        let (base, name) = (fixture.image(tag), fixture.name(tag));
+        let ran = fixture.tarpon.output("run", &["--name", tag, &base, "bash", "-c", SCRIPT]).unwrap();
         assert!(ran.status.success(), "{}", said(&ran));
-        let upper = bed.upper(tag);
+        let upper = fixture.upper(tag);
         run(Command::new("setfattr").args(["-n", "user.note", "-v", "kept"]).arg(upper.join("new"))).unwrap();
         run(Command::new("setcap").arg("cap_net_raw+ep").arg(upper.join("usr/bin/wc"))).unwrap();
 
-        let committed = bed.json("commit", &[tag, &name]);
-        let pushed = bed.json("push", &[&name]);
+        let committed = fixture.json("commit", &[tag, &name]);
+        let pushed = fixture.json("push", &[&name]);
         assert_eq!(committed["digest"], pushed["digest"]);
         assert_eq!(pushed["downloaded_bytes"], 0, "nothing of the base is fetched: {pushed}");
         assert_eq!(pushed["uploaded_bytes"], committed["layer_bytes"]);
@@ -153,18 +154,18 @@ fn what_a_container_wrote_is_what_others_pull() {
             pushed["layers"].as_array().unwrap().iter().map(|l| l["outcome"].as_str().unwrap()).collect();
         assert_eq!((outcomes.first(), outcomes.last()), (Some(&"mounted"), Some(&"uploaded")), "{outcomes:?}");
 
-        let root = bed.tarpon.mount(&base, &["--suid", "--dev"]).unwrap();
+        let root = fixture.tarpon.mount(&base, &["--suid", "--dev"]).unwrap();
         let merged = Merged::new(&root, &upper);
         let expected = merged.dump();
-        let (_, unpacked) = real::unpacked(&bed.registry, name.split_once('/').unwrap().1).unwrap();
+        let (_, unpacked) = real::unpacked(&fixture.registry, name.split_once('/').unwrap().1).unwrap();
         assert_same(&wrong(format, &expected, &unpacked), "umoci", tag);
-        let mounted = bed.tarpon.mount(&name, &["--suid", "--dev"]).unwrap();
+        let mounted = fixture.tarpon.mount(&name, &["--suid", "--dev"]).unwrap();
         assert_same(&wrong(format, &expected, &dump(&mounted).unwrap()), "tarpon", tag);
         drop(merged);
         for mount in [mounted, root] {
-            bed.tarpon.unmount(&mount).unwrap();
+            fixture.tarpon.unmount(&mount).unwrap();
         }
-        let seen = bed.tarpon("run", &["--rm", &name, "cat", "/new", "/usr/share/doc/only", "/opt"]);
+        let seen = fixture.tarpon("run", &["--rm", &name, "cat", "/new", "/usr/share/doc/only", "/opt"]);
         assert_eq!(seen, "new\nless\nfile\n");
     }
 }
@@ -179,15 +180,15 @@ const ALONE: &str = "umount -R /sys/fs/cgroup 2>/dev/null; mount -t cgroup2 none
 
 #[test]
 fn podman_runs_a_committed_image_as_it_was_committed() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(fixture) = CommitFixture::new() else { return };
     if !real::have(&["podman", "unshare"]) {
         println!("skipped: podman is not installed");
         return;
     }
-    let name = bed.name("podman");
-    bed.tarpon(
+    let name = fixture.name("podman");
+    fixture.tarpon(
         "run",
-        &["--name", "box", &bed.image("gzip"), "sh", "-c", "echo hello > /root/new; rm /etc/debian_version"],
+        &["--name", "box", &fixture.image("gzip"), "sh", "-c", "echo hello > /root/new; rm /etc/debian_version"],
     );
     let changes = [
         "-c",
@@ -197,8 +198,8 @@ fn podman_runs_a_committed_image_as_it_was_committed() {
         "-c",
         "CMD [\"sh\", \"-c\", \"cat new; echo $WHO; ls /etc/debian_version\"]",
     ];
-    bed.tarpon("commit", &[&changes[..], &["-q", "-a", "somebody", "-m", "why", "box", &name]].concat());
-    bed.tarpon("push", &["-q", &name]);
+    fixture.tarpon("commit", &[&changes[..], &["-q", "-a", "somebody", "-m", "why", "box", &name]].concat());
+    fixture.tarpon("push", &["-q", &name]);
     // Podman needs short paths.
     let store = tempfile::Builder::new().prefix("tc-").tempdir_in("/tmp").unwrap();
     let podman = |arguments: &[&str]| {
@@ -231,112 +232,125 @@ fn podman_runs_a_committed_image_as_it_was_committed() {
 
 #[test]
 fn what_was_not_pushed_is_kept_and_is_no_image_yet() {
-    let Some(bed) = Bed::new() else { return };
-    let name = bed.name("life");
-    let list = || bed.json_of("cache", &["ls", "--committed", "--json"]);
-    bed.tarpon("run", &["--name", "box", &bed.image("estargz"), "touch", "/new"]);
-    bed.tarpon("commit", &["-q", "box", &name]);
-    let refused = bed.tarpon.output("run", &["--rm", &name, "true"]).unwrap();
+    let Some(fixture) = CommitFixture::new() else { return };
+    let name = fixture.name("life");
+    let list = || fixture.json_of("cache", &["ls", "--committed", "--json"]);
+    fixture.tarpon("run", &["--name", "box", &fixture.image("estargz"), "touch", "/new"]);
+    fixture.tarpon("commit", &["-q", "box", &name]);
+    let refused = fixture.tarpon.output("run", &["--rm", &name, "true"]).unwrap();
     assert!(
         said(&refused).contains("not pushed") && said(&refused).contains(&format!("tarpon push {name}")),
         "{}",
         said(&refused)
     );
     for clearing in [["cache", "gc"], ["cache", "clear"]] {
-        bed.tarpon(clearing[0], &clearing[1..]);
+        fixture.tarpon(clearing[0], &clearing[1..]);
     }
     assert_eq!(list()[0]["pushed"], Value::Null);
-    let kept = bed.tarpon.output("cache", &["rm", &name]).unwrap();
+    let kept = fixture.tarpon.output("cache", &["rm", &name]).unwrap();
     assert_eq!(kept.status.code(), Some(6), "{}", said(&kept));
-    bed.tarpon("push", &["-q", &name]);
-    bed.tarpon("run", &["--rm", &name, "ls", "/new"]);
+    fixture.tarpon("push", &["-q", &name]);
+    fixture.tarpon("run", &["--rm", &name, "ls", "/new"]);
     assert_eq!(list()[0]["pushed"], Value::from(name.as_str()));
     // From now on the name refers to the new image.
-    bed.tarpon("run", &["--name", "next", &name, "touch", "/newer"]);
-    bed.tarpon("commit", &["-q", "next", &name]);
-    bed.tarpon("push", &["-q", &name]);
-    bed.tarpon("run", &["--rm", &name, "ls", "/new", "/newer"]);
-    bed.tarpon("cache", &["gc"]);
+    fixture.tarpon("run", &["--name", "next", &name, "touch", "/newer"]);
+    fixture.tarpon("commit", &["-q", "next", &name]);
+    fixture.tarpon("push", &["-q", &name]);
+    fixture.tarpon("run", &["--rm", &name, "ls", "/new", "/newer"]);
+    fixture.tarpon("cache", &["gc"]);
     assert_eq!(list(), Value::Array(vec![]));
-    let unknown = bed.tarpon.output("push", &[&name]).unwrap();
+    let unknown = fixture.tarpon.output("push", &[&name]).unwrap();
     assert_eq!(unknown.status.code(), Some(3), "{}", said(&unknown));
 }
 
 #[test]
 fn the_upper_directory_of_a_mount_becomes_a_layer_and_goes_anywhere() {
-    let Some(mut bed) = Bed::new() else { return };
+    let Some(mut fixture) = CommitFixture::new() else { return };
     let work = real::scratch().unwrap();
     let (upper, layout) = (work.path().join("upper"), format!("oci:{}:v1", work.path().join("layout").display()));
-    let root = bed.tarpon.mount(&bed.image("zstdchunked"), &[&format!("--rw={}", upper.display())]).unwrap();
+    let image = fixture.image("zstdchunked");
+    let root = fixture.tarpon.mount(&image, &[&format!("--rw={}", upper.display())]).unwrap();
     std::fs::write(root.join("new"), "new").unwrap();
     std::fs::remove_dir_all(root.join("usr/share")).unwrap();
     let upper_path = upper.to_str().unwrap().to_owned();
-    let committed = bed.json("commit", &[&upper_path, &layout]);
-    assert_eq!(committed["base"], bed.image("zstdchunked").as_str());
-    bed.tarpon.unmount(&root).unwrap();
-    let after = bed.json("commit", &[&upper_path, &layout]);
+    let committed = fixture.json("commit", &[&upper_path, &layout]);
+    assert_eq!(committed["base"], fixture.image("zstdchunked").as_str());
+    fixture.tarpon.unmount(&root).unwrap();
+    let after = fixture.json("commit", &[&upper_path, &layout]);
     assert_eq!(after["base"], committed["base"], "the base is remembered beside the directory");
     assert_eq!(after["base_digest"], committed["base_digest"]);
     let other = work.path().join("other");
     std::fs::create_dir(&other).unwrap();
-    let unnamed = bed.tarpon.output("commit", &[other.to_str().unwrap(), &layout]).unwrap();
+    let unnamed = fixture.tarpon.output("commit", &[other.to_str().unwrap(), &layout]).unwrap();
     assert!(said(&unnamed).contains("--base IMAGE"), "{}", said(&unnamed));
     let stamped = |name: &str| {
-        let arguments = ["--base", &bed.image("zstdchunked"), "--timestamp", "1700000000", &upper_path, name];
-        bed.json("commit", &arguments)["digest"].clone()
+        let arguments = ["--base", &fixture.image("zstdchunked"), "--timestamp", "1700000000", &upper_path, name];
+        fixture.json("commit", &arguments)["digest"].clone()
     };
-    assert_eq!(stamped(&layout), stamped(&bed.name("elsewhere")), "the digest depends on what is said alone");
+    assert_eq!(stamped(&layout), stamped(&fixture.name("elsewhere")), "the digest depends on what is said alone");
     // A layout cannot reuse a registry's blobs: the base is streamed from its registry.
-    let pushed = bed.json("push", &[&layout]);
+    let pushed = fixture.json("push", &[&layout]);
     assert_eq!(pushed["layers"][0]["outcome"], "streamed");
     assert_eq!(pushed["downloaded_bytes"], pushed["layers"][0]["size"]);
-    let mounted = bed.tarpon.mount(&layout, &[]).unwrap();
+    let mounted = fixture.tarpon.mount(&layout, &[]).unwrap();
     assert_eq!(std::fs::read(mounted.join("new")).unwrap(), b"new");
     assert!(mounted.join("usr/bin").exists() && !mounted.join("usr/share").exists());
-    bed.tarpon.unmount(&mounted).unwrap();
+    fixture.tarpon.unmount(&mounted).unwrap();
 }
 
 #[test]
 fn a_container_can_be_committed_while_it_runs_and_its_volumes_are_no_part_of_it() {
-    let Some(bed) = Bed::new() else { return };
-    let name = bed.name("running");
+    let Some(fixture) = CommitFixture::new() else { return };
+    let name = fixture.name("running");
     let script = "echo data > /data/file; echo here > /here; touch /root/ready; while :; do sleep 0.1; done";
-    bed.tarpon(
+    fixture.tarpon(
         "run",
-        &["-d", "--name", "box", "-v", "/data", "-v", "/usr:/mnt/host:ro", &bed.image("estargz"), "sh", "-c", script],
+        &[
+            "-d",
+            "--name",
+            "box",
+            "-v",
+            "/data",
+            "-v",
+            "/usr:/mnt/host:ro",
+            &fixture.image("estargz"),
+            "sh",
+            "-c",
+            script,
+        ],
     );
     let began = std::time::Instant::now();
-    while !bed.upper("box").join("root/ready").exists() {
+    while !fixture.upper("box").join("root/ready").exists() {
         assert!(began.elapsed() < std::time::Duration::from_secs(60), "it never wrote anything");
         std::thread::yield_now();
     }
-    let committed = bed.json("commit", &["box", &name]);
-    let running: Value = serde_json::from_str(&bed.tarpon("ps", &["--json"])).unwrap();
+    let committed = fixture.json("commit", &["box", &name]);
+    let running: Value = serde_json::from_str(&fixture.tarpon("ps", &["--json"])).unwrap();
     assert!(running.to_string().contains("running"), "it goes on: {running}");
     // Without cgroups the runtime cannot pause the container, and a note reports that.
     let notes = committed["notes"].to_string();
     assert!(notes == "[]" || notes.contains("the container runs on"), "{notes}");
-    bed.tarpon("push", &["-q", &name]);
-    let seen = bed.tarpon("run", &["--rm", &name, "sh", "-c", "cat /here; ls -A /data /mnt 2>/dev/null; true"]);
+    fixture.tarpon("push", &["-q", &name]);
+    let seen = fixture.tarpon("run", &["--rm", &name, "sh", "-c", "cat /here; ls -A /data /mnt 2>/dev/null; true"]);
     assert_eq!(seen, "here\n/mnt:\n", "neither the volume nor the place of a mount");
 }
 
 #[test]
 fn what_no_layer_can_hold_is_refused_by_name() {
-    let Some(bed) = Bed::new() else { return };
-    let name = bed.name("refused");
+    let Some(fixture) = CommitFixture::new() else { return };
+    let name = fixture.name("refused");
     for (file, words) in
         [("/root/.wh.file", "/root/.wh.file: a name that begins with .wh."), ("/root/$(printf '\\377')", "not UTF-8")]
     {
-        bed.tarpon("run", &["--name", "box", &bed.image("estargz"), "sh", "-c", &format!("touch {file}")]);
-        let output = bed.tarpon.output("commit", &["box", &name]).unwrap();
+        fixture.tarpon("run", &["--name", "box", &fixture.image("estargz"), "sh", "-c", &format!("touch {file}")]);
+        let output = fixture.tarpon.output("commit", &["box", &name]).unwrap();
         assert_eq!(output.status.code(), Some(6), "{}", said(&output));
         assert!(said(&output).contains(words), "{}", said(&output));
-        bed.tarpon("rm", &["box"]);
+        fixture.tarpon("rm", &["box"]);
     }
-    let nobody = bed.tarpon.output("commit", &["nobody", &name]).unwrap();
+    let nobody = fixture.tarpon.output("commit", &["nobody", &name]).unwrap();
     assert_eq!(nobody.status.code(), Some(3), "{}", said(&nobody));
-    let left = std::fs::read_dir(bed.tarpon.store().join("commits")).unwrap();
+    let left = std::fs::read_dir(fixture.tarpon.store().join("commits")).unwrap();
     let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).filter(|name| name != ".lock").collect();
     assert!(left.is_empty(), "{left:?}");
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 use tarpon_tests::containerd::{self, Containerd};
 use tarpon_tests::real::{self, run};
 
-fn bed(options: &[&str]) -> Option<(Containerd, String)> {
+fn fixture(options: &[&str]) -> Option<(Containerd, String)> {
     if let Some(reason) = Containerd::missing() {
         println!("skipped: {reason}");
         return None;
@@ -41,37 +41,41 @@ fn assert_same(seen: &str, expected: &str, what: &str) {
 
 #[test]
 fn a_pulled_image_runs_while_hardly_anything_of_it_was_fetched() {
-    let Some((bed, registry)) = bed(&[]) else { return };
+    let Some((fixture, registry)) = fixture(&[]) else { return };
     for format in ["estargz", "zstdchunked"] {
         let image = format!("{registry}/dev/debian-base:{format}");
-        bed.pull(&image).unwrap();
-        let content = bed.ctr(&["content", "ls"]).unwrap();
+        fixture.pull(&image).unwrap();
+        let content = fixture.ctr(&["content", "ls"]).unwrap();
         assert_eq!(content.lines().count(), 3, "a title, the manifest and the config, and no layer:\n{content}");
-        let seen = bed.run("tarpon", &image, "lazy", &["cat", "/etc/debian_version"]).unwrap();
+        let seen = fixture.run("tarpon", &image, "lazy", &["cat", "/etc/debian_version"]).unwrap();
         assert!(seen.starts_with("12"), "{seen}");
-        let status: serde_json::Value = serde_json::from_str(&bed.tarpon(&["status", "--json"]).unwrap()).unwrap();
+        let status: serde_json::Value = serde_json::from_str(&fixture.tarpon(&["status", "--json"]).unwrap()).unwrap();
         let mounts = status.as_array().unwrap();
         let mount = mounts.iter().find(|mount| mount["image"].as_str().unwrap().contains("debian-base")).unwrap();
         let fetched = mount["fetched_bytes"].as_u64().unwrap();
         assert!(fetched * 4 < size(&image), "{fetched} of {}", size(&image));
-        let listed = bed.ctr(&["snapshots", "--snapshotter", "tarpon", "ls"]).unwrap();
+        let listed = fixture.ctr(&["snapshots", "--snapshotter", "tarpon", "ls"]).unwrap();
         assert!(listed.contains("Committed"), "{listed}");
-        bed.remove(&image).unwrap();
-        let listed = bed.ctr(&["snapshots", "--snapshotter", "tarpon", "ls"]).unwrap();
+        fixture.remove(&image).unwrap();
+        let listed = fixture.ctr(&["snapshots", "--snapshotter", "tarpon", "ls"]).unwrap();
         assert!(!listed.contains("Committed"), "{listed}");
-        let snapshots = bed.tarpon.store().join("snapshotter");
-        assert!(!bed.mounts().unwrap().contains(snapshots.to_str().unwrap()), "it is still mounted:\n{}", bed.logs());
+        let snapshots = fixture.tarpon.store().join("snapshotter");
+        assert!(
+            !fixture.mounts().unwrap().contains(snapshots.to_str().unwrap()),
+            "it is still mounted:\n{}",
+            fixture.logs()
+        );
     }
 }
 
 /// The view of a container when containerd has unpacked the image for this snapshotter.
-fn unpacked(bed: &Containerd, snapshotter: &str, image: &str) -> String {
+fn unpacked(fixture: &Containerd, snapshotter: &str, image: &str) -> String {
     // The pull service of containerd 2.x would make tarpon's snapshotter mount the layers.
     let local: &[&str] = if containerd::major().unwrap() < 2 { &[] } else { &["--local"] };
     let pull = [&["images", "pull"], local, &["--plain-http", "--snapshotter", snapshotter, image]].concat();
-    bed.ctr(&pull).unwrap();
-    let seen = bed.run(snapshotter, image, "unpacked", &["sh", "-c", LOOK]).unwrap();
-    bed.ctr(&["images", "rm", "--sync", image]).unwrap();
+    fixture.ctr(&pull).unwrap();
+    let seen = fixture.run(snapshotter, image, "unpacked", &["sh", "-c", LOOK]).unwrap();
+    fixture.ctr(&["images", "rm", "--sync", image]).unwrap();
     seen
 }
 
@@ -98,73 +102,74 @@ fn with_times_of_containerd(seen: &str) -> String {
 #[test]
 fn a_container_sees_what_it_sees_with_containerd_s_own_snapshotter() {
     for name in ["redis:gzip", "redis:estargz", "quirks:gzip", "quirks:zstdchunked"] {
-        // A separate bed for each image: layers on top of one that containerd unpacked before would not be mounted.
-        let Some((bed, registry)) = bed(&[]) else { return };
+        // A separate containerd for each image: layers on top of one that containerd unpacked before would not be mounted.
+        let Some((fixture, registry)) = fixture(&[]) else { return };
         let image = format!("{registry}/dev/{name}");
-        bed.pull(&image).unwrap();
-        let lazy = bed.run("tarpon", &image, "lazy", &["sh", "-c", LOOK]).unwrap();
-        let status: serde_json::Value = serde_json::from_str(&bed.tarpon(&["status", "--json"]).unwrap()).unwrap();
-        assert!(!status.as_array().unwrap().is_empty(), "{name} is not mounted:\n{}", bed.logs());
-        bed.remove(&image).unwrap();
+        fixture.pull(&image).unwrap();
+        let lazy = fixture.run("tarpon", &image, "lazy", &["sh", "-c", LOOK]).unwrap();
+        let status: serde_json::Value = serde_json::from_str(&fixture.tarpon(&["status", "--json"]).unwrap()).unwrap();
+        assert!(!status.as_array().unwrap().is_empty(), "{name} is not mounted:\n{}", fixture.logs());
+        fixture.remove(&image).unwrap();
         let before_1970: Vec<&str> = lazy.lines().filter(|line| line.starts_with('-')).collect();
         assert_eq!(before_1970, if name.starts_with("quirks") { BEFORE_1970.to_vec() } else { Vec::new() }, "{name}");
-        let own = unpacked(&bed, "overlayfs", &image);
+        let own = unpacked(&fixture, "overlayfs", &image);
         assert_same(&with_times_of_containerd(&lazy), &own, &format!("{name}, mounted by tarpon"));
-        assert_same(&unpacked(&bed, "tarpon", &image), &own, &format!("{name}, unpacked by containerd"));
+        assert_same(&unpacked(&fixture, "tarpon", &image), &own, &format!("{name}, unpacked by containerd"));
     }
 }
 
 #[test]
 fn an_image_whose_layers_came_with_another_one_is_those_layers_and_no_more() {
-    let Some((bed, registry)) = bed(&[]) else { return };
+    let Some((fixture, registry)) = fixture(&[]) else { return };
     let (derived, base) = (format!("{registry}/dev/redis:estargz"), format!("{registry}/dev/debian-base:estargz"));
-    bed.pull(&derived).unwrap();
-    bed.pull(&base).unwrap();
-    let seen = bed.run("tarpon", &base, "base", &["sh", "-c", LOOK]).unwrap();
-    let without = bed.run("tarpon", &base, "without", &["sh", "-c", "command -v redis-server || echo none"]).unwrap();
+    fixture.pull(&derived).unwrap();
+    fixture.pull(&base).unwrap();
+    let seen = fixture.run("tarpon", &base, "base", &["sh", "-c", LOOK]).unwrap();
+    let without =
+        fixture.run("tarpon", &base, "without", &["sh", "-c", "command -v redis-server || echo none"]).unwrap();
     assert_eq!(without, "none\n");
-    bed.run("tarpon", &derived, "derived", &["redis-server", "--version"]).unwrap();
-    bed.remove(&derived).unwrap();
-    bed.run("tarpon", &base, "still", &["cat", "/etc/debian_version"]).unwrap();
-    bed.remove(&base).unwrap();
-    assert_same(&seen, &unpacked(&bed, "overlayfs", &base), "the base, mounted by tarpon");
+    fixture.run("tarpon", &derived, "derived", &["redis-server", "--version"]).unwrap();
+    fixture.remove(&derived).unwrap();
+    fixture.run("tarpon", &base, "still", &["cat", "/etc/debian_version"]).unwrap();
+    fixture.remove(&base).unwrap();
+    assert_same(&seen, &unpacked(&fixture, "overlayfs", &base), "the base, mounted by tarpon");
 }
 
 #[test]
 fn snapshots_are_there_after_the_snapshotter_and_the_server_were_killed() {
-    let Some((mut bed, registry)) = bed(&[]) else { return };
+    let Some((mut fixture, registry)) = fixture(&[]) else { return };
     let image = format!("{registry}/dev/redis:estargz");
-    bed.pull(&image).unwrap();
+    fixture.pull(&image).unwrap();
     let version = ["redis-server", "--version"];
-    bed.run("tarpon", &image, "before", &version).unwrap();
-    bed.stop_snapshotter(true).unwrap();
-    let status: serde_json::Value = serde_json::from_str(&bed.tarpon(&["status", "--json"]).unwrap()).unwrap();
+    fixture.run("tarpon", &image, "before", &version).unwrap();
+    fixture.stop_snapshotter(true).unwrap();
+    let status: serde_json::Value = serde_json::from_str(&fixture.tarpon(&["status", "--json"]).unwrap()).unwrap();
     let server = status[0]["server"].as_i64().unwrap();
     let server = rustix::process::Pid::from_raw(i32::try_from(server).unwrap()).unwrap();
     rustix::process::kill_process(server, rustix::process::Signal::KILL).unwrap();
-    bed.start_snapshotter(&[]).unwrap();
-    let seen = bed.run("tarpon", &image, "after", &version).unwrap();
+    fixture.start_snapshotter(&[]).unwrap();
+    let seen = fixture.run("tarpon", &image, "after", &version).unwrap();
     assert!(seen.starts_with("Redis server"), "{seen}");
     // As after a reboot: nothing is mounted, and no process remembers the mounts.
-    bed.stop_snapshotter(false).unwrap();
-    let status: serde_json::Value = serde_json::from_str(&bed.tarpon(&["status", "--json"]).unwrap()).unwrap();
+    fixture.stop_snapshotter(false).unwrap();
+    let status: serde_json::Value = serde_json::from_str(&fixture.tarpon(&["status", "--json"]).unwrap()).unwrap();
     for mount in status.as_array().unwrap() {
-        bed.tarpon(&["umount", mount["mountpoint"].as_str().unwrap()]).unwrap();
+        fixture.tarpon(&["umount", mount["mountpoint"].as_str().unwrap()]).unwrap();
     }
-    bed.start_snapshotter(&[]).unwrap();
-    let seen = bed.run("tarpon", &image, "anew", &version).unwrap();
+    fixture.start_snapshotter(&[]).unwrap();
+    let seen = fixture.run("tarpon", &image, "anew", &version).unwrap();
     assert!(seen.starts_with("Redis server"), "{seen}");
 }
 
 #[test]
 fn what_a_container_changed_can_be_committed_on_layers_that_are_mounted() {
-    let Some((bed, registry)) = bed(&[]) else { return };
+    let Some((fixture, registry)) = fixture(&[]) else { return };
     let image = format!("{registry}/dev/debian-base:estargz");
-    bed.pull(&image).unwrap();
-    let chain = bed.ctr(&["snapshots", "--snapshotter", "tarpon", "ls"]).unwrap();
+    fixture.pull(&image).unwrap();
+    let chain = fixture.ctr(&["snapshots", "--snapshotter", "tarpon", "ls"]).unwrap();
     let top =
         chain.lines().find(|line| line.contains("Committed")).unwrap().split_whitespace().next().unwrap().to_owned();
-    let snapshots = |arguments: &[&str]| bed.ctr(&[&["snapshots", "--snapshotter", "tarpon"], arguments].concat());
+    let snapshots = |arguments: &[&str]| fixture.ctr(&[&["snapshots", "--snapshotter", "tarpon"], arguments].concat());
     snapshots(&["prepare", "work", &top]).unwrap();
     let mount = snapshots(&["mounts", "/mnt", "work"]).unwrap();
     let upper = mount.split(',').find_map(|option| option.trim().strip_prefix("upperdir=")).unwrap().to_owned();
@@ -173,11 +178,11 @@ fn what_a_container_changed_can_be_committed_on_layers_that_are_mounted() {
     // Not a view: `ctr` creates views without a label that protects them from garbage collection.
     snapshots(&["prepare", "look", "done"]).unwrap();
     let mount = snapshots(&["mounts", "/mnt", "look"]).unwrap();
-    let target = bed.path("mnt");
+    let target = fixture.path("mnt");
     std::fs::create_dir(&target).unwrap();
     let mount = mount.trim().replace("/mnt", target.to_str().unwrap());
     let script = format!("{mount} && cat {0}/added {0}/etc/debian_version && umount {0}", target.display());
-    let seen = run(&mut bed.command(&["sh", "-c", &script])).unwrap();
+    let seen = run(&mut fixture.command(&["sh", "-c", &script])).unwrap();
     assert!(seen.starts_with("by hand12"), "{seen}");
     snapshots(&["rm", "look"]).unwrap();
     assert!(snapshots(&["rm", &top]).is_err(), "something lies on it");
@@ -186,26 +191,26 @@ fn what_a_container_changed_can_be_committed_on_layers_that_are_mounted() {
 
 #[test]
 fn images_that_cannot_be_read_in_parts_are_left_to_containerd_if_that_is_wanted() {
-    let Some((bed, registry)) = bed(&["--plain", "unpack"]) else { return };
+    let Some((fixture, registry)) = fixture(&["--plain", "unpack"]) else { return };
     let image = format!("{registry}/dev/debian-base:gzip");
-    bed.pull(&image).unwrap();
-    let logs = bed.logs();
+    fixture.pull(&image).unwrap();
+    let logs = fixture.logs();
     assert!(logs.contains("containerd pulls and unpacks this layer"), "{logs}");
-    let listed = bed.ctr(&["snapshots", "--snapshotter", "tarpon", "ls"]).unwrap();
+    let listed = fixture.ctr(&["snapshots", "--snapshotter", "tarpon", "ls"]).unwrap();
     let name = listed.lines().find(|line| line.contains("Committed")).unwrap().split_whitespace().next().unwrap();
-    let info = bed.ctr(&["snapshots", "--snapshotter", "tarpon", "info", name]).unwrap();
+    let info = fixture.ctr(&["snapshots", "--snapshotter", "tarpon", "info", name]).unwrap();
     assert!(info.contains("tarpon/unpacked-because"), "{info}");
-    let seen = bed.run("tarpon", &image, "unpacked", &["cat", "/etc/debian_version"]).unwrap();
+    let seen = fixture.run("tarpon", &image, "unpacked", &["cat", "/etc/debian_version"]).unwrap();
     assert!(seen.starts_with("12"), "{seen}");
 }
 
 #[test]
 fn with_whole_an_image_is_verified_before_it_is_there() {
-    let Some((bed, registry)) = bed(&["--whole"]) else { return };
+    let Some((fixture, registry)) = fixture(&["--whole"]) else { return };
     let image = format!("{registry}/dev/debian-base:estargz");
-    bed.pull(&image).unwrap();
-    bed.run("tarpon", &image, "whole", &["cat", "/etc/debian_version"]).unwrap();
-    let status: serde_json::Value = serde_json::from_str(&bed.tarpon(&["status", "--json"]).unwrap()).unwrap();
+    fixture.pull(&image).unwrap();
+    fixture.run("tarpon", &image, "whole", &["cat", "/etc/debian_version"]).unwrap();
+    let status: serde_json::Value = serde_json::from_str(&fixture.tarpon(&["status", "--json"]).unwrap()).unwrap();
     assert_eq!(status[0]["verification"][0]["state"], "diffID-verified");
     assert_eq!(status[0]["fetched_bytes"], 0, "nothing was left to be fetched");
 }

@@ -19,13 +19,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const API: &str = include_str!("../../docs/api.md");
 
 /// A store with a daemon. Dropping it ends the daemon and unmounts everything.
-struct Bed {
+struct DaemonFixture {
     tarpon: Tarpon,
     image: String,
     daemon: Child,
 }
 
-impl Bed {
+impl DaemonFixture {
     fn new() -> Option<Self> {
         let is_there = real::have(&["curl", "jq"]) && (real::have(&["crun"]) || real::have(&["runc"]));
         let missing = real::missing().or_else(|| (!is_there).then(|| "curl, jq, or crun and runc are missing".into()));
@@ -79,7 +79,7 @@ impl Bed {
     }
 }
 
-impl Drop for Bed {
+impl Drop for DaemonFixture {
     fn drop(&mut self) {
         self.tarpon.remove_containers();
         let _ = self.tarpon.output("umount", &["--all", "--lazy"]);
@@ -130,14 +130,14 @@ fn is_mounted(place: &Path) -> bool {
 
 #[test]
 fn the_examples_of_the_documentation_work_as_they_stand_there() {
-    let Some(bed) = Bed::new() else { return };
-    let place = bed.place("mnt");
+    let Some(fixture) = DaemonFixture::new() else { return };
+    let place = fixture.place("mnt");
     std::fs::create_dir(&place).unwrap();
     let blocks = API.split("```sh\n").skip(1).map(|block| block.split("```").next().unwrap());
     let script: String = blocks.collect();
     let script = script
-        .replace("/run/tarpon/tarpon.sock", bed.place("api.sock").to_str().unwrap())
-        .replace("docker.io/library/debian:12", &bed.image)
+        .replace("/run/tarpon/tarpon.sock", fixture.place("api.sock").to_str().unwrap())
+        .replace("docker.io/library/debian:12", &fixture.image)
         .replace("/mnt", place.canonicalize().unwrap().to_str().unwrap());
     let printed = run(Command::new("bash").args(["-euc", &script])).unwrap();
     for expected in ["\"how\":\"clean\"", "\"event\":\"listening\"", "\"tarpon-trace\":1", "\"status\":\"ok\""] {
@@ -148,9 +148,9 @@ fn the_examples_of_the_documentation_work_as_they_stand_there() {
 
 #[test]
 fn the_command_line_uses_the_daemon_and_the_daemon_tells_what_it_does() {
-    let Some(mut bed) = Bed::new() else { return };
+    let Some(mut fixture) = DaemonFixture::new() else { return };
     let mut curl = Command::new("curl");
-    curl.args(["-sSN", "--unix-socket"]).arg(bed.place("api.sock")).arg("http://localhost/v1/events");
+    curl.args(["-sSN", "--unix-socket"]).arg(fixture.place("api.sock")).arg("http://localhost/v1/events");
     let mut listener = curl.stdout(Stdio::piped()).spawn().unwrap();
     let mut events = BufReader::new(listener.stdout.take().unwrap()).lines();
     let mut next = |event: &str| -> Value {
@@ -158,68 +158,68 @@ fn the_command_line_uses_the_daemon_and_the_daemon_tells_what_it_does() {
         lines.into_iter().find(|line| line["event"] == event).unwrap()
     };
     next("listening");
-    let image = bed.image.clone();
-    let place = bed.tarpon.mount(&image, &[]).unwrap();
-    let status = bed.tarpon.status().unwrap();
-    assert_eq!(status[0]["server"], bed.daemon.id());
+    let image = fixture.image.clone();
+    let place = fixture.tarpon.mount(&image, &[]).unwrap();
+    let status = fixture.tarpon.status().unwrap();
+    assert_eq!(status[0]["server"], fixture.daemon.id());
     assert_eq!(next("mounted")["mountpoint"], place.to_str().unwrap());
-    assert_eq!(bed.get("/v1/mounts")[0]["mountpoint"], place.to_str().unwrap());
-    bed.tarpon.unmount(&place).unwrap();
+    assert_eq!(fixture.get("/v1/mounts")[0]["mountpoint"], place.to_str().unwrap());
+    fixture.tarpon.unmount(&place).unwrap();
     assert_eq!(next("unmounted")["mountpoint"], place.to_str().unwrap());
-    assert_eq!(bed.get("/v1/stats")["pid"], bed.daemon.id(), "it stays when nothing is mounted");
-    let ran = bed.tarpon.run("run", &["--name", "short", &image, "true"]).unwrap();
+    assert_eq!(fixture.get("/v1/stats")["pid"], fixture.daemon.id(), "it stays when nothing is mounted");
+    let ran = fixture.tarpon.run("run", &["--name", "short", &image, "true"]).unwrap();
     assert_eq!((ran.as_str(), &next("container-ended")["name"]), ("", &json!("short")));
-    bed.signal(Signal::TERM);
+    fixture.signal(Signal::TERM);
     next("stopping");
-    assert!(listener.wait().unwrap().success() && bed.daemon.wait().unwrap().success());
-    bed.daemon = started(&mut plain(&bed.tarpon), &bed.tarpon);
+    assert!(listener.wait().unwrap().success() && fixture.daemon.wait().unwrap().success());
+    fixture.daemon = started(&mut plain(&fixture.tarpon), &fixture.tarpon);
 }
 
 #[test]
 fn a_daemon_that_is_stopped_or_killed_finds_its_mounts_at_the_next_start() {
-    let Some(mut bed) = Bed::new() else { return };
-    let place = bed.mounted("mnt");
+    let Some(mut fixture) = DaemonFixture::new() else { return };
+    let place = fixture.mounted("mnt");
     let content = std::fs::read(place.join("etc/debian_version")).unwrap();
-    bed.signal(Signal::TERM);
-    assert!(bed.daemon.wait().unwrap().success());
-    assert!(!is_mounted(&place) && !bed.place("api.sock").exists());
-    bed.daemon = started(&mut plain(&bed.tarpon), &bed.tarpon);
+    fixture.signal(Signal::TERM);
+    assert!(fixture.daemon.wait().unwrap().success());
+    assert!(!is_mounted(&place) && !fixture.place("api.sock").exists());
+    fixture.daemon = started(&mut plain(&fixture.tarpon), &fixture.tarpon);
     for signal in [Signal::KILL, Signal::KILL, Signal::TERM] {
-        assert_eq!(bed.get("/v1/mounts")[0]["alive"], true);
+        assert_eq!(fixture.get("/v1/mounts")[0]["alive"], true);
         assert_eq!(std::fs::read(place.join("etc/debian_version")).unwrap(), content);
-        bed.restart(signal);
+        fixture.restart(signal);
     }
-    bed.tarpon.run("umount", &[place.to_str().unwrap()]).unwrap();
-    bed.restart(Signal::KILL);
-    assert_eq!(bed.get("/v1/mounts"), json!([]), "what was unmounted stays so");
+    fixture.tarpon.run("umount", &[place.to_str().unwrap()]).unwrap();
+    fixture.restart(Signal::KILL);
+    assert_eq!(fixture.get("/v1/mounts"), json!([]), "what was unmounted stays so");
 }
 
 #[test]
 fn containers_are_stopped_with_the_daemon_and_outlive_its_death() {
-    let Some(mut bed) = Bed::new() else { return };
+    let Some(mut fixture) = DaemonFixture::new() else { return };
     // The whole image is local: the shell reads more of it when it is stopped, after its server died.
-    bed.tarpon.run("pull", &[&bed.image]).unwrap();
+    fixture.tarpon.run("pull", &[&fixture.image]).unwrap();
     let script = "trap 'echo asked; exit 3' TERM; echo \"$NOTIFY_SOCKET\" ready; while :; do sleep 0.1; done";
-    let wish = |name: &str| json!({"image": bed.image, "name": name, "command": ["sh", "-c", script]});
-    bed.post("/v1/containers", &wish("first"));
-    until(|| bed.curl("/v1/containers/first/logs", &[]) == " ready\n");
-    bed.restart(Signal::KILL);
-    assert_eq!(bed.get("/v1/containers/first")["status"], "running");
-    bed.restart(Signal::TERM);
-    let ended = bed.get("/v1/containers/first");
+    let wish = |name: &str| json!({"image": fixture.image, "name": name, "command": ["sh", "-c", script]});
+    fixture.post("/v1/containers", &wish("first"));
+    until(|| fixture.curl("/v1/containers/first/logs", &[]) == " ready\n");
+    fixture.restart(Signal::KILL);
+    assert_eq!(fixture.get("/v1/containers/first")["status"], "running");
+    fixture.restart(Signal::TERM);
+    let ended = fixture.get("/v1/containers/first");
     assert_eq!((&ended["status"], &ended["exit_code"]), (&json!("exited"), &json!(3)));
-    assert_eq!(bed.curl("/v1/containers/first/logs", &["-G", "-d", "follow=true"]), " ready\nasked\n");
-    assert_eq!(bed.get("/v1/mounts"), json!([]));
-    bed.curl("/v1/containers/first", &["-X", "DELETE"]);
-    assert_eq!(bed.get("/v1/containers"), json!([]));
+    assert_eq!(fixture.curl("/v1/containers/first/logs", &["-G", "-d", "follow=true"]), " ready\nasked\n");
+    assert_eq!(fixture.get("/v1/mounts"), json!([]));
+    fixture.curl("/v1/containers/first", &["-X", "DELETE"]);
+    assert_eq!(fixture.get("/v1/containers"), json!([]));
 }
 
 #[test]
 fn a_socket_that_is_handed_over_is_used_and_left_alone() {
-    let Some(mut bed) = Bed::new() else { return };
-    bed.signal(Signal::TERM);
-    bed.daemon.wait().unwrap();
-    let path = bed.place("api.sock");
+    let Some(mut fixture) = DaemonFixture::new() else { return };
+    fixture.signal(Signal::TERM);
+    fixture.daemon.wait().unwrap();
+    let path = fixture.place("api.sock");
     let listener = UnixListener::bind(&path).unwrap();
     // Before any server runs: a client that connects waits for the daemon that is started for it.
     let mut early = Command::new("curl");
@@ -227,68 +227,70 @@ fn a_socket_that_is_handed_over_is_used_and_left_alone() {
     let early = early.stdout(Stdio::piped()).spawn().unwrap();
     let mut command = Command::new("sh");
     command.args(["-c", "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" daemon"]).arg(binary());
-    command.env("TARPON_STORE", bed.tarpon.store()).stdin(std::os::fd::OwnedFd::from(listener.try_clone().unwrap()));
-    bed.daemon = started(&mut command, &bed.tarpon);
+    command
+        .env("TARPON_STORE", fixture.tarpon.store())
+        .stdin(std::os::fd::OwnedFd::from(listener.try_clone().unwrap()));
+    fixture.daemon = started(&mut command, &fixture.tarpon);
     let answered = early.wait_with_output().unwrap();
     assert_eq!(String::from_utf8_lossy(&answered.stdout), "{\"status\":\"ok\"}\n");
-    assert_eq!(bed.get("/v1/stats")["pid"], bed.daemon.id());
-    bed.signal(Signal::TERM);
-    assert!(bed.daemon.wait().unwrap().success());
+    assert_eq!(fixture.get("/v1/stats")["pid"], fixture.daemon.id());
+    fixture.signal(Signal::TERM);
+    assert!(fixture.daemon.wait().unwrap().success());
     assert!(path.exists(), "it is the manager's");
     drop(listener);
     std::fs::remove_file(&path).unwrap();
-    bed.daemon = started(&mut plain(&bed.tarpon), &bed.tarpon);
+    fixture.daemon = started(&mut plain(&fixture.tarpon), &fixture.tarpon);
 }
 
 #[test]
 fn a_daemon_works_beside_a_server_with_mounts_and_takes_its_place_when_it_has_none() {
-    let Some(mut bed) = Bed::new() else { return };
-    bed.signal(Signal::TERM);
-    bed.daemon.wait().unwrap();
-    let image = bed.image.clone();
-    let place = bed.tarpon.mount(&image, &[]).unwrap();
-    let server = bed.tarpon.status().unwrap()[0]["server"].clone();
-    bed.daemon = started(&mut plain(&bed.tarpon), &bed.tarpon);
-    assert_eq!(bed.get("/v1/mounts")[0]["mountpoint"], place.to_str().unwrap());
-    let other = bed.mounted("other");
-    assert_eq!(bed.tarpon.status().unwrap()[0]["server"], server, "it serves as before");
-    bed.restart(Signal::TERM);
+    let Some(mut fixture) = DaemonFixture::new() else { return };
+    fixture.signal(Signal::TERM);
+    fixture.daemon.wait().unwrap();
+    let image = fixture.image.clone();
+    let place = fixture.tarpon.mount(&image, &[]).unwrap();
+    let server = fixture.tarpon.status().unwrap()[0]["server"].clone();
+    fixture.daemon = started(&mut plain(&fixture.tarpon), &fixture.tarpon);
+    assert_eq!(fixture.get("/v1/mounts")[0]["mountpoint"], place.to_str().unwrap());
+    let other = fixture.mounted("other");
+    assert_eq!(fixture.tarpon.status().unwrap()[0]["server"], server, "it serves as before");
+    fixture.restart(Signal::TERM);
     assert!(is_mounted(&place) && is_mounted(&other), "they are the other server's");
-    bed.tarpon.unmount(&other).unwrap();
-    bed.tarpon.unmount(&place).unwrap();
+    fixture.tarpon.unmount(&other).unwrap();
+    fixture.tarpon.unmount(&place).unwrap();
     let mut number = 0;
     until(|| {
         number += 1;
-        let place = bed.mounted(&format!("mnt{number}"));
-        let server = bed.tarpon.status().unwrap()[0]["server"].clone();
-        bed.tarpon.unmount(&place).unwrap();
-        server == bed.daemon.id()
+        let place = fixture.mounted(&format!("mnt{number}"));
+        let server = fixture.tarpon.status().unwrap()[0]["server"].clone();
+        fixture.tarpon.unmount(&place).unwrap();
+        server == fixture.daemon.id()
     });
 }
 
 #[test]
 fn mounts_that_are_in_use_stay_and_are_served_when_the_daemon_is_stopped() {
-    let Some(mut bed) = Bed::new() else { return };
-    let (used, other) = (bed.mounted("used"), bed.mounted("other"));
+    let Some(mut fixture) = DaemonFixture::new() else { return };
+    let (used, other) = (fixture.mounted("used"), fixture.mounted("other"));
     let directory = std::fs::File::open(&used).unwrap();
-    bed.signal(Signal::TERM);
-    until(|| !bed.place("api.sock").exists());
-    let served = bed.daemon.id();
+    fixture.signal(Signal::TERM);
+    until(|| !fixture.place("api.sock").exists());
+    let served = fixture.daemon.id();
     // As systemd does after its stop timeout.
-    bed.signal(Signal::TERM);
+    fixture.signal(Signal::TERM);
     // This file was not read before: the process that is ending fetches it.
     std::fs::read(used.join("etc/debian_version")).unwrap();
-    let mut stopped = std::mem::replace(&mut bed.daemon, started(&mut plain(&bed.tarpon), &bed.tarpon));
-    let mounts = bed.get("/v1/mounts");
+    let mut stopped = std::mem::replace(&mut fixture.daemon, started(&mut plain(&fixture.tarpon), &fixture.tarpon));
+    let mounts = fixture.get("/v1/mounts");
     let places: Vec<_> = mounts.as_array().unwrap().iter().map(|mount| mount["mountpoint"].as_str().unwrap()).collect();
     assert_eq!(places, [other.to_str().unwrap(), used.to_str().unwrap()]);
-    assert_eq!(bed.tarpon.status().unwrap()[0]["server"], served);
+    assert_eq!(fixture.tarpon.status().unwrap()[0]["server"], served);
     std::fs::read(used.join("etc/passwd")).unwrap();
-    let refused = bed.tarpon.output("umount", &[used.to_str().unwrap()]).unwrap();
+    let refused = fixture.tarpon.output("umount", &[used.to_str().unwrap()]).unwrap();
     assert_eq!((refused.status.success(), is_mounted(&used)), (false, true));
     drop(directory);
     for place in [used, other] {
-        bed.tarpon.unmount(&place).unwrap();
+        fixture.tarpon.unmount(&place).unwrap();
     }
     assert!(stopped.wait().unwrap().success(), "it ends with its last mount");
 }

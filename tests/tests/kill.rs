@@ -68,7 +68,7 @@ fn read_until(stop: &AtomicBool, read: &AtomicUsize, root: &Path, files: &[(Path
 }
 
 /// The environment of a test of one mode.
-struct Bed {
+struct KillFixture {
     tarpon: Tarpon,
     image: String,
     mode: &'static str,
@@ -78,7 +78,7 @@ struct Bed {
     local: Vec<(PathBuf, Digest)>,
 }
 
-impl Bed {
+impl KillFixture {
     fn new(mode: &'static str) -> Option<Self> {
         if let Some(reason) = real::missing() {
             println!("skipped: {reason}");
@@ -165,33 +165,33 @@ impl Bed {
 }
 
 fn kill_at_many_moments(mode: &'static str) {
-    let Some(mut bed) = Bed::new(mode) else { return };
+    let Some(mut fixture) = KillFixture::new(mode) else { return };
     let rounds = rounds();
     for round in 0..rounds {
         // A separate mount makes some files local, so that the next one finds them.
-        let first = bed.mount();
-        bed.check_local(&first);
-        bed.tarpon.unmount(&first).unwrap();
+        let first = fixture.mount();
+        fixture.check_local(&first);
+        fixture.tarpon.unmount(&first).unwrap();
 
-        let root = bed.mount();
-        bed.kill_while_reading(&root, round);
+        let root = fixture.mount();
+        fixture.kill_while_reading(&root, round);
         if mode == "native" {
-            bed.check_local(&root);
+            fixture.check_local(&root);
         }
-        let again = bed.mount();
-        bed.check_sample(&again, round);
+        let again = fixture.mount();
+        fixture.check_sample(&again, round);
         if round + 1 == rounds {
-            bed.check_all(&again);
+            fixture.check_all(&again);
         }
-        bed.tarpon.unmount(&again).unwrap();
-        bed.tarpon.unmount(&root).unwrap();
-        assert_eq!(bed.mounts(), [""; 0], "a mount of the dead server is still there");
+        fixture.tarpon.unmount(&again).unwrap();
+        fixture.tarpon.unmount(&root).unwrap();
+        assert_eq!(fixture.mounts(), [""; 0], "a mount of the dead server is still there");
         if round + 1 < rounds {
             // The next round fetches everything again, over the network that a kill is to interrupt.
-            bed.tarpon.run("cache", &["clear"]).unwrap();
+            fixture.tarpon.run("cache", &["clear"]).unwrap();
         }
     }
-    bed.check_store();
+    fixture.check_store();
 }
 
 #[test]

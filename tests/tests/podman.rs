@@ -10,9 +10,9 @@ use tarpon_tests::podman::{Podman, wait_until};
 use tarpon_tests::real::{self, run};
 
 /// A store that shows images to Podman.
-struct Bed(Podman);
+struct ImageStore(Podman);
 
-impl std::ops::Deref for Bed {
+impl std::ops::Deref for ImageStore {
     type Target = Podman;
 
     fn deref(&self) -> &Podman {
@@ -20,7 +20,7 @@ impl std::ops::Deref for Bed {
     }
 }
 
-impl Bed {
+impl ImageStore {
     /// `None` if these tests cannot run here.
     fn new() -> Option<Self> {
         Podman::new(&[]).map(Self)
@@ -62,47 +62,47 @@ fn failed(output: &Output) -> String {
 
 #[test]
 fn images_are_listed_as_they_are_and_run_without_being_pulled() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(fixture) = ImageStore::new() else { return };
     for name in ["debian-base:gzip", "redis:zstdchunked", "redis:estargz"] {
-        bed.add(name);
-        let image = bed.image(name);
+        fixture.add(name);
+        let image = fixture.image(name);
         let raw = run(Command::new("skopeo").args(["inspect", "--tls-verify=false", &format!("docker://{image}")]));
         let expected: Value = serde_json::from_str(&raw.unwrap()).unwrap();
-        let shown: Value = serde_json::from_str(&bed.podman(&["inspect", &image])).unwrap();
+        let shown: Value = serde_json::from_str(&fixture.podman(&["inspect", &image])).unwrap();
         assert_eq!(shown[0]["Digest"], expected["Digest"], "{name}");
         assert_eq!(shown[0]["RepoTags"], serde_json::json!([image]));
         assert_eq!(shown[0]["Created"], expected["Created"]);
         assert_eq!(shown[0]["Config"]["Env"], expected["Env"]);
         let id = shown[0]["Id"].as_str().unwrap();
-        let file = bed.place().join("overlay-images").join(id).join("manifest");
+        let file = fixture.place().join("overlay-images").join(id).join("manifest");
         let manifest: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
         assert_eq!(manifest["config"]["digest"], format!("sha256:{id}"));
     }
-    assert_eq!(bed.images().len(), 3);
+    assert_eq!(fixture.images().len(), 3);
     for name in ["redis:zstdchunked", "redis:estargz"] {
-        let version = bed.container(&[], &bed.image(name), &["redis-server", "--version"]);
+        let version = fixture.container(&[], &fixture.image(name), &["redis-server", "--version"]);
         assert!(version.starts_with("Redis server"), "{version}");
     }
-    bed.container(&[], &bed.image("debian-base:gzip"), &["cat", "/etc/debian_version"]);
-    assert_eq!(bed.own_layers(), 0, "nothing was pulled");
-    let status = bed.tarpon.status().unwrap();
-    let redis = status.as_array().unwrap().iter().find(|at| at["image"] == bed.image("redis:estargz").as_str());
+    fixture.container(&[], &fixture.image("debian-base:gzip"), &["cat", "/etc/debian_version"]);
+    assert_eq!(fixture.own_layers(), 0, "nothing was pulled");
+    let status = fixture.tarpon.status().unwrap();
+    let redis = status.as_array().unwrap().iter().find(|at| at["image"] == fixture.image("redis:estargz").as_str());
     let (fetched, all) = (&redis.unwrap()["fetched_bytes"], &redis.unwrap()["image_bytes"]);
     assert!(fetched.as_u64() < all.as_u64().map(|all| all / 2), "{fetched} of {all}");
 }
 
 #[test]
 fn what_is_built_on_an_image_holds_what_is_new_and_pulls_find_the_layers_here() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(fixture) = ImageStore::new() else { return };
     for name in ["redis:gzip", "redis:estargz"] {
-        bed.add(name);
-        let folder = bed.folder.path().join("build");
+        fixture.add(name);
+        let folder = fixture.folder.path().join("build");
         std::fs::create_dir_all(&folder).unwrap();
-        let text = format!("FROM {}\nRUN echo built > /etc/built && rm /etc/passwd-\n", bed.image(name));
+        let text = format!("FROM {}\nRUN echo built > /etc/built && rm /etc/passwd-\n", fixture.image(name));
         std::fs::write(folder.join("Containerfile"), text).unwrap();
-        let before = bed.own_layers();
+        let before = fixture.own_layers();
         let folder = folder.to_str().unwrap();
-        run(&mut bed.command(&[
+        run(&mut fixture.command(&[
             "buildah",
             "bud",
             "--pull-never",
@@ -113,34 +113,34 @@ fn what_is_built_on_an_image_holds_what_is_new_and_pulls_find_the_layers_here() 
             folder,
         ]))
         .unwrap();
-        assert_eq!(bed.own_layers() - before, 1, "the layers of {name} are those that are here");
-        let seen = bed.container(&[], "localhost/built", &["sh", "-c", "cat /etc/built; ls /etc/passwd"]);
+        assert_eq!(fixture.own_layers() - before, 1, "the layers of {name} are those that are here");
+        let seen = fixture.container(&[], "localhost/built", &["sh", "-c", "cat /etc/built; ls /etc/passwd"]);
         assert_eq!(seen, "built\n/etc/passwd\n");
-        bed.podman(&["rmi", "localhost/built"]);
+        fixture.podman(&["rmi", "localhost/built"]);
     }
-    assert_eq!(bed.own_layers(), 0);
-    bed.pull(&bed.image("redis:gzip")).unwrap();
-    assert_eq!(bed.own_layers(), 0, "all layers of a pulled image are here");
-    bed.container(&[], &bed.image("redis:gzip"), &["redis-server", "--version"]);
-    if !real::has_tag(&bed.registry, "dev/nginx", "gzip") {
+    assert_eq!(fixture.own_layers(), 0);
+    fixture.pull(&fixture.image("redis:gzip")).unwrap();
+    assert_eq!(fixture.own_layers(), 0, "all layers of a pulled image are here");
+    fixture.container(&[], &fixture.image("redis:gzip"), &["redis-server", "--version"]);
+    if !real::has_tag(&fixture.registry, "dev/nginx", "gzip") {
         return println!("skipped: pulling dev/nginx, which the registry does not have");
     }
     // Only the base image's layers are shared.
-    bed.pull(&bed.image("nginx:gzip")).unwrap();
-    let layers = bed.own_layers();
+    fixture.pull(&fixture.image("nginx:gzip")).unwrap();
+    let layers = fixture.own_layers();
     assert!(layers > 0);
-    bed.container(&[], &bed.image("nginx:gzip"), &["nginx", "-t"]);
-    let config: Value = serde_json::from_str(&bed.podman(&["inspect", &bed.image("nginx:gzip")])).unwrap();
+    fixture.container(&[], &fixture.image("nginx:gzip"), &["nginx", "-t"]);
+    let config: Value = serde_json::from_str(&fixture.podman(&["inspect", &fixture.image("nginx:gzip")])).unwrap();
     assert!(layers < config[0]["RootFS"]["Layers"].as_array().unwrap().len());
 }
 
 #[test]
 fn user_namespaces_see_their_own_owners() {
-    let Some(bed) = Bed::new() else { return };
-    bed.add("redis:gzip");
-    let seen = bed.container(
+    let Some(fixture) = ImageStore::new() else { return };
+    fixture.add("redis:gzip");
+    let seen = fixture.container(
         &["--uidmap", "0:100000:1000", "--gidmap", "0:100000:1000"],
-        &bed.image("redis:gzip"),
+        &fixture.image("redis:gzip"),
         &["sh", "-c", "cat /proc/self/uid_map; stat -c %u /etc/passwd; test \"$(stat -c %u /data)\" != 0 && echo own"],
     );
     let words: Vec<&str> = seen.split_whitespace().collect();
@@ -149,83 +149,83 @@ fn user_namespaces_see_their_own_owners() {
 
 #[test]
 fn the_layers_make_the_image_in_both_forms() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(fixture) = ImageStore::new() else { return };
     for name in ["debian-base", "redis", "manylayers", "quirks"] {
         let image = format!("dev/{name}:gzip");
-        if !real::has_tag(&bed.registry, &format!("dev/{name}"), "gzip") {
+        if !real::has_tag(&fixture.registry, &format!("dev/{name}"), "gzip") {
             continue; // one that only a full set of images has
         }
-        bed.add(&format!("{name}:gzip"));
-        let expected = Expected::of(&bed.registry, &image).unwrap();
-        let layers = bed.layers();
-        let listed = bed.listed();
-        let full = bed.image(&format!("{name}:gzip"));
+        fixture.add(&format!("{name}:gzip"));
+        let expected = Expected::of(&fixture.registry, &image).unwrap();
+        let layers = fixture.layers();
+        let listed = fixture.listed();
+        let full = fixture.image(&format!("{name}:gzip"));
         let mut images = listed.iter();
         let image = images.find(|image| image["names"][0] == full.as_str()).unwrap();
         let top = image["layer"].as_str().unwrap();
-        let overlay = bed.place().join("overlay");
-        expected.assert_stack(&bed.stack(&overlay, top), "gzip", true, name);
+        let overlay = fixture.place().join("overlay");
+        expected.assert_stack(&fixture.stack(&overlay, top), "gzip", true, name);
         let record = layers.iter().find(|layer| layer["id"] == top).unwrap();
         let is_same =
             |layer: &&Value| layer["diff-digest"] == record["diff-digest"] && layer["parent"] == record["parent"];
         let first = layers.iter().find(is_same).unwrap()["id"].as_str().unwrap();
         let is_only = layers.iter().filter(is_same).count() == 1;
         assert_eq!(is_only, first == top, "who looks for a layer's digest finds it alone");
-        expected.assert_stack(&bed.stack(&overlay, first), "gzip", is_only, &format!("{name}, each layer alone"));
+        expected.assert_stack(&fixture.stack(&overlay, first), "gzip", is_only, &format!("{name}, each layer alone"));
     }
 }
 
 #[test]
 fn podman_goes_on_when_the_server_is_killed_and_images_come_back() {
-    let Some(bed) = Bed::new() else { return };
-    bed.add("debian-base:gzip");
-    assert!(bed.is_mounted());
-    bed.signal_server(Signal::KILL);
-    wait_until("the guard unmounts", || !bed.is_mounted());
-    assert_eq!(bed.images().len(), 0);
-    bed.podman(&["ps", "--all"]);
-    let dead = bed.tarpon.run("podman", &["ls"]).unwrap();
+    let Some(fixture) = ImageStore::new() else { return };
+    fixture.add("debian-base:gzip");
+    assert!(fixture.is_mounted());
+    fixture.signal_server(Signal::KILL);
+    wait_until("the guard unmounts", || !fixture.is_mounted());
+    assert_eq!(fixture.images().len(), 0);
+    fixture.podman(&["ps", "--all"]);
+    let dead = fixture.tarpon.run("podman", &["ls"]).unwrap();
     assert!(dead.contains("dead: run `tarpon recover`"), "{dead}");
-    bed.tarpon.run("recover", &[]).unwrap();
-    assert_eq!(bed.images().len(), 1);
-    bed.container(&[], &bed.image("debian-base:gzip"), &["true"]);
+    fixture.tarpon.run("recover", &[]).unwrap();
+    assert_eq!(fixture.images().len(), 1);
+    fixture.container(&[], &fixture.image("debian-base:gzip"), &["true"]);
     // An orderly end does not remove the images.
-    bed.signal_server(Signal::TERM);
-    wait_until("the server ends", || !bed.is_mounted());
-    wait_until("it is recovered", || bed.tarpon.run("recover", &[]).is_ok() && bed.is_mounted());
-    assert_eq!(bed.images().len(), 1);
+    fixture.signal_server(Signal::TERM);
+    wait_until("the server ends", || !fixture.is_mounted());
+    wait_until("it is recovered", || fixture.tarpon.run("recover", &[]).is_ok() && fixture.is_mounted());
+    assert_eq!(fixture.images().len(), 1);
 }
 
 #[test]
 fn an_image_that_a_container_uses_is_not_taken_away_and_names_move() {
-    let Some(bed) = Bed::new() else { return };
-    bed.add("redis:gzip");
-    let image = bed.image("redis:gzip");
-    bed.container(&["--detach", "--name", "sleeper"], &image, &["sleep", "1000"]);
-    let refusal = failed(&bed.tarpon.output("podman", &["rm", &image]).unwrap());
+    let Some(fixture) = ImageStore::new() else { return };
+    fixture.add("redis:gzip");
+    let image = fixture.image("redis:gzip");
+    fixture.container(&["--detach", "--name", "sleeper"], &image, &["sleep", "1000"]);
+    let refusal = failed(&fixture.tarpon.output("podman", &["rm", &image]).unwrap());
     assert!(refusal.contains("a container uses it"), "{refusal}");
-    bed.add("debian-base:gzip");
-    let conf = bed.conf();
+    fixture.add("debian-base:gzip");
+    let conf = fixture.conf();
     let undo = ["setup", "--undo", "--file", conf.to_str().unwrap()];
-    let refusal = failed(&bed.tarpon.output("podman", &undo).unwrap());
+    let refusal = failed(&fixture.tarpon.output("podman", &undo).unwrap());
     assert!(refusal.contains("a container uses it"), "{refusal}");
-    assert_eq!(bed.listed().len(), 2, "no image is taken away if one cannot be");
+    assert_eq!(fixture.listed().len(), 2, "no image is taken away if one cannot be");
     assert!(std::fs::read_to_string(&conf).unwrap().contains("additionalimagestores"));
-    bed.tarpon.run("podman", &["rm", &bed.image("debian-base:gzip")]).unwrap();
-    bed.podman(&["rm", "--force", "-t", "0", "sleeper"]);
+    fixture.tarpon.run("podman", &["rm", &fixture.image("debian-base:gzip")]).unwrap();
+    fixture.podman(&["rm", "--force", "-t", "0", "sleeper"]);
     for name in ["debian-base:gzip", "redis:gzip"] {
-        let image = bed.image(name);
+        let image = fixture.image(name);
         let add = ["add", "--quiet", "--tls-verify=false", "--name", "localhost/moving:1", &image];
-        bed.tarpon.run("podman", &add).unwrap();
+        fixture.tarpon.run("podman", &add).unwrap();
     }
-    let mut names: Vec<usize> = bed.listed().iter().map(|image| image["names"].as_array().unwrap().len()).collect();
+    let mut names: Vec<usize> = fixture.listed().iter().map(|image| image["names"].as_array().unwrap().len()).collect();
     names.sort_unstable();
     assert_eq!(names, [0, 2], "the older image goes on without a name");
-    bed.tarpon.run("podman", &["rm", "localhost/moving:1"]).unwrap();
-    bed.container(&[], &image, &["true"]);
-    bed.tarpon.run("podman", &["rm", "--all"]).unwrap();
-    assert_eq!(bed.images().len(), 0);
-    wait_until("nothing is mounted", || !bed.is_mounted());
-    bed.tarpon.run("podman", &undo).unwrap();
-    assert!(!std::fs::read_to_string(bed.conf()).unwrap().contains("additionalimagestores"));
+    fixture.tarpon.run("podman", &["rm", "localhost/moving:1"]).unwrap();
+    fixture.container(&[], &image, &["true"]);
+    fixture.tarpon.run("podman", &["rm", "--all"]).unwrap();
+    assert_eq!(fixture.images().len(), 0);
+    wait_until("nothing is mounted", || !fixture.is_mounted());
+    fixture.tarpon.run("podman", &undo).unwrap();
+    assert!(!std::fs::read_to_string(fixture.conf()).unwrap().contains("additionalimagestores"));
 }

@@ -12,41 +12,41 @@ use tarpon_tests::real::{self, run};
 /// The formats in which a layer can be read in parts.
 const SEEKABLE: [&str; 2] = ["estargz", "zstdchunked"];
 
-fn bed() -> Option<Podman> {
+fn fixture() -> Option<Podman> {
     Podman::new(&["--layers"]).filter(Podman::has_lazy_layers)
 }
 
 /// The listed mount of this image, if it exists.
-fn told(bed: &Podman, image: &str) -> Option<Value> {
-    let all: Value = serde_json::from_str(&bed.tarpon.run("podman", &["layers", "ls", "--json"]).unwrap()).unwrap();
+fn told(fixture: &Podman, image: &str) -> Option<Value> {
+    let all: Value = serde_json::from_str(&fixture.tarpon.run("podman", &["layers", "ls", "--json"]).unwrap()).unwrap();
     all.as_array().unwrap().iter().find(|mount| mount["image"] == image).cloned()
 }
 
 /// Number of uses of each layer of the image.
-fn uses(bed: &Podman, image: &str) -> Vec<u64> {
-    let Some(told) = told(bed, image) else { return Vec::new() };
+fn uses(fixture: &Podman, image: &str) -> Vec<u64> {
+    let Some(told) = told(fixture, image) else { return Vec::new() };
     told["layers"]["image"]["uses"].as_object().unwrap().values().map(|count| count.as_u64().unwrap()).collect()
 }
 
-fn pull(bed: &Podman, name: &str) -> String {
-    let image = bed.image(name);
-    bed.pull(&image).unwrap();
+fn pull(fixture: &Podman, name: &str) -> String {
+    let image = fixture.image(name);
+    fixture.pull(&image).unwrap();
     image
 }
 
 #[test]
 fn pulled_images_run_and_nothing_was_fetched_but_what_they_read() {
-    let Some(bed) = bed() else { return };
+    let Some(fixture) = fixture() else { return };
     // In the other order, Podman would already have the one layer of the base image, as part of the other image.
     for (name, program) in [("debian-base", &["cat", "/etc/passwd"][..]), ("redis", &["redis-server", "--version"])] {
         for format in SEEKABLE {
-            let image = pull(&bed, &format!("{name}:{format}"));
-            assert!(bed.all_layers_are_lazy(), "{image}");
-            let pulled = told(&bed, &image).unwrap();
+            let image = pull(&fixture, &format!("{name}:{format}"));
+            assert!(fixture.all_layers_are_lazy(), "{image}");
+            let pulled = told(&fixture, &image).unwrap();
             assert_eq!(pulled["fetched_bytes"], 0, "{image}: only its tables of contents came, to another process");
-            let seen = bed.container(&[], &image, program);
+            let seen = fixture.container(&[], &image, program);
             assert!(seen.starts_with("Redis server") || seen.starts_with("root:"), "{seen}");
-            let (fetched, all) = (&told(&bed, &image).unwrap()["fetched_bytes"], &pulled["image_bytes"]);
+            let (fetched, all) = (&told(&fixture, &image).unwrap()["fetched_bytes"], &pulled["image_bytes"]);
             assert!(fetched.as_u64() < all.as_u64().map(|all| all / 4), "{image}: {fetched} of {all}");
         }
     }
@@ -54,22 +54,22 @@ fn pulled_images_run_and_nothing_was_fetched_but_what_they_read() {
 
 #[test]
 fn what_podman_has_is_what_the_images_hold() {
-    let Some(bed) = bed() else { return };
+    let Some(fixture) = fixture() else { return };
     for name in ["debian-base", "redis", "quirks"] {
         for format in SEEKABLE {
             let tag = format!("dev/{name}:{format}");
-            if !real::has_tag(&bed.registry, &format!("dev/{name}"), format) {
+            if !real::has_tag(&fixture.registry, &format!("dev/{name}"), format) {
                 println!("skipped: {tag}, which the registry does not have");
                 continue;
             }
-            let image = pull(&bed, &format!("{name}:{format}"));
-            assert!(bed.all_layers_are_lazy(), "{image}");
-            let expected = Expected::of(&bed.registry, &format!("dev/{name}:gzip")).unwrap();
-            let shown: Value = serde_json::from_str(&bed.podman(&["inspect", &image])).unwrap();
-            let layers = bed.folder.path().join("root/overlay-images/images.json");
+            let image = pull(&fixture, &format!("{name}:{format}"));
+            assert!(fixture.all_layers_are_lazy(), "{image}");
+            let expected = Expected::of(&fixture.registry, &format!("dev/{name}:gzip")).unwrap();
+            let shown: Value = serde_json::from_str(&fixture.podman(&["inspect", &image])).unwrap();
+            let layers = fixture.folder.path().join("root/overlay-images/images.json");
             let images: Value = serde_json::from_slice(&std::fs::read(layers).unwrap()).unwrap();
             let record = images.as_array().unwrap().iter().find(|image| image["id"] == shown[0]["Id"]).unwrap();
-            let seen = bed.stack(&bed.folder.path().join("root/overlay"), record["layer"].as_str().unwrap());
+            let seen = fixture.stack(&fixture.folder.path().join("root/overlay"), record["layer"].as_str().unwrap());
             expected.assert_stack(&seen, format, false, &tag);
         }
     }
@@ -77,97 +77,97 @@ fn what_podman_has_is_what_the_images_hold() {
 
 #[test]
 fn other_images_are_pulled_as_ever_and_it_is_told_why() {
-    let Some(bed) = bed() else { return };
-    let image = pull(&bed, "redis:gzip");
-    assert!(!bed.all_layers_are_lazy());
-    bed.container(&[], &image, &["redis-server", "--version"]);
-    let listed = bed.tarpon.run("podman", &["ls"]).unwrap();
+    let Some(fixture) = fixture() else { return };
+    let image = pull(&fixture, "redis:gzip");
+    assert!(!fixture.all_layers_are_lazy());
+    fixture.container(&[], &image, &["redis-server", "--version"]);
+    let listed = fixture.tarpon.run("podman", &["ls"]).unwrap();
     assert!(listed.contains(&format!("pulled by Podman itself: {image}: ")), "{listed}");
     assert!(listed.contains("has no table of contents"), "{listed}");
-    let status = bed.tarpon.run("status", &[]).unwrap();
+    let status = fixture.tarpon.run("status", &[]).unwrap();
     assert!(status.contains("ok, with fallbacks"), "{status}");
-    let missing = bed.podman_command(&["pull", "--tls-verify=false", &bed.image("none:1")]).output().unwrap();
+    let missing = fixture.podman_command(&["pull", "--tls-verify=false", &fixture.image("none:1")]).output().unwrap();
     assert!(!missing.status.success());
 }
 
 #[test]
 fn an_image_that_was_streamed_before_is_not_pulled_again() {
-    let Some(bed) = bed() else { return };
-    let image = bed.image("debian-base:gzip");
-    bed.tarpon.run("pull", &["--quiet", "--tls-verify=false", &image]).unwrap();
-    pull(&bed, "debian-base:gzip");
-    assert!(bed.all_layers_are_lazy());
-    assert_eq!(uses(&bed, &image), [1]);
-    let shown: Value = serde_json::from_str(&bed.podman(&["inspect", &image])).unwrap();
-    let layers = bed.own_layers();
+    let Some(fixture) = fixture() else { return };
+    let image = fixture.image("debian-base:gzip");
+    fixture.tarpon.run("pull", &["--quiet", "--tls-verify=false", &image]).unwrap();
+    pull(&fixture, "debian-base:gzip");
+    assert!(fixture.all_layers_are_lazy());
+    assert_eq!(uses(&fixture, &image), [1]);
+    let shown: Value = serde_json::from_str(&fixture.podman(&["inspect", &image])).unwrap();
+    let layers = fixture.own_layers();
     assert_eq!(layers[0]["diff-digest"], shown[0]["RootFS"]["Layers"][0], "it was hashed");
 }
 
 #[test]
 fn removed_images_are_let_go_and_uses_outlive_servers() {
-    let Some(bed) = bed() else { return };
-    let image = pull(&bed, "redis:estargz");
-    let counted = uses(&bed, &image);
+    let Some(fixture) = fixture() else { return };
+    let image = pull(&fixture, "redis:estargz");
+    let counted = uses(&fixture, &image);
     assert!(counted.len() > 1 && counted.iter().all(|count| *count == 1), "{counted:?}");
-    bed.signal_server(Signal::KILL);
-    wait_until("the guard unmounts", || !bed.is_mounted("podman-layers"));
-    assert_eq!(bed.images().len(), 1, "Podman goes on");
-    let dead = bed.tarpon.run("podman", &["layers", "ls"]).unwrap();
+    fixture.signal_server(Signal::KILL);
+    wait_until("the guard unmounts", || !fixture.is_mounted("podman-layers"));
+    assert_eq!(fixture.images().len(), 1, "Podman goes on");
+    let dead = fixture.tarpon.run("podman", &["layers", "ls"]).unwrap();
     assert!(dead.contains("dead: run `tarpon recover`"), "{dead}");
-    bed.tarpon.run("recover", &[]).unwrap();
-    assert_eq!(uses(&bed, &image), counted);
-    bed.container(&[], &image, &["redis-server", "--version"]);
-    bed.signal_server(Signal::TERM);
-    wait_until("the server ends", || !bed.is_mounted("podman-layers"));
-    wait_until("it is recovered", || bed.tarpon.run("recover", &[]).is_ok() && bed.is_mounted("podman-layers"));
-    assert_eq!(uses(&bed, &image), counted);
-    let refused = bed.tarpon.output("podman", &["layers", "stop"]).unwrap();
+    fixture.tarpon.run("recover", &[]).unwrap();
+    assert_eq!(uses(&fixture, &image), counted);
+    fixture.container(&[], &image, &["redis-server", "--version"]);
+    fixture.signal_server(Signal::TERM);
+    wait_until("the server ends", || !fixture.is_mounted("podman-layers"));
+    wait_until("it is recovered", || fixture.tarpon.run("recover", &[]).is_ok() && fixture.is_mounted("podman-layers"));
+    assert_eq!(uses(&fixture, &image), counted);
+    let refused = fixture.tarpon.output("podman", &["layers", "stop"]).unwrap();
     let refused = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(refused.contains("Podman has images that cannot run without it"), "{refused}");
-    bed.podman(&["rmi", &image]);
-    assert!(told(&bed, &image).is_none(), "nothing of it is used any more");
+    fixture.podman(&["rmi", &image]);
+    assert!(told(&fixture, &image).is_none(), "nothing of it is used any more");
     // It can be pulled again at once.
-    pull(&bed, "redis:estargz");
-    assert_eq!(uses(&bed, &image), counted);
-    bed.podman(&["rmi", &image]);
-    bed.tarpon.run("podman", &["layers", "stop"]).unwrap();
-    wait_until("nothing is mounted", || !bed.is_mounted("podman-layers"));
-    assert_eq!(bed.images().len(), 0);
-    bed.tarpon.run("podman", &["setup", "--undo", "--file", bed.conf().to_str().unwrap()]).unwrap();
-    assert!(!bed.conf_text().contains("additionallayerstores"));
+    pull(&fixture, "redis:estargz");
+    assert_eq!(uses(&fixture, &image), counted);
+    fixture.podman(&["rmi", &image]);
+    fixture.tarpon.run("podman", &["layers", "stop"]).unwrap();
+    wait_until("nothing is mounted", || !fixture.is_mounted("podman-layers"));
+    assert_eq!(fixture.images().len(), 0);
+    fixture.tarpon.run("podman", &["setup", "--undo", "--file", fixture.conf().to_str().unwrap()]).unwrap();
+    assert!(!fixture.conf_text().contains("additionallayerstores"));
 }
 
 #[test]
 fn layers_that_nobody_has_hashed_have_no_digests_that_others_have() {
-    let Some(bed) = bed() else { return };
+    let Some(fixture) = fixture() else { return };
     for format in SEEKABLE {
-        let image = pull(&bed, &format!("debian-base:{format}"));
-        let shown: Value = serde_json::from_str(&bed.podman(&["inspect", &image])).unwrap();
+        let image = pull(&fixture, &format!("debian-base:{format}"));
+        let shown: Value = serde_json::from_str(&fixture.podman(&["inspect", &image])).unwrap();
         let claimed = shown[0]["RootFS"]["Layers"].as_array().unwrap();
-        let layers = bed.own_layers();
+        let layers = fixture.own_layers();
         assert!(layers.iter().all(|layer| !claimed.contains(&layer["diff-digest"])), "{layers:?}");
         assert!(layers.iter().all(|layer| layer["compressed-diff-digest"].is_null()), "{layers:?}");
-        let pushed = bed.podman_command(&["push", "--quiet", &image, &target(&bed)]).output().unwrap();
+        let pushed = fixture.podman_command(&["push", "--quiet", &image, &target(&fixture)]).output().unwrap();
         assert!(String::from_utf8_lossy(&pushed.stderr).contains("Digest did not match"), "it is said, and not done");
     }
 }
 
 /// A push target: an OCI layout.
-fn target(bed: &Podman) -> String {
-    format!("oci:{}/pushed:1", bed.folder.path().display())
+fn target(fixture: &Podman) -> String {
+    format!("oci:{}/pushed:1", fixture.folder.path().display())
 }
 
 #[test]
 fn with_claimed_diff_ids_podman_pushes_what_it_reads_from_the_store() {
-    let Some(bed) = bed() else { return };
-    bed.tarpon.run("podman", &["layers", "start", "--claimed-diff-ids"]).unwrap();
+    let Some(fixture) = fixture() else { return };
+    fixture.tarpon.run("podman", &["layers", "start", "--claimed-diff-ids"]).unwrap();
     for format in SEEKABLE {
-        let image = pull(&bed, &format!("debian-base:{format}"));
-        assert!(bed.all_layers_are_lazy(), "{image}");
-        bed.podman(&["push", "--quiet", &image, &target(&bed)]);
-        let config = run(Command::new("skopeo").args(["inspect", "--config", &target(&bed)])).unwrap();
+        let image = pull(&fixture, &format!("debian-base:{format}"));
+        assert!(fixture.all_layers_are_lazy(), "{image}");
+        fixture.podman(&["push", "--quiet", &image, &target(&fixture)]);
+        let config = run(Command::new("skopeo").args(["inspect", "--config", &target(&fixture)])).unwrap();
         let pushed: Value = serde_json::from_str(&config).unwrap();
-        let shown: Value = serde_json::from_str(&bed.podman(&["inspect", &image])).unwrap();
+        let shown: Value = serde_json::from_str(&fixture.podman(&["inspect", &image])).unwrap();
         assert_eq!(
             pushed["rootfs"]["diff_ids"], shown[0]["RootFS"]["Layers"],
             "{image}: every byte of the tar was compared"
@@ -177,17 +177,17 @@ fn with_claimed_diff_ids_podman_pushes_what_it_reads_from_the_store() {
 
 #[test]
 fn a_podman_that_loses_layers_is_told_from_others() {
-    let Some(bed) = Podman::new(&[]) else { return };
-    let folder = bed.folder.path().join("bin");
+    let Some(fixture) = Podman::new(&[]) else { return };
+    let folder = fixture.folder.path().join("bin");
     std::fs::create_dir(&folder).unwrap();
     let podman = folder.join("podman");
     real::write_program(&podman, "#!/bin/sh\necho podman version 5.6.2\n").unwrap();
     let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default());
-    let mut setup = bed.tarpon.command("podman");
-    setup.args(["setup", "--layers", "--file"]).arg(bed.conf()).env("PATH", path);
+    let mut setup = fixture.tarpon.command("podman");
+    setup.args(["setup", "--layers", "--file"]).arg(fixture.conf()).env("PATH", path);
     let done = setup.output().unwrap();
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert!(done.status.success() && said.contains("Podman 5.6 loses the layers"), "{said}");
-    assert!(!bed.conf_text().contains("additionallayerstores"));
-    assert!(bed.conf_text().contains("additionalimagestores"));
+    assert!(!fixture.conf_text().contains("additionallayerstores"));
+    assert!(fixture.conf_text().contains("additionalimagestores"));
 }

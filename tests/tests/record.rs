@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The image under a unique name, so that artifacts published with it belong to one test; `None` if these tests cannot run here.
 fn image(name: &str) -> Option<String> {
-    if let Some(reason) = missing() {
+    if let Some(reason) = real::missing_for_containers() {
         println!("skipped: {reason}");
         return None;
     }
@@ -23,11 +23,6 @@ fn image(name: &str) -> Option<String> {
     let own = format!("{registry}/dev-record/{name}:gzip");
     copy(&format!("{registry}/{IMAGE}"), &own);
     Some(own)
-}
-
-fn missing() -> Option<String> {
-    let has_runtime = real::have(&["crun"]) || real::have(&["runc"]);
-    real::missing().or_else(|| (!has_runtime).then(|| "neither crun nor runc is installed".to_owned()))
 }
 
 fn copy(from: &str, to: &str) {

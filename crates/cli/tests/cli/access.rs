@@ -6,17 +6,15 @@ use std::process::{Output, Stdio};
 
 use serde_json::Value;
 use tarpon_registry::serve::Contents;
-use tarpon_testkit::layers::{ImageBuilder, Item, Layer, tar};
+use tarpon_testkit::layers::{Image, Item, Layer};
 use tarpon_testkit::registry::{Auth, PASSWORD, USER};
 
-use crate::world::{World, add, small_image};
+use crate::world::{World, small_image};
 
 fn world(auth: Auth) -> World {
     let mut contents = Contents::new();
-    add(&mut contents, ("app", "v1"), &small_image(), |_| true);
-    let other = tar(&[Item::file("other", "x")], tarpon_testkit::layers::Dialect::Pax);
-    let other = ImageBuilder::new().layer(Layer::plain(&other, tarpon_oci::Compression::Gzip)).build();
-    add(&mut contents, ("app", "v2"), &other, |_| true);
+    small_image().add_to(&mut contents, "app", "v1");
+    Image::of([Layer::gzip(&[Item::file("other", "x")])]).add_to(&mut contents, "app", "v2");
     World::serving(contents, auth)
 }
 

@@ -5,18 +5,16 @@ use std::process::Stdio;
 
 use serde_json::Value;
 use tarpon_registry::serve::Contents;
-use tarpon_testkit::layers::{ImageBuilder, Item, Layer, tar};
+use tarpon_testkit::layers::{Image, Item, Layer};
 use tarpon_testkit::registry::{Auth, PASSWORD, USER};
 
-use crate::world::{World, add, small_image};
+use crate::world::{World, small_image};
 
 /// A world with the demo's image, and a registry with a small one and one that cannot be converted.
 fn world() -> World {
     let mut contents = Contents::new();
-    add(&mut contents, ("app", "v1"), &small_image(), |_| true);
-    let odd = tar(&[Item::file(b"odd\xff", "")], tarpon_testkit::layers::Dialect::Pax);
-    let odd = ImageBuilder::new().layer(Layer::plain(&odd, tarpon_oci::Compression::Gzip)).build();
-    add(&mut contents, ("odd", "v1"), &odd, |_| true);
+    small_image().add_to(&mut contents, "app", "v1");
+    Image::of([Layer::gzip(&[Item::file(b"odd\xff", "")])]).add_to(&mut contents, "odd", "v1");
     let world = World::serving(contents, Auth::Anonymous);
     let archive = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/demo/image.tar");
     std::fs::copy(archive, world.path("image.tar")).expect("copied");
@@ -118,7 +116,7 @@ fn what_cannot_be_converted_is_said_in_one_line() {
 #[test]
 fn source_and_destination_have_credentials_of_their_own() {
     let mut contents = Contents::new();
-    add(&mut contents, ("app", "v1"), &small_image(), |_| true);
+    small_image().add_to(&mut contents, "app", "v1");
     let world = World::serving(contents, Auth::Basic);
     let alice = format!("{USER}:{PASSWORD}");
     let convert = |options: &[&str], to: &str| {

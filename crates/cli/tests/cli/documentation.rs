@@ -9,10 +9,10 @@ use std::process::{Command, Stdio};
 use tarpon_oci::Digest;
 use tarpon_registry::serve::Contents;
 use tarpon_testkit::kernel::can_mount;
-use tarpon_testkit::layers::{Image, ImageBuilder, Item, Layer, estargz, tar};
+use tarpon_testkit::layers::{Image, ImageBuilder, Item, Layer};
 use tarpon_testkit::registry::Auth;
 
-use crate::world::{World, add};
+use crate::world::World;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 /// Minimum length of the reason why a block is not run.
@@ -94,10 +94,7 @@ fn add_for_two(contents: &mut Contents, name: (&str, &str)) {
         Item::file("etc/os-release", format!("ID={}\n", name.0)),
         Item::file("etc/motd", "hello\n".repeat(2000)),
     ];
-    let layers = [
-        estargz(&items, Default::default()),
-        Layer::plain(&tar(&items, tarpon_testkit::layers::Dialect::Pax), tarpon_oci::Compression::Gzip),
-    ];
+    let layers = [Layer::estargz(&items), Layer::gzip(&items)];
     let image = |architecture: &str| {
         let builder = ImageBuilder::new().layer(layers[0].clone()).layer(layers[1].clone());
         builder.architecture(architecture).build()
@@ -115,7 +112,7 @@ fn add_for_two(contents: &mut Contents, name: (&str, &str)) {
     };
     let images = [(host, image(host)), (other, image(other))];
     for (_, image) in &images {
-        add(contents, (name.0, "one"), image, |_| true);
+        image.add_to(contents, name.0, "one");
     }
     let entries: Vec<String> = images.iter().map(|(architecture, image)| entry(architecture, image)).collect();
     let index = format!(

@@ -5,10 +5,10 @@ use std::fmt::Write;
 
 use tarpon_oci::{Compression, Digest};
 use tarpon_registry::serve::Contents;
-use tarpon_testkit::layers::{ImageBuilder, Item, Layer};
+use tarpon_testkit::layers::{Image, ImageBuilder, Item, Layer};
 use tarpon_testkit::registry::{Auth, Fault};
 
-use crate::world::{World, add, small_image, write_layout};
+use crate::world::{World, small_image};
 
 /// Runs all commands; each must exit with `code`.
 fn transcripts(world: &World, code: i32, runs: &[&[&str]]) -> String {
@@ -23,7 +23,7 @@ fn transcripts(world: &World, code: i32, runs: &[&[&str]]) -> String {
 
 fn good_contents() -> Contents {
     let mut contents = Contents::new();
-    add(&mut contents, ("app", "v1"), &small_image(), |_| true);
+    small_image().add_to(&mut contents, "app", "v1");
     contents
 }
 
@@ -67,11 +67,14 @@ fn what_is_not_there_exits_with_3() {
         foreign.digest(),
         foreign.manifest.len()
     );
-    add(&mut contents, ("foreign", "image"), &foreign, |_| true);
+    foreign.add_to(&mut contents, "foreign", "image");
     contents.add_manifest(Some(("foreign", "v1")), tarpon_oci::media_type::OCI_INDEX, index);
-    let hollow = ImageBuilder::new().layer(hollow_layer()).build();
+    let hollow = Image::of([hollow_layer()]);
     let lost = hollow.layers[0].descriptor().digest;
-    add(&mut contents, ("hollow", "v1"), &hollow, |digest| *digest != lost);
+    for (_, blob) in hollow.blobs().into_iter().filter(|(digest, _)| *digest != lost) {
+        contents.add_blob(blob);
+    }
+    contents.add_manifest(Some(("hollow", "v1")), tarpon_oci::media_type::OCI_MANIFEST, hollow.manifest);
     let world = World::serving(contents, Auth::Anonymous);
     world.directory("mnt");
     insta::assert_snapshot!(transcripts(
@@ -179,15 +182,15 @@ fn an_image_that_cannot_be_trusted_exits_with_6() {
     let longer = with_layer("application/vnd.oci.image.layer.v1.tar+gzip", layer_size + 100);
     contents.add_manifest(Some(("bad", "truncated-layer")), oci, longer);
     let no_tar = Layer::plain(&[b'x'; 1024], Compression::Gzip);
-    add(&mut contents, ("bad", "no-tar"), &ImageBuilder::new().layer(no_tar).build(), |_| true);
+    Image::of([no_tar]).add_to(&mut contents, "bad", "no-tar");
     let mut wrong_diff_id = small_image().layers[0].clone();
     wrong_diff_id.diff_id = Digest::of(b"something else");
-    add(&mut contents, ("bad", "diff-id"), &ImageBuilder::new().layer(wrong_diff_id).build(), |_| true);
+    Image::of([wrong_diff_id]).add_to(&mut contents, "bad", "diff-id");
 
     let world = World::serving(contents, Auth::Anonymous);
     world.directory("mnt");
     let image = small_image();
-    write_layout(&image, &world.directory("layout"));
+    image.write_layout("v1", &world.directory("layout"));
     let layer = image.layers[0].descriptor();
     let blob = world.path("layout").join("blobs/sha256").join(layer.digest.hex());
     let mut wrong = image.layers[0].blob.clone();

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use rustix::process::{Signal, kill_process};
 use tarpon_testkit::registry::Auth;
 
-use crate::mounts::{Bed, code, stderr};
+use crate::mounts::{MountFixture, code, stderr};
 
 /// How long work in the background may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs a script in a mount namespace of its own, with the program as `$0`, so that failures do no harm.
-fn apart(bed: &Bed, script: &str) -> Output {
-    let plain = bed.command(&[]);
+fn apart(fixture: &MountFixture, script: &str) -> Output {
+    let plain = fixture.command(&[]);
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-euc", script]).arg(plain.get_program());
     for (name, value) in plain.get_envs() {
@@ -31,47 +31,48 @@ fn apart(bed: &Bed, script: &str) -> Output {
 
 #[test]
 fn a_mount_that_would_hide_the_host_or_the_store_is_refused() {
-    let Some(bed) = Bed::serving(Auth::Anonymous) else { return };
-    bed.stdout(&["--quiet", "ls", "HOST/app:v1"]);
-    let image = format!("{}/app:v1", bed.server().host());
-    let [folder, link] = ["", "link"].map(|name| bed.path(name));
+    let Some(fixture) = MountFixture::serving(Auth::Anonymous) else { return };
+    fixture.stdout(&["--quiet", "ls", "HOST/app:v1"]);
+    let image = format!("{}/app:v1", fixture.server().host());
+    let [folder, link] = ["", "link"].map(|name| fixture.path(name));
     std::os::unix::fs::symlink("/proc", &link).expect("made");
-    let own = ["store", "store/run", "store/objects", "store/mounts"].map(|name| bed.path(name));
+    let own = ["store", "store/run", "store/objects", "store/mounts"].map(|name| fixture.path(name));
     let own = own.iter().chain([&folder, &link]).filter_map(|path| path.to_str());
     for place in ["/", "/proc", "/sys", "/dev", "/run", "/etc", "/usr", "/sys/kernel"].into_iter().chain(own) {
         // `cat` reads the mount table from a descriptor that was opened before.
         let script = format!("exec 3</proc/self/mountinfo; \"$0\" mount --quiet {image} {place} || exit; cat <&3");
-        let output = apart(&bed, &script);
+        let output = apart(&fixture, &script);
         assert_eq!(code(&output), 7, "{place}: {}", stderr(&output));
         assert!(stderr(&output).contains("hint: use a directory of its own"), "{place}: {}", stderr(&output));
     }
-    let refused = apart(&bed, &format!("\"$0\" mount --quiet --rw=/etc {image} {}", bed.directory("mnt").display()));
+    let refused =
+        apart(&fixture, &format!("\"$0\" mount --quiet --rw=/etc {image} {}", fixture.directory("mnt").display()));
     assert_eq!(code(&refused), 7, "{}", stderr(&refused));
     assert!(stderr(&refused).contains("/etc is the host's own"), "{}", stderr(&refused));
 }
 
 #[test]
 fn an_image_is_unmounted_where_there_is_no_proc() {
-    let Some(bed) = Bed::serving(Auth::Anonymous) else { return };
-    let (image, place) = (format!("{}/app:v1", bed.server().host()), bed.directory("mnt"));
+    let Some(fixture) = MountFixture::serving(Auth::Anonymous) else { return };
+    let (image, place) = (format!("{}/app:v1", fixture.server().host()), fixture.directory("mnt"));
     for how in ["", "--lazy"] {
         let place = place.display();
         let script = format!(
             "\"$0\" mount --quiet {image} {place}; test -e {place}/etc/hello; umount -l /proc; test ! -e /proc/self
              \"$0\" umount {how} {place}; test ! -e {place}/etc/hello"
         );
-        let output = apart(&bed, &script);
+        let output = apart(&fixture, &script);
         assert_eq!(code(&output), 0, "{how}: {}", stderr(&output));
     }
 }
 
 #[test]
 fn the_store_of_a_mount_is_found_by_the_mount() {
-    let Some(bed) = Bed::serving(Auth::Anonymous) else { return };
+    let Some(fixture) = MountFixture::serving(Auth::Anonymous) else { return };
     for mode in ["native", "fuse"] {
-        let place = bed.path(mode);
+        let place = fixture.path(mode);
         std::fs::create_dir(&place).expect("made");
-        bed.stdout(&[
+        fixture.stdout(&[
             "--quiet",
             "mount",
             "--rw=TMP/upper",
@@ -80,43 +81,43 @@ fn the_store_of_a_mount_is_found_by_the_mount() {
             "HOST/app:v1",
             place.to_str().expect("UTF-8"),
         ]);
-        let mut command = bed.command(&["umount", place.to_str().expect("UTF-8")]);
-        let output = command.env("TARPON_STORE", bed.path("other-store")).output().expect("it runs");
+        let mut command = fixture.command(&["umount", place.to_str().expect("UTF-8")]);
+        let output = command.env("TARPON_STORE", fixture.path("other-store")).output().expect("it runs");
         assert_eq!(code(&output), 0, "{mode}: {}", stderr(&output));
-        assert!(bed.mounts().is_empty() && !bed.path("other-store").exists());
+        assert!(fixture.mounts().is_empty() && !fixture.path("other-store").exists());
     }
 }
 
 #[test]
 fn a_mount_that_is_in_use_stays_unless_it_is_to_go_lazily() {
-    let Some(bed) = Bed::serving(Auth::Anonymous) else { return };
-    let place = bed.directory("mnt");
-    bed.stdout(&["--quiet", "mount", "HOST/app:v1", "TMP/mnt"]);
+    let Some(fixture) = MountFixture::serving(Auth::Anonymous) else { return };
+    let place = fixture.directory("mnt");
+    fixture.stdout(&["--quiet", "mount", "HOST/app:v1", "TMP/mnt"]);
     let mut user = File::open(place.join("etc/hello")).expect("there");
     for arguments in [&["umount", "TMP/mnt"], &["umount", "--all"]] {
-        let output = bed.output(arguments);
+        let output = fixture.output(arguments);
         assert_eq!(code(&output), 7);
         assert!(stderr(&output).contains("mnt is in use\nhint: "), "{}", stderr(&output));
-        assert_eq!(bed.mounts(), std::slice::from_ref(&place));
+        assert_eq!(fixture.mounts(), std::slice::from_ref(&place));
     }
-    let output = bed.output(&["umount", "--lazy", "TMP/mnt"]);
+    let output = fixture.output(&["umount", "--lazy", "TMP/mnt"]);
     assert!(
         code(&output) == 0 && stderr(&output).contains("it was detached, and is removed when it is no longer used")
     );
-    assert!(bed.mounts().is_empty());
+    assert!(fixture.mounts().is_empty());
     assert_eq!(std::io::read_to_string(&mut user).expect("served to the end"), "hello\n");
 }
 
 #[test]
 fn a_server_that_is_stopped_is_named_by_every_command_that_needs_it() {
-    let Some(bed) = Bed::serving(Auth::Anonymous) else { return };
+    let Some(fixture) = MountFixture::serving(Auth::Anonymous) else { return };
     for (mode, place) in [("native", "one"), ("fuse", "two")] {
-        bed.directory(place);
-        bed.stdout(&["--quiet", "mount", "--mode", mode, "HOST/app:v1", &format!("TMP/{place}")]);
+        fixture.directory(place);
+        fixture.stdout(&["--quiet", "mount", "--mode", mode, "HOST/app:v1", &format!("TMP/{place}")]);
     }
-    bed.directory("new");
-    let mounted = bed.mounts();
-    let server = bed.server_process();
+    fixture.directory("new");
+    let mounted = fixture.mounts();
+    let server = fixture.server_process();
     kill_process(server, Signal::STOP).expect("it is ours");
     let commands: [&[&str]; 7] = [
         &["status"],
@@ -127,16 +128,16 @@ fn a_server_that_is_stopped_is_named_by_every_command_that_needs_it() {
         &["--quiet", "mount", "HOST/app:v1", "TMP/new"],
         &["--quiet", "mount", "HOST/app:v1", "TMP/two"],
     ];
-    let outputs = commands.map(|arguments| (arguments, bed.output(arguments)));
+    let outputs = commands.map(|arguments| (arguments, fixture.output(arguments)));
     kill_process(server, Signal::CONT).expect("it is ours");
     for (arguments, output) in outputs {
         let expected = format!("process {} is stopped, by SIGSTOP or a debugger", server.as_raw_nonzero());
         assert_eq!(code(&output), 8, "{arguments:?}: {}", stderr(&output));
         assert!(stderr(&output).contains(&expected), "{arguments:?}: {}", stderr(&output));
     }
-    bed.stdout(&["status"]);
-    assert_eq!(bed.mounts(), mounted, "a command that failed has no effect later");
-    bed.stdout(&["umount", "--all"]);
+    fixture.stdout(&["status"]);
+    assert_eq!(fixture.mounts(), mounted, "a command that failed has no effect later");
+    fixture.stdout(&["umount", "--all"]);
 }
 
 /// Number of lines in the server's log that contain these words.
@@ -146,16 +147,16 @@ fn lines(log: &Path, words: &str) -> usize {
 
 #[test]
 fn a_server_without_descriptors_neither_spins_nor_fills_its_log() {
-    let Some(bed) = Bed::serving(Auth::Anonymous) else { return };
-    bed.directory("mnt");
+    let Some(fixture) = MountFixture::serving(Auth::Anonymous) else { return };
+    fixture.directory("mnt");
     let script = "ulimit -n 48; exec \"$0\" \"$@\"";
-    let plain = bed.command(&["--quiet", "mount", "HOST/app:v1", "TMP/mnt"]);
+    let plain = fixture.command(&["--quiet", "mount", "HOST/app:v1", "TMP/mnt"]);
     let mut command = Command::new("sh");
     command.args(["-c", script]).arg(plain.get_program()).args(plain.get_args());
     command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let output = command.output().expect("it runs");
     assert_eq!(code(&output), 0, "{}", stderr(&output));
-    let (log, socket) = (bed.path("store/run/server.log"), bed.path("store/run/server.sock"));
+    let (log, socket) = (fixture.path("store/run/server.log"), fixture.path("store/run/server.sock"));
     let clients: Vec<_> = (0..60).map(|_| UnixStream::connect(&socket).expect("there is room in the queue")).collect();
     let began = Instant::now();
     while lines(&log, "a client was not accepted") == 0 {
@@ -163,7 +164,7 @@ fn a_server_without_descriptors_neither_spins_nor_fills_its_log() {
         std::thread::sleep(Duration::from_millis(10));
     }
     drop(clients);
-    bed.stdout(&["umount", "TMP/mnt"]);
+    fixture.stdout(&["umount", "TMP/mnt"]);
     let written = lines(&log, "a client was not accepted");
     assert!(written <= 5, "{written} lines");
 }

@@ -2,7 +2,7 @@
 
 use tarpon_testkit::registry::{Auth, PASSWORD, USER};
 
-use crate::mounts::Bed;
+use crate::mounts::MountFixture;
 use crate::world::World;
 
 #[test]
@@ -28,15 +28,15 @@ fn a_store_is_of_one_kind_and_whoever_asks_for_the_other_is_told() {
 
 #[test]
 fn an_image_of_an_isolated_store_is_mounted_listed_checked_and_removed_as_any_other() {
-    let Some(bed) = Bed::serving(Auth::Basic) else { return };
-    let place = bed.directory("mnt").canonicalize().expect("there");
-    std::fs::write(bed.path("creds"), format!("{USER}:{PASSWORD}")).expect("written");
+    let Some(fixture) = MountFixture::serving(Auth::Basic) else { return };
+    let place = fixture.directory("mnt").canonicalize().expect("there");
+    std::fs::write(fixture.path("creds"), format!("{USER}:{PASSWORD}")).expect("written");
     let mount = ["mount", "--creds-file", "TMP/creds", "HOST/app:v1", "TMP/mnt"];
-    bed.stdout(&[&["--isolation", "tenant", "--quiet"], &mount[..]].concat());
+    fixture.stdout(&[&["--isolation", "tenant", "--quiet"], &mount[..]].concat());
     let hello = || std::fs::read(place.join("etc/hello")).expect("readable");
     let first = hello();
-    assert!(bed.stdout(&["status"]).ends_with("isolation of the store: tenant\n"));
-    bed.directory("other");
+    assert!(fixture.stdout(&["status"]).ends_with("isolation of the store: tenant\n"));
+    fixture.directory("other");
     for denied in [
         &["mount", "HOST/app:v1", "TMP/other"][..],
         &["mount", "--creds", "alice:guessed", "HOST/app:v1", "TMP/other"],
@@ -44,22 +44,23 @@ fn an_image_of_an_isolated_store_is_mounted_listed_checked_and_removed_as_any_ot
         &["pull", "HOST/app:v1"],
         &["inspect", "HOST/app:v1"],
     ] {
-        assert_eq!(bed.output(denied).status.code(), Some(4), "{denied:?}");
+        assert_eq!(fixture.output(denied).status.code(), Some(4), "{denied:?}");
     }
-    assert_eq!(bed.output(&["podman", "add", "--creds-file", "TMP/creds", "HOST/app:v1"]).status.code(), Some(6));
+    assert_eq!(fixture.output(&["podman", "add", "--creds-file", "TMP/creds", "HOST/app:v1"]).status.code(), Some(6));
 
-    let images = bed.json(&["cache", "ls", "--json"]);
+    let images = fixture.json(&["cache", "ls", "--json"]);
     assert_eq!(images.as_array().expect("a list").len(), 1);
     let digest = images[0]["digest"].as_str().expect("a digest").to_owned();
-    assert_eq!(bed.json(&["cache", "usage", "--json"])["images"], 1);
-    bed.stdout(&["cache", "verify"]);
-    assert_eq!(bed.json(&["cache", "clear", "--json"])["images"], serde_json::json!([]), "it is mounted");
-    assert_eq!(bed.output(&["cache", "rm", &digest]).status.code(), Some(1));
-    bed.stdout(&["why", "TMP/mnt"]);
+    assert_eq!(fixture.json(&["cache", "usage", "--json"])["images"], 1);
+    fixture.stdout(&["cache", "verify"]);
+    assert_eq!(fixture.json(&["cache", "clear", "--json"])["images"], serde_json::json!([]), "it is mounted");
+    assert_eq!(fixture.output(&["cache", "rm", &digest]).status.code(), Some(1));
+    fixture.stdout(&["why", "TMP/mnt"]);
     assert_eq!(hello(), first);
     // With another isolation than the store of the mount.
-    let unmounted = bed.command(&["umount", "TMP/mnt"]).env("TARPON_ISOLATION", "shared").output().expect("it runs");
+    let unmounted =
+        fixture.command(&["umount", "TMP/mnt"]).env("TARPON_ISOLATION", "shared").output().expect("it runs");
     assert!(unmounted.status.success(), "{}", String::from_utf8_lossy(&unmounted.stderr));
-    assert_eq!(bed.json(&["cache", "rm", "--json", &digest])["images"], serde_json::json!([digest]));
-    assert_eq!(bed.json(&["cache", "usage", "--json"])["objects"], 0);
+    assert_eq!(fixture.json(&["cache", "rm", "--json", &digest])["images"], serde_json::json!([digest]));
+    assert_eq!(fixture.json(&["cache", "usage", "--json"])["objects"], 0);
 }

@@ -5,14 +5,14 @@ use std::process::Output;
 use tarpon_registry::serve::Contents;
 use tarpon_testkit::registry::Auth;
 
-use crate::world::{World, add, small_image};
+use crate::world::{World, small_image};
 
 const USED: &str = "is used, as the lock file pins it";
 
 /// A registry with an image and its index, which is pinned in `team.lock`.
 fn world() -> World {
     let mut contents = Contents::new();
-    add(&mut contents, ("app", "v1"), &small_image(), |_| true);
+    small_image().add_to(&mut contents, "app", "v1");
     let world = World::serving(contents, Auth::Anonymous);
     world.stdout(&["index", "--push", "--lock-file", "TMP/team.lock", "HOST/app:v1"]);
     world

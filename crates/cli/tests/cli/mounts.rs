@@ -9,15 +9,15 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use tarpon_registry::serve::Contents;
 use tarpon_testkit::kernel::can_mount;
-use tarpon_testkit::layers::{EstargzOptions, Image, ImageBuilder, Item, estargz};
+use tarpon_testkit::layers::{Image, ImageBuilder, Item, Layer};
 use tarpon_testkit::registry::{Auth, PASSWORD, USER};
 
-use crate::world::{World, add, write_layout};
+use crate::world::World;
 
 /// A world in which images are mounted. Dropping it unmounts everything and ends its servers.
-pub(crate) struct Bed(World);
+pub(crate) struct MountFixture(World);
 
-impl std::ops::Deref for Bed {
+impl std::ops::Deref for MountFixture {
     type Target = World;
 
     fn deref(&self) -> &World {
@@ -25,7 +25,7 @@ impl std::ops::Deref for Bed {
     }
 }
 
-impl Drop for Bed {
+impl Drop for MountFixture {
     fn drop(&mut self) {
         self.output(&["umount", "--all", "--lazy"]);
         for mount in self.mounts() {
@@ -34,7 +34,7 @@ impl Drop for Bed {
     }
 }
 
-impl Bed {
+impl MountFixture {
     /// Without a registry.
     pub(crate) fn new() -> Option<Self> {
         can_mount().then(|| Self(World::new()))
@@ -44,7 +44,7 @@ impl Bed {
     pub(crate) fn serving(auth: Auth) -> Option<Self> {
         can_mount().then(|| {
             let mut contents = Contents::new();
-            add(&mut contents, ("app", "v1"), &lazy_image("hello\n"), |_| true);
+            lazy_image("hello\n").add_to(&mut contents, "app", "v1");
             Self(World::serving(contents, auth))
         })
     }
@@ -90,7 +90,7 @@ impl Bed {
 /// An image whose file data is fetched when it is read.
 fn lazy_image(content: &str) -> Image {
     let items = [Item::directory("etc"), Item::file("etc/hello", content), Item::symlink("bin", "etc")];
-    ImageBuilder::new().layer(estargz(&items, EstargzOptions::default())).build()
+    Image::of([Layer::estargz(&items)])
 }
 
 pub(crate) fn code(output: &Output) -> i32 {
@@ -103,109 +103,111 @@ pub(crate) fn stderr(output: &Output) -> String {
 
 #[test]
 fn of_several_who_mount_at_one_place_one_does() {
-    let Some(bed) = Bed::serving(Auth::Anonymous) else { return };
-    let point = bed.directory("mnt");
-    bed.stdout(&["--quiet", "ls", "HOST/app:v1"]);
+    let Some(fixture) = MountFixture::serving(Auth::Anonymous) else { return };
+    let point = fixture.directory("mnt");
+    fixture.stdout(&["--quiet", "ls", "HOST/app:v1"]);
     for round in 0..5 {
         let mut commands: Vec<Command> =
-            (0..4).map(|_| bed.command(&["--quiet", "mount", "HOST/app:v1", "TMP/mnt"])).collect();
+            (0..4).map(|_| fixture.command(&["--quiet", "mount", "HOST/app:v1", "TMP/mnt"])).collect();
         let children: Vec<_> = commands.iter_mut().map(|command| command.spawn().expect("it runs")).collect();
         let codes: Vec<_> = children.into_iter().map(|mut child| child.wait().expect("it ends").code()).collect();
         assert_eq!(codes.iter().filter(|code| **code == Some(0)).count(), 1, "round {round}: {codes:?}");
-        assert_eq!(bed.mounts(), std::slice::from_ref(&point), "round {round}");
-        assert_eq!(bed.json(&["status", "--json"])[0]["alive"], true, "round {round}");
-        bed.stdout(&["umount", "TMP/mnt"]);
-        assert!(bed.mounts().is_empty(), "round {round}");
+        assert_eq!(fixture.mounts(), std::slice::from_ref(&point), "round {round}");
+        assert_eq!(fixture.json(&["status", "--json"])[0]["alive"], true, "round {round}");
+        fixture.stdout(&["umount", "TMP/mnt"]);
+        assert!(fixture.mounts().is_empty(), "round {round}");
     }
 }
 
 #[test]
 fn what_is_mounted_over_an_image_is_not_taken_along() {
-    let Some(bed) = Bed::serving(Auth::Anonymous) else { return };
-    let point = bed.directory("mnt");
-    bed.stdout(&["mount", "HOST/app:v1", "TMP/mnt"]);
+    let Some(fixture) = MountFixture::serving(Auth::Anonymous) else { return };
+    let point = fixture.directory("mnt");
+    fixture.stdout(&["mount", "HOST/app:v1", "TMP/mnt"]);
     rustix::mount::mount("tmpfs", &point, "tmpfs", MountFlags::empty(), None).expect("mounted");
     std::fs::write(point.join("precious"), "data").expect("written");
-    let output = bed.output(&["umount", "TMP/mnt"]);
+    let output = fixture.output(&["umount", "TMP/mnt"]);
     assert_eq!(code(&output), 7);
     assert!(stderr(&output).contains("tmpfs is mounted over it and would go with it\nhint: "), "{}", stderr(&output));
     assert_eq!(std::fs::read(point.join("precious")).expect("still there"), b"data");
     rustix::mount::unmount(&point, UnmountFlags::empty()).expect("unmounted");
     assert_eq!(std::fs::read(point.join("etc/hello")).expect("still mounted"), b"hello\n");
-    bed.stdout(&["umount", "TMP/mnt"]);
+    fixture.stdout(&["umount", "TMP/mnt"]);
 }
 
 #[test]
 fn a_relative_layout_is_read_wherever_the_server_works() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(fixture) = MountFixture::new() else { return };
     for (folder, content) in [("a", "first\n"), ("b", "second\n")] {
-        bed.directory(&format!("mnt-{folder}"));
-        write_layout(&lazy_image(content), &bed.directory(folder).join("app"));
+        fixture.directory(&format!("mnt-{folder}"));
+        lazy_image(content).write_layout("v1", &fixture.directory(folder).join("app"));
         let point = format!("TMP/mnt-{folder}");
-        let mut command = bed.command(&["--quiet", "mount", "oci:app:v1", &point]);
-        let output = command.current_dir(bed.path(folder)).output().expect("it runs");
+        let mut command = fixture.command(&["--quiet", "mount", "oci:app:v1", &point]);
+        let output = command.current_dir(fixture.path(folder)).output().expect("it runs");
         assert_eq!(code(&output), 0, "{}", stderr(&output));
-        let read = std::fs::read(bed.path(&format!("mnt-{folder}/etc/hello")));
+        let read = std::fs::read(fixture.path(&format!("mnt-{folder}/etc/hello")));
         assert_eq!(read.expect("fetched"), content.as_bytes(), "one name in two places is two images");
     }
 }
 
 #[test]
 fn an_archive_that_was_made_anew_is_noticed_and_one_that_is_gone_is_not_needed() {
-    let Some(bed) = Bed::new() else { return };
-    bed.directory("mnt");
+    let Some(fixture) = MountFixture::new() else { return };
+    fixture.directory("mnt");
     for content in ["old\n", "new\n"] {
-        let layout = bed.path("layout");
+        let layout = fixture.path("layout");
         let _none_at_first = std::fs::remove_dir_all(&layout);
-        write_layout(&lazy_image(content), &layout);
-        bed.stdout(&["--quiet", "mount", "oci:TMP/layout:v1", "TMP/mnt"]);
-        assert_eq!(std::fs::read(bed.path("mnt/etc/hello")).expect("fetched"), content.as_bytes());
-        bed.stdout(&["umount", "TMP/mnt"]);
+        lazy_image(content).write_layout("v1", &layout);
+        fixture.stdout(&["--quiet", "mount", "oci:TMP/layout:v1", "TMP/mnt"]);
+        assert_eq!(std::fs::read(fixture.path("mnt/etc/hello")).expect("fetched"), content.as_bytes());
+        fixture.stdout(&["umount", "TMP/mnt"]);
     }
-    std::fs::remove_dir_all(bed.path("layout")).expect("removed");
-    bed.stdout(&["--quiet", "mount", "oci:TMP/layout:v1", "TMP/mnt"]);
-    assert_eq!(std::fs::read(bed.path("mnt/etc/hello")).expect("kept"), b"new\n");
+    std::fs::remove_dir_all(fixture.path("layout")).expect("removed");
+    fixture.stdout(&["--quiet", "mount", "oci:TMP/layout:v1", "TMP/mnt"]);
+    assert_eq!(std::fs::read(fixture.path("mnt/etc/hello")).expect("kept"), b"new\n");
 }
 
 #[test]
 fn a_mount_with_wrong_credentials_fails_alone_and_says_so() {
-    let Some(bed) = Bed::serving(Auth::Basic) else { return };
+    let Some(fixture) = MountFixture::serving(Auth::Basic) else { return };
     let good = format!("{USER}:{PASSWORD}");
-    let (one, other) = (bed.directory("one"), bed.directory("other"));
-    bed.stdout(&["--quiet", "ls", "--creds", &good, "HOST/app:v1"]);
-    bed.stdout(&["--quiet", "mount", "--creds", "alice:wrong", "HOST/app:v1", "TMP/one"]);
+    let (one, other) = (fixture.directory("one"), fixture.directory("other"));
+    fixture.stdout(&["--quiet", "ls", "--creds", &good, "HOST/app:v1"]);
+    fixture.stdout(&["--quiet", "mount", "--creds", "alice:wrong", "HOST/app:v1", "TMP/one"]);
     std::fs::read(one.join("etc/hello")).expect_err("access is denied");
-    let status = bed.stdout(&["status", "TMP/one"]);
+    let status = fixture.stdout(&["status", "TMP/one"]);
     assert!(status.contains("failed\n") && status.contains("last failure  "), "{status}");
-    bed.stdout(&["--quiet", "mount", "--creds", &good, "HOST/app:v1", "TMP/other"]);
+    fixture.stdout(&["--quiet", "mount", "--creds", &good, "HOST/app:v1", "TMP/other"]);
     assert_eq!(std::fs::read(other.join("etc/hello")).expect("fetched"), b"hello\n");
 }
 
 #[test]
 fn the_credential_files_are_those_of_the_client() {
-    let Some(bed) = Bed::serving(Auth::Basic) else { return };
-    let (one, other) = (bed.directory("one"), bed.directory("other"));
-    bed.stdout(&["--quiet", "ls", "--creds", &format!("{USER}:{PASSWORD}"), "HOST/app:v1"]);
+    let Some(fixture) = MountFixture::serving(Auth::Basic) else { return };
+    let (one, other) = (fixture.directory("one"), fixture.directory("other"));
+    fixture.stdout(&["--quiet", "ls", "--creds", &format!("{USER}:{PASSWORD}"), "HOST/app:v1"]);
     // The server starts with an environment without credentials …
-    bed.stdout(&["--quiet", "mount", "HOST/app:v1", "TMP/one"]);
+    fixture.stdout(&["--quiet", "mount", "HOST/app:v1", "TMP/one"]);
     std::fs::read(one.join("etc/hello")).expect_err("nobody may read it without");
     // … and another client has credentials.
-    let auth = bed.path("auth.json");
-    let text = format!(r#"{{"auths":{{"{}":{{"username":"{USER}","password":"{PASSWORD}"}}}}}}"#, bed.server().host());
+    let auth = fixture.path("auth.json");
+    let text =
+        format!(r#"{{"auths":{{"{}":{{"username":"{USER}","password":"{PASSWORD}"}}}}}}"#, fixture.server().host());
     std::fs::write(&auth, text).expect("written");
-    let mut command = bed.command(&["--quiet", "mount", "HOST/app:v1", "TMP/other"]);
-    let output = command.current_dir(bed.path("")).env("REGISTRY_AUTH_FILE", "auth.json").output().expect("it runs");
+    let mut command = fixture.command(&["--quiet", "mount", "HOST/app:v1", "TMP/other"]);
+    let output =
+        command.current_dir(fixture.path("")).env("REGISTRY_AUTH_FILE", "auth.json").output().expect("it runs");
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert_eq!(std::fs::read(other.join("etc/hello")).expect("fetched"), b"hello\n");
 }
 
 #[test]
 fn a_mount_that_nobody_here_would_see_is_refused() {
-    let Some(bed) = Bed::serving(Auth::Anonymous) else { return };
-    bed.directory("mnt");
-    bed.directory("other");
-    bed.stdout(&["--quiet", "mount", "HOST/app:v1", "TMP/mnt"]);
-    let inside = bed.command(&["--quiet", "mount", "HOST/app:v1", "TMP/other"]);
+    let Some(fixture) = MountFixture::serving(Auth::Anonymous) else { return };
+    fixture.directory("mnt");
+    fixture.directory("other");
+    fixture.stdout(&["--quiet", "mount", "HOST/app:v1", "TMP/mnt"]);
+    let inside = fixture.command(&["--quiet", "mount", "HOST/app:v1", "TMP/other"]);
     let mut unshare = Command::new("unshare");
     unshare.arg("--mount").arg(inside.get_program()).args(inside.get_args());
     unshare.envs(inside.get_envs().filter_map(|(name, value)| Some((name, value?))));
@@ -217,94 +219,94 @@ fn a_mount_that_nobody_here_would_see_is_refused() {
 
 #[test]
 fn a_killed_server_leaves_no_upper_and_recover_says_what_it_could_not_do() {
-    let Some(bed) = Bed::serving(Auth::Basic) else { return };
+    let Some(fixture) = MountFixture::serving(Auth::Basic) else { return };
     let good = format!("{USER}:{PASSWORD}");
     for name in ["mnt", "kept"] {
-        bed.directory(name);
+        fixture.directory(name);
     }
-    bed.stdout(&["--quiet", "mount", "--rw", "--creds", &good, "HOST/app:v1", "TMP/mnt"]);
-    bed.stdout(&["--quiet", "mount", "--rw=TMP/upper", "--creds", &good, "HOST/app:v1", "TMP/kept"]);
-    bed.kill_server();
-    let dead = bed.json(&["status", "--json"]);
+    fixture.stdout(&["--quiet", "mount", "--rw", "--creds", &good, "HOST/app:v1", "TMP/mnt"]);
+    fixture.stdout(&["--quiet", "mount", "--rw=TMP/upper", "--creds", &good, "HOST/app:v1", "TMP/kept"]);
+    fixture.kill_server();
+    let dead = fixture.json(&["status", "--json"]);
     assert_eq!((&dead[0]["alive"], &dead[0]["mode"]), (&false.into(), &"native".into()), "as it was mounted");
 
     // One of the mounts cannot be restored.
-    std::fs::rename(bed.path("upper"), bed.path("away")).expect("renamed");
-    std::fs::write(bed.path("upper"), "no directory").expect("written");
-    let output = bed.output(&["recover"]);
+    std::fs::rename(fixture.path("upper"), fixture.path("away")).expect("renamed");
+    std::fs::write(fixture.path("upper"), "no directory").expect("written");
+    let output = fixture.output(&["recover"]);
     assert_eq!(code(&output), 1);
     assert!(stderr(&output).contains("/kept again: "), "{}", stderr(&output));
     assert!(stderr(&output).contains("/mnt: --creds are not stored"), "{}", stderr(&output));
-    assert!(bed.stdout(&["status", "TMP/kept"]).contains("not mounted: run `tarpon recover`"));
-    assert_eq!(bed.uppers(), 1, "the one that is in use again");
+    assert!(fixture.stdout(&["status", "TMP/kept"]).contains("not mounted: run `tarpon recover`"));
+    assert_eq!(fixture.uppers(), 1, "the one that is in use again");
 
     // It is retried once the obstacle is removed.
-    bed.kill_server();
-    std::fs::remove_file(bed.path("upper")).expect("removed");
-    std::fs::rename(bed.path("away"), bed.path("upper")).expect("renamed");
-    let output = bed.output(&["recover"]);
+    fixture.kill_server();
+    std::fs::remove_file(fixture.path("upper")).expect("removed");
+    std::fs::rename(fixture.path("away"), fixture.path("upper")).expect("renamed");
+    let output = fixture.output(&["recover"]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
-    assert_eq!(bed.mounts().len(), 2);
-    bed.stdout(&["umount", "--all"]);
-    bed.wait_for_server_to_end();
-    assert_eq!(bed.uppers(), 0);
-    assert!(!bed.path(".upper.tarpon-work").exists());
+    assert_eq!(fixture.mounts().len(), 2);
+    fixture.stdout(&["umount", "--all"]);
+    fixture.wait_for_server_to_end();
+    assert_eq!(fixture.uppers(), 0);
+    assert!(!fixture.path(".upper.tarpon-work").exists());
 }
 
 #[test]
 fn what_cannot_be_recovered_can_be_given_up() {
-    let Some(bed) = Bed::serving(Auth::Anonymous) else { return };
-    bed.directory("mnt");
-    bed.stdout(&["--quiet", "mount", "--rw=TMP/upper", "HOST/app:v1", "TMP/mnt"]);
-    bed.kill_server();
-    std::fs::remove_dir(bed.path("upper")).expect("empty");
-    std::fs::write(bed.path("upper"), "no directory").expect("written");
-    bed.stdout(&["umount", "TMP/mnt"]);
-    assert_eq!(bed.stdout(&["status"]), "nothing is mounted\n");
-    assert!(bed.mounts().is_empty());
+    let Some(fixture) = MountFixture::serving(Auth::Anonymous) else { return };
+    fixture.directory("mnt");
+    fixture.stdout(&["--quiet", "mount", "--rw=TMP/upper", "HOST/app:v1", "TMP/mnt"]);
+    fixture.kill_server();
+    std::fs::remove_dir(fixture.path("upper")).expect("empty");
+    std::fs::write(fixture.path("upper"), "no directory").expect("written");
+    fixture.stdout(&["umount", "TMP/mnt"]);
+    assert_eq!(fixture.stdout(&["status"]), "nothing is mounted\n");
+    assert!(fixture.mounts().is_empty());
 }
 
 #[test]
 fn a_plain_umount_is_noticed_and_the_place_is_free_at_once() {
-    let Some(bed) = Bed::serving(Auth::Anonymous) else { return };
-    let point = bed.directory("mnt");
+    let Some(fixture) = MountFixture::serving(Auth::Anonymous) else { return };
+    let point = fixture.directory("mnt");
     for _ in 0..10 {
-        bed.stdout(&["--quiet", "mount", "HOST/app:v1", "TMP/mnt"]);
+        fixture.stdout(&["--quiet", "mount", "HOST/app:v1", "TMP/mnt"]);
         rustix::mount::unmount(&point, UnmountFlags::empty()).expect("not in use");
     }
-    bed.wait_for_server_to_end();
-    assert_eq!(bed.stdout(&["status"]), "nothing is mounted\n");
+    fixture.wait_for_server_to_end();
+    assert_eq!(fixture.stdout(&["status"]), "nothing is mounted\n");
 }
 
 #[test]
 fn an_upper_that_does_not_do_is_refused_with_the_reason() {
-    let Some(bed) = Bed::serving(Auth::Anonymous) else { return };
-    bed.directory("mnt");
-    bed.directory("other");
-    let disk = bed.directory("disk");
+    let Some(fixture) = MountFixture::serving(Auth::Anonymous) else { return };
+    fixture.directory("mnt");
+    fixture.directory("other");
+    let disk = fixture.directory("disk");
     rustix::mount::mount("tmpfs", &disk, "tmpfs", MountFlags::empty(), None).expect("mounted");
-    let own = bed.output(&["--quiet", "mount", "--rw=TMP/disk", "HOST/app:v1", "TMP/mnt"]);
+    let own = fixture.output(&["--quiet", "mount", "--rw=TMP/disk", "HOST/app:v1", "TMP/mnt"]);
     assert_eq!(code(&own), 7);
     assert!(stderr(&own).contains("use a directory inside of it"), "{}", stderr(&own));
-    bed.stdout(&["--quiet", "mount", "--rw=TMP/disk/upper", "HOST/app:v1", "TMP/mnt"]);
-    let shared = bed.output(&["--quiet", "mount", "--rw=TMP/disk/upper", "HOST/app:v1", "TMP/other"]);
+    fixture.stdout(&["--quiet", "mount", "--rw=TMP/disk/upper", "HOST/app:v1", "TMP/mnt"]);
+    let shared = fixture.output(&["--quiet", "mount", "--rw=TMP/disk/upper", "HOST/app:v1", "TMP/other"]);
     assert_eq!(code(&shared), 7);
     assert!(stderr(&shared).contains("writes to it already"), "{}", stderr(&shared));
-    bed.stdout(&["umount", "TMP/mnt"]);
+    fixture.stdout(&["umount", "TMP/mnt"]);
 }
 
 #[test]
 fn a_mount_in_the_foreground_ends_with_the_signal_that_ended_it() {
-    let Some(bed) = Bed::serving(Auth::Anonymous) else { return };
-    bed.directory("mnt");
+    let Some(fixture) = MountFixture::serving(Auth::Anonymous) else { return };
+    fixture.directory("mnt");
     for (signal, expected) in [(Signal::INT, 130), (Signal::TERM, 0)] {
-        let mut command = bed.command(&["mount", "--foreground", "--json", "HOST/app:v1", "TMP/mnt"]);
+        let mut command = fixture.command(&["mount", "--foreground", "--json", "HOST/app:v1", "TMP/mnt"]);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it runs");
         let mut said = BufReader::new(child.stdout.take().expect("piped"));
         said.read_line(&mut String::new()).expect("it is mounted");
         kill_process(Pid::from_child(&child), signal).expect("it runs");
         assert_eq!(child.wait().expect("it ends").code(), Some(expected));
-        assert!(bed.mounts().is_empty());
+        assert!(fixture.mounts().is_empty());
     }
 }
 
@@ -313,43 +315,43 @@ const LOOKS: usize = 1000;
 
 #[test]
 fn an_image_is_completed_in_the_background_also_by_a_server_that_comes_after_a_killed_one() {
-    let Some(bed) = Bed::serving(Auth::Anonymous) else { return };
-    bed.directory("mnt");
+    let Some(fixture) = MountFixture::serving(Auth::Anonymous) else { return };
+    fixture.directory("mnt");
     let completed = || {
-        let mut looks = (0..LOOKS).map(|_| bed.json(&["status", "--json"])[0].clone());
+        let mut looks = (0..LOOKS).map(|_| fixture.json(&["status", "--json"])[0].clone());
         looks.find(|mount| mount["backfill"]["state"] == "complete").expect("completed")
     };
-    bed.stdout(&["--quiet", "mount", "HOST/app:v1", "TMP/mnt"]);
-    assert!(bed.json(&["status", "--json"])[0]["backfill"].is_null(), "not unless it is asked for");
-    bed.stdout(&["umount", "TMP/mnt"]);
-    bed.stdout(&["--quiet", "mount", "--backfill", "idle", "HOST/app:v1", "TMP/mnt"]);
+    fixture.stdout(&["--quiet", "mount", "HOST/app:v1", "TMP/mnt"]);
+    assert!(fixture.json(&["status", "--json"])[0]["backfill"].is_null(), "not unless it is asked for");
+    fixture.stdout(&["umount", "TMP/mnt"]);
+    fixture.stdout(&["--quiet", "mount", "--backfill", "idle", "HOST/app:v1", "TMP/mnt"]);
     assert_eq!(completed()["verification"][0]["state"], "diffID-verified", "of the mount that goes on");
-    assert!(bed.stdout(&["status", "TMP/mnt"]).contains("  complete, 1 of 1 layer\n"));
-    bed.kill_server();
-    bed.stdout(&["recover"]);
+    assert!(fixture.stdout(&["status", "TMP/mnt"]).contains("  complete, 1 of 1 layer\n"));
+    fixture.kill_server();
+    fixture.stdout(&["recover"]);
     assert_eq!(completed()["backfill"]["how"], "idle");
-    bed.stdout(&["umount", "TMP/mnt"]);
-    bed.wait_for_server_to_end();
+    fixture.stdout(&["umount", "TMP/mnt"]);
+    fixture.wait_for_server_to_end();
 }
 
 #[test]
 fn a_failed_mount_keeps_no_server() {
-    let Some(bed) = Bed::serving(Auth::Anonymous) else { return };
-    bed.directory("mnt");
-    assert_eq!(code(&bed.output(&["--quiet", "mount", "--rw=/proc", "HOST/app:v1", "TMP/mnt"])), 7);
-    bed.wait_for_server_to_end();
-    assert_eq!(bed.stdout(&["status"]), "nothing is mounted\n");
+    let Some(fixture) = MountFixture::serving(Auth::Anonymous) else { return };
+    fixture.directory("mnt");
+    assert_eq!(code(&fixture.output(&["--quiet", "mount", "--rw=/proc", "HOST/app:v1", "TMP/mnt"])), 7);
+    fixture.wait_for_server_to_end();
+    assert_eq!(fixture.stdout(&["status"]), "nothing is mounted\n");
 }
 
 #[test]
 fn the_size_of_the_store_is_remembered() {
-    let Some(bed) = Bed::serving(Auth::Anonymous) else { return };
-    bed.directory("mnt");
-    let budget = || bed.json(&["cache", "usage", "--json"])["budget_bytes"].clone();
+    let Some(fixture) = MountFixture::serving(Auth::Anonymous) else { return };
+    fixture.directory("mnt");
+    let budget = || fixture.json(&["cache", "usage", "--json"])["budget_bytes"].clone();
     let mount = |size: &str| {
-        let output = bed.output(&["mount", "--store-size", size, "HOST/app:v1", "TMP/mnt"]);
+        let output = fixture.output(&["mount", "--store-size", size, "HOST/app:v1", "TMP/mnt"]);
         assert_eq!(code(&output), 0, "{}", stderr(&output));
-        bed.stdout(&["umount", "TMP/mnt"]);
+        fixture.stdout(&["umount", "TMP/mnt"]);
         stderr(&output)
     };
     assert!(mount("1G").contains("size limit of the store set to 1.0 GiB\n"));
@@ -364,7 +366,7 @@ fn an_image_for_another_machine_is_not_what_was_asked_for() {
     let foreign = if cfg!(target_arch = "s390x") { "arm64" } else { "s390x" };
     let image = ImageBuilder::new().layer(lazy_image("x").layers[0].clone()).architecture(foreign).build();
     let mut contents = Contents::new();
-    add(&mut contents, ("foreign", "v1"), &image, |_| true);
+    image.add_to(&mut contents, "foreign", "v1");
     let world = World::serving(contents, Auth::Anonymous);
     let named = world.output(&["ls", "--platform", "linux/riscv64", "HOST/foreign:v1"]);
     assert_eq!(code(&named), 3);
@@ -382,7 +384,7 @@ fn an_image_for_another_machine_is_not_what_was_asked_for() {
 #[test]
 fn a_folder_is_listed_through_a_link_that_ends_in_a_slash() {
     let world = World::new();
-    write_layout(&lazy_image("x"), &world.path("layout"));
+    lazy_image("x").write_layout("v1", &world.path("layout"));
     for arguments in [&["--quiet", "ls", "oci:TMP/layout:v1:/bin/"][..], &["--quiet", "ls", "oci:TMP/layout:v1:/bin"]] {
         assert_eq!(world.stdout(arguments), "hello\n");
     }
@@ -391,26 +393,26 @@ fn a_folder_is_listed_through_a_link_that_ends_in_a_slash() {
 
 #[test]
 fn the_server_tells_metrics_and_why_readers_waited() {
-    let Some(bed) = Bed::serving(Auth::Anonymous) else { return };
-    let point = bed.directory("mnt");
-    bed.directory("other");
-    bed.stdout(&["mount", "--mode", "fuse", "--metrics", "0", "HOST/app:v1", "TMP/mnt"]);
+    let Some(fixture) = MountFixture::serving(Auth::Anonymous) else { return };
+    let point = fixture.directory("mnt");
+    fixture.directory("other");
+    fixture.stdout(&["mount", "--mode", "fuse", "--metrics", "0", "HOST/app:v1", "TMP/mnt"]);
     assert_eq!(std::fs::read(point.join("etc/hello")).expect("mounted"), b"hello\n");
-    let address = bed.json(&["status", "--json", "TMP/mnt"])["metrics"].as_str().expect("told").to_owned();
-    assert!(bed.stdout(&["status", "TMP/mnt"]).contains(&format!("http://{address}/metrics\n")));
+    let address = fixture.json(&["status", "--json", "TMP/mnt"])["metrics"].as_str().expect("told").to_owned();
+    assert!(fixture.stdout(&["status", "TMP/mnt"]).contains(&format!("http://{address}/metrics\n")));
     assert!(scrape(&address).contains("\ntarpon_mounts{mode=\"fuse\"} 1\n"));
-    let why = bed.stdout(&["why", "TMP/mnt"]);
+    let why = fixture.stdout(&["why", "TMP/mnt"]);
     assert!(why.contains("1 read waited") && why.contains("/etc/hello, 6 B at 0"), "{why}");
-    assert_eq!(bed.json(&["why", "--json", "TMP/mnt"])["slowest"][0]["path"], "/etc/hello");
+    assert_eq!(fixture.json(&["why", "--json", "TMP/mnt"])["slowest"][0]["path"], "/etc/hello");
 
-    let refused = bed.output(&["mount", "--metrics", "127.0.0.2:1", "HOST/app:v1", "TMP/other"]);
+    let refused = fixture.output(&["mount", "--metrics", "127.0.0.2:1", "HOST/app:v1", "TMP/other"]);
     assert_eq!(code(&refused), 1);
     assert!(stderr(&refused).contains(&format!("serves them at {address} already\nhint: ")), "{}", stderr(&refused));
-    assert_eq!(bed.mounts(), [point]);
+    assert_eq!(fixture.mounts(), [point]);
 
-    bed.kill_server();
-    bed.stdout(&["recover"]);
-    let address = bed.json(&["status", "--json", "TMP/mnt"])["metrics"].as_str().expect("told again").to_owned();
+    fixture.kill_server();
+    fixture.stdout(&["recover"]);
+    let address = fixture.json(&["status", "--json", "TMP/mnt"])["metrics"].as_str().expect("told again").to_owned();
     assert!(scrape(&address).contains("\ntarpon_mounts{mode=\"fuse\"} 1\n"));
 }
 

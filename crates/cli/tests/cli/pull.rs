@@ -5,10 +5,10 @@ use std::process::Stdio;
 use tarpon_engine::store::{Store, StoreConfig};
 use tarpon_oci::Compression;
 use tarpon_registry::serve::Contents;
-use tarpon_testkit::layers::{Dialect, ImageBuilder, Item, Layer, tar};
+use tarpon_testkit::layers::{Dialect, Image, Item, Layer, tar};
 use tarpon_testkit::registry::Auth;
 
-use crate::world::{World, add};
+use crate::world::World;
 
 /// Large enough that no pull finishes before the test notices its start.
 const WORDS: u32 = 6 << 20;
@@ -21,9 +21,9 @@ const BEGUN: u64 = 4 << 20;
 fn a_pull_that_was_killed_goes_on_inside_of_the_layer() {
     let content: Vec<u8> = (0..WORDS).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
     let tar = tar(&[Item::file("large", content)], Dialect::Pax);
-    let image = ImageBuilder::new().layer(Layer::plain(&tar, Compression::None)).build();
+    let image = Image::of([Layer::plain(&tar, Compression::None)]);
     let mut contents = Contents::new();
-    add(&mut contents, ("app", "v1"), &image, |_| true);
+    image.add_to(&mut contents, "app", "v1");
     let world = World::serving(contents, Auth::Anonymous);
     let layer = image.layers[0].descriptor();
 

@@ -3,10 +3,10 @@
 use std::process::Command;
 
 use tarpon_registry::serve::Contents;
-use tarpon_testkit::layers::{Dialect, ImageBuilder, Item, Layer, tar};
+use tarpon_testkit::layers::{Dialect, Image, Item, Layer, tar};
 use tarpon_testkit::registry::{Auth, Fault};
 
-use crate::world::{World, add};
+use crate::world::World;
 
 /// Runs the command on a pseudo-terminal of this type and width, with script(1); `None` if that is not installed.
 fn on_terminal(world: &World, kind: &str, columns: u16, arguments: &[&str]) -> Option<(i32, String)> {
@@ -56,9 +56,9 @@ fn slow() -> World {
     let content: Vec<u8> =
         (0..SLOW / 4).flat_map(|n| u32::try_from(n).unwrap_or(0).wrapping_mul(2_654_435_761).to_le_bytes()).collect();
     let tar = tar(&[Item::file("large", content)], Dialect::Pax);
-    let image = ImageBuilder::new().layer(Layer::plain(&tar, tarpon_oci::Compression::None)).build();
+    let image = Image::of([Layer::plain(&tar, tarpon_oci::Compression::None)]);
     let mut contents = Contents::new();
-    add(&mut contents, ("app", "v1"), &image, |_| true);
+    image.add_to(&mut contents, "app", "v1");
     let world = World::serving(contents, Auth::Anonymous);
     world.server().script([Fault::Pass, Fault::Trickle(SLOW / 3), Fault::Trickle(SLOW / 3), Fault::Trickle(SLOW / 3)]);
     world

@@ -1,45 +1,43 @@
 //! A test environment: a store, and a registry with good and bad images.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::sync::Arc;
 
-use tarpon_oci::{Digest, media_type};
 use tarpon_registry::serve::Contents;
-use tarpon_testkit::layers::{Image, ImageBuilder, Item, Layer};
-use tarpon_testkit::registry::{Auth, FakeRegistry};
+use tarpon_testkit::fixture::Fixture;
+use tarpon_testkit::layers::{Image, Item, Layer};
+use tarpon_testkit::registry::Auth;
 use tarpon_testkit::server::TestServer;
-use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 /// A store, a folder, and perhaps a registry. Dropping it removes everything.
 pub(crate) struct World {
-    folder: TempDir,
-    registry: Option<(Runtime, TestServer)>,
+    /// Runs the registry.
+    runtime: Option<Runtime>,
+    fixture: Fixture,
 }
 
 impl World {
     /// A world without a registry.
     pub(crate) fn new() -> Self {
-        Self { folder: tempfile::tempdir().expect("a folder"), registry: None }
+        Self { runtime: None, fixture: Fixture::new() }
     }
 
     /// A world with a registry that serves `contents`.
     pub(crate) fn serving(contents: Contents, auth: Auth) -> Self {
         let runtime = Runtime::new().expect("a runtime");
-        let model = Arc::new(FakeRegistry::new(contents, auth, None));
-        let server = runtime.block_on(TestServer::start(model)).expect("a server");
-        Self { registry: Some((runtime, server)), ..Self::new() }
+        let fixture = runtime.block_on(Fixture::with_registry(contents, auth));
+        Self { runtime: Some(runtime), fixture }
     }
 
     /// Its registry.
     pub(crate) fn server(&self) -> &TestServer {
-        &self.registry.as_ref().expect("this world has a registry").1
+        self.fixture.registry()
     }
 
     /// A path in its folder.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.fixture.path(name)
     }
 
     /// Creates a directory in its folder.
@@ -52,7 +50,7 @@ impl World {
     /// The command. In its arguments `TMP` stands for the folder and `HOST` for the registry.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tarpon"));
-        let host = self.registry.as_ref().map(|(_, server)| server.host()).unwrap_or_default();
+        let host = self.host().unwrap_or_default();
         let real = |argument: &&str| argument.replace("TMP", &self.tmp()).replace("HOST", &host);
         command.args(arguments.iter().map(real)).stdin(Stdio::null());
         command.env("TARPON_STORE", self.path("store")).env("COLUMNS", "100");
@@ -75,7 +73,7 @@ impl World {
         ] {
             command.env_remove(variable).env_remove(variable.to_lowercase());
         }
-        command.env("HOME", self.folder.path());
+        command.env("HOME", self.fixture.folder());
         command
     }
 
@@ -101,14 +99,18 @@ impl World {
     /// Text without the parts that differ from run to run.
     fn neutral(&self, bytes: &[u8]) -> String {
         let mut text = String::from_utf8_lossy(bytes).replace(&self.tmp(), "TMP");
-        if let Some((_, server)) = &self.registry {
-            text = text.replace(&server.host(), "HOST");
+        if let Some(host) = self.host() {
+            text = text.replace(&host, "HOST");
         }
         text
     }
 
     fn tmp(&self) -> String {
-        self.folder.path().display().to_string()
+        self.fixture.folder().display().to_string()
+    }
+
+    fn host(&self) -> Option<String> {
+        self.runtime.as_ref().map(|_| self.server().host())
     }
 
     /// Checks that nothing is mounted, and that the store has no image or part of one.
@@ -122,26 +124,5 @@ impl World {
 
 /// An image of one plain layer.
 pub(crate) fn small_image() -> Image {
-    let items = [Item::directory("etc"), Item::file("etc/hello", "hello\n")];
-    let tar = tarpon_testkit::layers::tar(&items, tarpon_testkit::layers::Dialect::Pax);
-    ImageBuilder::new().layer(Layer::plain(&tar, tarpon_oci::Compression::Gzip)).build()
-}
-
-/// Puts `image` into `contents` under `repository:tag`, with the blobs that `keep` accepts.
-pub(crate) fn add(contents: &mut Contents, name: (&str, &str), image: &Image, keep: impl Fn(&Digest) -> bool) {
-    for (digest, blob) in image.blobs() {
-        if keep(&digest) {
-            contents.add_blob(blob);
-        }
-    }
-    contents.add_manifest(Some(name), media_type::OCI_MANIFEST, image.manifest.clone());
-}
-
-/// Writes an OCI layout of `image` to `directory`.
-pub(crate) fn write_layout(image: &Image, directory: &Path) {
-    for (path, bytes) in image.layout("v1") {
-        let path = directory.join(path);
-        std::fs::create_dir_all(path.parent().expect("it has one")).expect("made");
-        std::fs::write(path, bytes).expect("written");
-    }
+    Image::of([Layer::gzip(&[Item::directory("etc"), Item::file("etc/hello", "hello\n")])])
 }

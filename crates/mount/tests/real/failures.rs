@@ -8,15 +8,15 @@ use rustix::io::Errno;
 use tarpon_mount::Mode;
 use tarpon_testkit::entries::file;
 
-use crate::bed::{Bed, MODES, errno};
+use crate::fixture::{MODES, MountFixture, errno};
 use crate::objects::Manner;
 
 /// Aborts the connection of a FUSE mount, as the kernel does when its server is killed.
-fn kill_connection(bed: &Bed) {
+fn kill_connection(fixture: &MountFixture) {
     use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
     let stat = rustix::fs::statx(
         rustix::fs::CWD,
-        bed.path("mnt"),
+        fixture.path("mnt"),
         rustix::fs::AtFlags::STATX_DONT_SYNC,
         rustix::fs::StatxFlags::INO,
     )
@@ -33,28 +33,28 @@ fn kill_connection(bed: &Bed) {
 fn a_source_that_fails_is_an_error_and_never_a_short_file() {
     let content = vec![7_u8; 300_000];
     for mode in MODES {
-        let Some(bed) = Bed::new() else { return };
-        bed.objects.add(content.clone(), Manner::Broken);
-        let _mounted = bed.mount(mode, [file("f", &content)]);
+        let Some(fixture) = MountFixture::new() else { return };
+        fixture.objects.add(content.clone(), Manner::Broken);
+        let _mounted = fixture.mount(mode, [file("f", &content)]);
         let mut read = Vec::new();
-        assert_eq!(errno(File::open(bed.at("f")).unwrap().read_to_end(&mut read)), Errno::IO, "{mode}");
+        assert_eq!(errno(File::open(fixture.at("f")).unwrap().read_to_end(&mut read)), Errno::IO, "{mode}");
         assert!(read.is_empty(), "{mode}");
-        bed.objects.add(content.clone(), Manner::Remote);
-        assert!(std::fs::read(bed.at("f")).unwrap() == content, "{mode}: it recovers without a remount");
+        fixture.objects.add(content.clone(), Manner::Remote);
+        assert!(std::fs::read(fixture.at("f")).unwrap() == content, "{mode}: it recovers without a remount");
     }
 }
 
 #[test]
 fn a_panic_is_an_error_for_its_reader_alone() {
     for mode in MODES {
-        let Some(bed) = Bed::new() else { return };
-        bed.objects.add("bad", Manner::Panics);
-        bed.objects.add("good", Manner::Local);
-        let mounted = bed.mount(mode, [file("bad", "bad"), file("good", "good")]);
+        let Some(fixture) = MountFixture::new() else { return };
+        fixture.objects.add("bad", Manner::Panics);
+        fixture.objects.add("good", Manner::Local);
+        let mounted = fixture.mount(mode, [file("bad", "bad"), file("good", "good")]);
         for _ in 0..8 {
-            assert_eq!(errno(std::fs::read(bed.at("bad"))), Errno::IO, "{mode}");
+            assert_eq!(errno(std::fs::read(fixture.at("bad"))), Errno::IO, "{mode}");
         }
-        assert_eq!(std::fs::read(bed.at("good")).unwrap(), b"good", "{mode}");
+        assert_eq!(std::fs::read(fixture.at("good")).unwrap(), b"good", "{mode}");
         assert!(mounted.counters().panics.load(std::sync::atomic::Ordering::Relaxed) > 0);
     }
 }
@@ -63,33 +63,33 @@ fn a_panic_is_an_error_for_its_reader_alone() {
 fn a_reader_that_waits_can_be_killed() {
     let content = vec![1_u8; 200_000];
     for mode in MODES {
-        let Some(bed) = Bed::new() else { return };
-        bed.objects.add(content.clone(), Manner::Silent);
-        bed.objects.add("good", Manner::Local);
-        let _mounted = bed.mount(mode, [file("f", &content), file("good", "good")]);
-        let mut reader = Command::new("cat").arg(bed.at("f")).stdout(Stdio::null()).spawn().unwrap();
-        bed.objects.wait_until_asked(&bed.runtime);
-        assert_eq!(std::fs::read(bed.at("good")).unwrap(), b"good", "{mode}: others do not wait");
+        let Some(fixture) = MountFixture::new() else { return };
+        fixture.objects.add(content.clone(), Manner::Silent);
+        fixture.objects.add("good", Manner::Local);
+        let _mounted = fixture.mount(mode, [file("f", &content), file("good", "good")]);
+        let mut reader = Command::new("cat").arg(fixture.at("f")).stdout(Stdio::null()).spawn().unwrap();
+        fixture.objects.wait_until_asked(&fixture.runtime);
+        assert_eq!(std::fs::read(fixture.at("good")).unwrap(), b"good", "{mode}: others do not wait");
         reader.kill().unwrap();
         assert!(!reader.wait().unwrap().success(), "{mode}");
-        bed.objects.speak();
+        fixture.objects.speak();
     }
 }
 
 #[test]
 fn readers_of_a_dead_server_get_an_error_and_the_next_mount_clears_it_away() {
-    let Some(bed) = Bed::new() else { return };
-    bed.objects.add("content", Manner::Silent);
-    let spec = bed.spec(Mode::Fuse, [file("f", "content")]);
-    let dead = bed.mount_spec(&spec).unwrap();
-    let reader = Command::new("cat").arg(bed.at("f")).stderr(Stdio::null()).spawn().unwrap();
-    bed.objects.wait_until_asked(&bed.runtime);
-    kill_connection(&bed);
+    let Some(fixture) = MountFixture::new() else { return };
+    fixture.objects.add("content", Manner::Silent);
+    let spec = fixture.spec(Mode::Fuse, [file("f", "content")]);
+    let dead = fixture.mount_spec(&spec).unwrap();
+    let reader = Command::new("cat").arg(fixture.at("f")).stderr(Stdio::null()).spawn().unwrap();
+    fixture.objects.wait_until_asked(&fixture.runtime);
+    kill_connection(&fixture);
     assert!(!reader.wait_with_output().unwrap().status.success());
-    assert_eq!(errno(bed.at("f").metadata()), Errno::NOTCONN);
-    bed.objects.speak();
-    let again = bed.mount_spec(&spec).unwrap();
-    assert_eq!(std::fs::read(bed.at("f")).unwrap(), b"content");
-    bed.runtime.block_on(dead.wait());
+    assert_eq!(errno(fixture.at("f").metadata()), Errno::NOTCONN);
+    fixture.objects.speak();
+    let again = fixture.mount_spec(&spec).unwrap();
+    assert_eq!(std::fs::read(fixture.at("f")).unwrap(), b"content");
+    fixture.runtime.block_on(dead.wait());
     assert!(again.is_attached());
 }

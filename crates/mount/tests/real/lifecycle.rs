@@ -8,41 +8,41 @@ use rustix::mount::UnmountFlags;
 use tarpon_mount::{Mode, ModeChoice, MountError, Protected, Unmounted};
 use tarpon_testkit::entries::{dir, file};
 
-use crate::bed::{Bed, MODES};
+use crate::fixture::{MODES, MountFixture};
 use crate::objects::Manner;
 
 #[test]
 fn a_mount_that_is_in_use_is_unmounted_lazily_and_its_users_go_on() {
     let content = vec![9_u8; 500_000];
     for mode in MODES {
-        let Some(bed) = Bed::new() else { return };
-        bed.objects.add(content.clone(), Manner::Remote);
-        let mounted = bed.mount(mode, [file("f", &content)]);
-        let mut open = File::open(bed.at("f")).unwrap();
+        let Some(fixture) = MountFixture::new() else { return };
+        fixture.objects.add(content.clone(), Manner::Remote);
+        let mounted = fixture.mount(mode, [file("f", &content)]);
+        let mut open = File::open(fixture.at("f")).unwrap();
         assert_eq!(mounted.unmount().unwrap(), Unmounted::Lazy, "{mode}");
         assert!(!mounted.is_attached());
         assert_eq!(mounted.unmount().unwrap(), Unmounted::Already);
         let mut read = Vec::new();
         open.read_to_end(&mut read).unwrap();
         assert!(read == content, "{mode}: served to the end");
-        let early = bed.runtime.block_on(async { tokio::time::timeout(Duration::ZERO, mounted.unused()).await });
+        let early = fixture.runtime.block_on(async { tokio::time::timeout(Duration::ZERO, mounted.unused()).await });
         assert!(early.is_err(), "{mode}: it is still in use");
         drop(open);
-        bed.runtime.block_on(mounted.unused());
-        bed.runtime.block_on(bed.host.drained());
+        fixture.runtime.block_on(mounted.unused());
+        fixture.runtime.block_on(fixture.host.drained());
     }
 }
 
 #[test]
 fn a_mount_that_is_in_use_can_be_left_as_it_is() {
     for mode in MODES {
-        let Some(bed) = Bed::new() else { return };
-        let mounted = bed.mount(mode, [dir("d")]);
+        let Some(fixture) = MountFixture::new() else { return };
+        let mounted = fixture.mount(mode, [dir("d")]);
         assert!(!mounted.is_busy() && !mounted.is_busy(), "{mode}: looking does not unmount it");
-        let user = File::open(bed.path("mnt")).unwrap();
+        let user = File::open(fixture.path("mnt")).unwrap();
         assert!(mounted.is_busy(), "{mode}");
         let error = mounted.unmount_unused().unwrap_err();
-        assert!(matches!(&error, MountError::Busy { path } if *path == bed.path("mnt")), "{mode}: {error}");
+        assert!(matches!(&error, MountError::Busy { path } if *path == fixture.path("mnt")), "{mode}: {error}");
         assert!(mounted.is_attached(), "{mode}");
         drop(user);
         assert_eq!(mounted.unmount_unused().unwrap(), Unmounted::Clean, "{mode}");
@@ -52,19 +52,19 @@ fn a_mount_that_is_in_use_can_be_left_as_it_is() {
 #[test]
 fn a_mount_that_is_bound_elsewhere_is_in_use_until_that_is_unmounted() {
     for mode in MODES {
-        let Some(bed) = Bed::new() else { return };
-        let mounted = bed.mount(mode, [dir("d")]);
+        let Some(fixture) = MountFixture::new() else { return };
+        let mounted = fixture.mount(mode, [dir("d")]);
         for part in ["mnt", "mnt/d"] {
-            std::fs::create_dir_all(bed.path("bound")).unwrap();
-            rustix::mount::mount_bind(bed.path(part), bed.path("bound")).unwrap();
+            std::fs::create_dir_all(fixture.path("bound")).unwrap();
+            rustix::mount::mount_bind(fixture.path(part), fixture.path("bound")).unwrap();
             let error = mounted.unmount_unused().unwrap_err();
-            let is_named = matches!(&error, MountError::Bound { path, at } if *path == bed.path("mnt") && *at == bed.path("bound"));
+            let is_named = matches!(&error, MountError::Bound { path, at } if *path == fixture.path("mnt") && *at == fixture.path("bound"));
             assert!(is_named && mounted.is_attached(), "{mode}, {part}: {error}");
-            let found = tarpon_mount::bound_elsewhere(&[bed.path("mnt"), "/proc".into()]).unwrap();
-            assert_eq!(found, [(bed.path("mnt"), bed.path("bound"))].into(), "{mode}, {part}");
-            rustix::mount::unmount(bed.path("bound"), UnmountFlags::empty()).unwrap();
+            let found = tarpon_mount::bound_elsewhere(&[fixture.path("mnt"), "/proc".into()]).unwrap();
+            assert_eq!(found, [(fixture.path("mnt"), fixture.path("bound"))].into(), "{mode}, {part}");
+            rustix::mount::unmount(fixture.path("bound"), UnmountFlags::empty()).unwrap();
         }
-        assert!(tarpon_mount::bound_elsewhere(&[bed.path("mnt")]).unwrap().is_empty());
+        assert!(tarpon_mount::bound_elsewhere(&[fixture.path("mnt")]).unwrap().is_empty());
         assert_eq!(mounted.unmount_unused().unwrap(), Unmounted::Clean, "{mode}");
     }
 }
@@ -72,20 +72,20 @@ fn a_mount_that_is_bound_elsewhere_is_in_use_until_that_is_unmounted() {
 #[test]
 fn nothing_is_mounted_on_what_the_host_or_the_server_needs_or_where_a_link_leads() {
     for mode in MODES {
-        let Some(bed) = Bed::new() else { return };
-        std::os::unix::fs::symlink(bed.path("mnt"), bed.path("link")).unwrap();
-        bed.host.protect(Protected { reachable: Vec::new(), closed: vec![bed.path("objects")] });
-        std::fs::create_dir(bed.path("objects/ab")).unwrap();
-        let places = ["run", "", "objects/ab", "link"].map(|name| bed.path(name));
+        let Some(fixture) = MountFixture::new() else { return };
+        std::os::unix::fs::symlink(fixture.path("mnt"), fixture.path("link")).unwrap();
+        fixture.host.protect(Protected { reachable: Vec::new(), closed: vec![fixture.path("objects")] });
+        std::fs::create_dir(fixture.path("objects/ab")).unwrap();
+        let places = ["run", "", "objects/ab", "link"].map(|name| fixture.path(name));
         for place in places.into_iter().chain([std::path::PathBuf::from("/sys/kernel")]) {
-            let mut spec = bed.spec(mode, []);
+            let mut spec = fixture.spec(mode, []);
             spec.mountpoint = place.clone();
-            let error = bed.mount_spec(&spec).err().expect("refused");
+            let error = fixture.mount_spec(&spec).err().expect("refused");
             assert!(matches!(error, MountError::Mountpoint { .. }), "{mode}: {}: {error}", place.display());
         }
-        let mut spec = bed.spec(mode, []);
+        let mut spec = fixture.spec(mode, []);
         spec.writable = tarpon_mount::Writable::Upper("/etc".into());
-        assert!(matches!(bed.mount_spec(&spec), Err(MountError::Upper { .. })), "{mode}");
+        assert!(matches!(fixture.mount_spec(&spec), Err(MountError::Upper { .. })), "{mode}");
     }
 }
 
@@ -108,14 +108,17 @@ impl Drop for Tmpfs {
 #[test]
 fn what_others_mounted_over_it_or_in_it_is_never_taken_along() {
     for (mode, place) in MODES.into_iter().flat_map(|mode| [(mode, "mnt"), (mode, "mnt/d")]) {
-        let Some(bed) = Bed::new() else { return };
-        let mounted = bed.mount(mode, [dir("d")]);
-        let tmpfs = Tmpfs::on(bed.path(place));
-        std::fs::write(bed.path(place).join("precious"), "data").unwrap();
+        let Some(fixture) = MountFixture::new() else { return };
+        let mounted = fixture.mount(mode, [dir("d")]);
+        let tmpfs = Tmpfs::on(fixture.path(place));
+        std::fs::write(fixture.path(place).join("precious"), "data").unwrap();
         let error = mounted.unmount().unwrap_err();
-        assert!(matches!(&error, MountError::Covered { above, .. } if *above == bed.path(place)), "{mode}: {error}");
-        assert_eq!(std::fs::read(bed.path(place).join("precious")).unwrap(), b"data", "{mode}");
-        assert!(tarpon_mount::clear(&bed.path("mnt")).is_err(), "{mode}: not if its server is dead either");
+        assert!(
+            matches!(&error, MountError::Covered { above, .. } if *above == fixture.path(place)),
+            "{mode}: {error}"
+        );
+        assert_eq!(std::fs::read(fixture.path(place).join("precious")).unwrap(), b"data", "{mode}");
+        assert!(tarpon_mount::clear(&fixture.path("mnt")).is_err(), "{mode}: not if its server is dead either");
         assert!(mounted.is_attached(), "{mode}");
         drop(tmpfs);
         assert_eq!(mounted.unmount().unwrap(), Unmounted::Clean, "{mode}");
@@ -125,91 +128,91 @@ fn what_others_mounted_over_it_or_in_it_is_never_taken_along() {
 #[test]
 fn an_unmount_by_somebody_else_is_noticed() {
     for mode in MODES {
-        let Some(bed) = Bed::new() else { return };
-        let mounted = bed.mount(mode, []);
+        let Some(fixture) = MountFixture::new() else { return };
+        let mounted = fixture.mount(mode, []);
         assert!(mounted.is_attached());
-        rustix::mount::unmount(bed.path("mnt"), UnmountFlags::empty()).unwrap();
-        bed.runtime.block_on(mounted.wait());
-        bed.runtime.block_on(bed.host.drained());
+        rustix::mount::unmount(fixture.path("mnt"), UnmountFlags::empty()).unwrap();
+        fixture.runtime.block_on(mounted.wait());
+        fixture.runtime.block_on(fixture.host.drained());
     }
 }
 
 #[test]
 fn a_second_mount_at_the_same_place_is_refused() {
     for mode in MODES {
-        let Some(bed) = Bed::new() else { return };
-        let spec = bed.spec(mode, []);
-        let _mounted = bed.mount_spec(&spec).unwrap();
-        let error = bed.mount_spec(&spec).err().expect("refused");
+        let Some(fixture) = MountFixture::new() else { return };
+        let spec = fixture.spec(mode, []);
+        let _mounted = fixture.mount_spec(&spec).unwrap();
+        let error = fixture.mount_spec(&spec).err().expect("refused");
         assert!(matches!(error, MountError::Mountpoint { .. }), "{error}");
     }
 }
 
 #[test]
 fn mounts_of_many_images_share_one_set_of_objects() {
-    let Some(bed) = Bed::new() else { return };
-    bed.objects.add("shared", Manner::Remote);
-    let mut spec = bed.spec(Mode::Native, [file("a", "shared")]);
-    let first = bed.mount_spec(&spec).unwrap();
-    spec = bed.spec(Mode::Native, [file("b", "shared")]);
-    spec.mountpoint = bed.path("other");
+    let Some(fixture) = MountFixture::new() else { return };
+    fixture.objects.add("shared", Manner::Remote);
+    let mut spec = fixture.spec(Mode::Native, [file("a", "shared")]);
+    let first = fixture.mount_spec(&spec).unwrap();
+    spec = fixture.spec(Mode::Native, [file("b", "shared")]);
+    spec.mountpoint = fixture.path("other");
     std::fs::create_dir(&spec.mountpoint).unwrap();
-    let second = bed.mount_spec(&spec).unwrap();
-    assert_eq!(std::fs::read(bed.at("a")).unwrap(), b"shared");
-    assert_eq!(std::fs::read(bed.path("other/b")).unwrap(), b"shared");
-    assert_eq!(bed.objects.asked(), 1, "the kernel has it in its cache");
+    let second = fixture.mount_spec(&spec).unwrap();
+    assert_eq!(std::fs::read(fixture.at("a")).unwrap(), b"shared");
+    assert_eq!(std::fs::read(fixture.path("other/b")).unwrap(), b"shared");
+    assert_eq!(fixture.objects.asked(), 1, "the kernel has it in its cache");
     assert_eq!(first.unmount().unwrap(), Unmounted::Clean);
-    bed.runtime.block_on(first.unused());
+    fixture.runtime.block_on(first.unused());
     drop(second);
-    bed.runtime.block_on(bed.host.drained());
+    fixture.runtime.block_on(fixture.host.drained());
 }
 
 #[test]
 fn an_object_that_comes_with_a_later_image_is_found() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(fixture) = MountFixture::new() else { return };
     let image = || [file("f", "late")];
-    let early = bed.mount(Mode::Native, image());
-    assert!(std::fs::read(bed.at("f")).is_err(), "nobody knows the object");
+    let early = fixture.mount(Mode::Native, image());
+    assert!(std::fs::read(fixture.at("f")).is_err(), "nobody knows the object");
     early.unmount().unwrap();
-    bed.objects.add("late", Manner::Remote);
-    let _late = bed.mount(Mode::Native, image());
-    assert_eq!(std::fs::read(bed.at("f")).unwrap(), b"late");
+    fixture.objects.add("late", Manner::Remote);
+    let _late = fixture.mount(Mode::Native, image());
+    assert_eq!(std::fs::read(fixture.at("f")).unwrap(), b"late");
 }
 
 #[test]
 fn auto_takes_native_where_it_works() {
-    let Some(bed) = Bed::new() else { return };
-    let mut spec = bed.spec(Mode::Fuse, []);
+    let Some(fixture) = MountFixture::new() else { return };
+    let mut spec = fixture.spec(Mode::Fuse, []);
     spec.mode = ModeChoice::Auto;
-    let mounted = bed.mount_spec(&spec).unwrap();
+    let mounted = fixture.mount_spec(&spec).unwrap();
     assert_eq!((mounted.mode(), mounted.fallback_reason()), (Mode::Native, None));
 }
 
 #[test]
 fn shutting_down_unmounts_everything() {
-    let Some(bed) = Bed::new() else { return };
-    let mounted = bed.mount(Mode::Fuse, []);
-    bed.runtime.block_on(bed.host.shut_down(Duration::from_secs(10)));
+    let Some(fixture) = MountFixture::new() else { return };
+    let mounted = fixture.mount(Mode::Fuse, []);
+    fixture.runtime.block_on(fixture.host.shut_down(Duration::from_secs(10)));
     assert!(!mounted.is_attached());
-    bed.runtime.block_on(bed.host.drained());
+    fixture.runtime.block_on(fixture.host.drained());
 }
 
 #[test]
 fn a_tree_that_is_none_mounts_nothing() {
     for mode in MODES {
-        let Some(bed) = Bed::new() else { return };
-        let mut spec = bed.spec(mode, []);
-        spec.tree = bed.tree(vec![0; 8192]);
-        assert!(bed.mount_spec(&spec).is_err(), "{mode}");
-        assert!(std::fs::read_dir(bed.path("mnt")).unwrap().next().is_none());
-        bed.runtime.block_on(bed.host.drained());
+        let Some(fixture) = MountFixture::new() else { return };
+        let mut spec = fixture.spec(mode, []);
+        spec.tree = fixture.tree(vec![0; 8192]);
+        assert!(fixture.mount_spec(&spec).is_err(), "{mode}");
+        assert!(std::fs::read_dir(fixture.path("mnt")).unwrap().next().is_none());
+        fixture.runtime.block_on(fixture.host.drained());
     }
 }
 
 #[test]
 fn this_machine_can_be_asked_what_it_can() {
-    let Some(bed) = Bed::new() else { return };
-    let found = tarpon_mount::probe(&bed.path("run"), bed.runtime.handle().clone());
+    let Some(fixture) = MountFixture::new() else { return };
+    let found = tarpon_mount::probe(&fixture.path("run"), fixture.runtime.handle().clone());
     for capability in &found {
         println!("{capability:?}");
     }

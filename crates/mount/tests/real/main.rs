@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::expect_used)]
 
-mod bed;
 mod failures;
+mod fixture;
 mod lifecycle;
 mod objects;
 mod operations;

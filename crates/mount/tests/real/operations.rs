@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use tarpon_mount::Mode;
 use tarpon_testkit::entries::{Made, char_device, dir, fifo, file, link, sized_file, symlink};
 
-use crate::bed::{Bed, MODES, errno};
+use crate::fixture::{MODES, MountFixture, errno};
 use crate::objects::Manner;
 
 /// Bytes that differ wherever a mistake would show.
@@ -19,12 +19,12 @@ fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|at| u8::try_from((at ^ (at >> 8) ^ (at >> 16)) & 0xff).unwrap()).collect()
 }
 
-fn in_both_modes(image: impl Fn() -> Vec<Made>, check: impl Fn(&Bed, Mode)) {
+fn in_both_modes(image: impl Fn() -> Vec<Made>, check: impl Fn(&MountFixture, Mode)) {
     for mode in MODES {
-        let Some(bed) = Bed::new() else { return };
-        let mounted = bed.mount(mode, image());
+        let Some(fixture) = MountFixture::new() else { return };
+        let mounted = fixture.mount(mode, image());
         assert_eq!(mounted.mode(), mode);
-        check(&bed, mode);
+        check(&fixture, mode);
     }
 }
 
@@ -41,8 +41,8 @@ fn attributes_are_those_of_the_layer() {
             link("h", "d/g"),
         ]
     };
-    in_both_modes(image, |bed, _| {
-        let stat = |name: &str| bed.at(name).symlink_metadata().unwrap();
+    in_both_modes(image, |fixture, _| {
+        let stat = |name: &str| fixture.at(name).symlink_metadata().unwrap();
         let directory = stat("d");
         assert_eq!((directory.mode(), directory.uid(), directory.gid()), (0o041_777, 1, 70_000));
         let empty = stat("d/f");
@@ -51,14 +51,14 @@ fn attributes_are_those_of_the_layer() {
         let linked = stat("h");
         assert_eq!((linked.nlink(), linked.ino()), (2, stat("d/g").ino()));
         assert_eq!((linked.mtime(), linked.mtime_nsec()), (1_700_000_001, 123_456_789));
-        assert_eq!(std::fs::read_link(bed.at("l")).unwrap().to_str(), Some("d/f"));
+        assert_eq!(std::fs::read_link(fixture.at("l")).unwrap().to_str(), Some("d/f"));
         assert!(stat("p").file_type().is_fifo());
         let device = stat("c");
         assert!(device.file_type().is_char_device());
         assert_eq!(device.rdev(), rustix::fs::makedev(1, 3));
-        assert_eq!(errno(bed.at("no/such").metadata()), Errno::NOENT);
-        assert_eq!(errno(bed.at("no").metadata()), Errno::NOENT);
-        assert_eq!(errno(bed.at("d/f/x").metadata()), Errno::NOTDIR);
+        assert_eq!(errno(fixture.at("no/such").metadata()), Errno::NOENT);
+        assert_eq!(errno(fixture.at("no").metadata()), Errno::NOENT);
+        assert_eq!(errno(fixture.at("d/f/x").metadata()), Errno::NOTDIR);
     });
 }
 
@@ -67,9 +67,9 @@ fn reads_give_exactly_the_bytes_wherever_they_are() {
     let content = pattern(3_000_017);
     for manner in [Manner::Local, Manner::Remote] {
         let image = || vec![file("big", &content)];
-        in_both_modes(image, |bed, _| {
-            bed.objects.add(content.clone(), manner);
-            let mut big = File::open(bed.at("big")).unwrap();
+        in_both_modes(image, |fixture, _| {
+            fixture.objects.add(content.clone(), manner);
+            let mut big = File::open(fixture.at("big")).unwrap();
             for (offset, length) in [(0, 1), (1, 4096), (4095, 3), (131_071, 1 << 20), (2_999_999, 18), (3_000_016, 9)]
             {
                 let mut read = vec![0; length];
@@ -92,11 +92,11 @@ fn complete_objects_are_read_without_asking_us() {
     let content = pattern(1 << 20);
     in_both_modes(
         || vec![file("big", &content)],
-        |bed, mode| {
-            bed.objects.add(content.clone(), Manner::Broken);
-            bed.objects.complete(&content);
-            assert!(std::fs::read(bed.at("big")).unwrap() == content, "{mode}");
-            assert_eq!(bed.objects.asked(), 0, "{mode}");
+        |fixture, mode| {
+            fixture.objects.add(content.clone(), Manner::Broken);
+            fixture.objects.complete(&content);
+            assert!(std::fs::read(fixture.at("big")).unwrap() == content, "{mode}");
+            assert_eq!(fixture.objects.asked(), 0, "{mode}");
         },
     );
 }
@@ -106,9 +106,9 @@ fn a_program_runs_from_the_mount() {
     let program = std::fs::read("/bin/echo").unwrap();
     in_both_modes(
         || vec![file("echo", &program).mode(0o755)],
-        |bed, _| {
-            bed.objects.add(program.clone(), Manner::Remote);
-            let output = Command::new(bed.at("echo")).arg("mapped").output().unwrap();
+        |fixture, _| {
+            fixture.objects.add(program.clone(), Manner::Remote);
+            let output = Command::new(fixture.at("echo")).arg("mapped").output().unwrap();
             assert_eq!(output.stdout, b"mapped\n");
         },
     );
@@ -120,24 +120,24 @@ fn xattrs_are_those_of_the_image_and_no_others() {
         let content = "bytes, so that overlayfs needs its marks";
         vec![file("f", content).xattr("user.note", b"a\0b").xattr("security.capability", b"raw"), file("g", content)]
     };
-    in_both_modes(image, |bed, mode| {
+    in_both_modes(image, |fixture, mode| {
         let get = |name: &str, attribute: &str| {
             let mut value = vec![0; 256];
-            rustix::fs::getxattr(bed.at(name), attribute, &mut value).map(|length| value[..length].to_vec())
+            rustix::fs::getxattr(fixture.at(name), attribute, &mut value).map(|length| value[..length].to_vec())
         };
         assert_eq!(get("f", "user.note"), Ok(b"a\0b".to_vec()), "{mode}");
         assert_eq!(get("f", "user.none"), Err(Errno::NODATA));
         assert_eq!(get("g", "user.note"), Err(Errno::NODATA));
         let list = |name: &str| {
             let mut names = vec![0_u8; 256];
-            let length = rustix::fs::listxattr(bed.at(name), &mut names).unwrap();
+            let length = rustix::fs::listxattr(fixture.at(name), &mut names).unwrap();
             let names = names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());
             names.map(|name| String::from_utf8(name.to_vec()).unwrap()).collect::<BTreeSet<_>>()
         };
         assert_eq!(list("f"), BTreeSet::from(["user.note".to_owned(), "security.capability".to_owned()]), "{mode}");
         assert_eq!(list("g"), BTreeSet::new(), "{mode}");
         let mut small = [0; 2];
-        assert_eq!(rustix::fs::getxattr(bed.at("f"), "user.note", &mut small), Err(Errno::RANGE));
+        assert_eq!(rustix::fs::getxattr(fixture.at("f"), "user.note", &mut small), Err(Errno::RANGE));
     });
 }
 
@@ -145,8 +145,8 @@ fn xattrs_are_those_of_the_image_and_no_others() {
 fn everything_that_would_change_something_is_refused() {
     in_both_modes(
         || vec![dir("d"), file("f", b"content"), symlink("l", "f")],
-        |bed, mode| {
-            let (f, d, new) = (bed.at("f"), bed.at("d"), bed.at("new"));
+        |fixture, mode| {
+            let (f, d, new) = (fixture.at("f"), fixture.at("d"), fixture.at("new"));
             let owner = Some(rustix::fs::Uid::from_raw(1));
             let times = Timestamps {
                 last_access: Timespec { tv_sec: 1, tv_nsec: 0 },
@@ -189,13 +189,13 @@ fn a_directory_of_a_hundred_thousand_names_is_listed_once_each() {
         let names = (0..NAMES).map(|number| symlink(format!("many/{number:06}"), "x"));
         std::iter::once(dir("many")).chain(names).collect()
     };
-    in_both_modes(image, |bed, mode| {
-        let entries = std::fs::read_dir(bed.at("many")).unwrap();
+    in_both_modes(image, |fixture, mode| {
+        let entries = std::fs::read_dir(fixture.at("many")).unwrap();
         let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         assert_eq!(names.len(), NAMES, "{mode}");
         assert!(names.iter().enumerate().all(|(number, name)| *name == format!("{number:06}")), "{mode}");
-        assert!(bed.at("many/099999").symlink_metadata().is_ok());
+        assert!(fixture.at("many/099999").symlink_metadata().is_ok());
     });
 }
 
@@ -203,8 +203,8 @@ fn a_directory_of_a_hundred_thousand_names_is_listed_once_each() {
 fn listing_goes_on_where_a_seek_leads() {
     let image =
         || std::iter::once(dir("d")).chain((0..500).map(|number| symlink(format!("d/{number:03}"), "x"))).collect();
-    in_both_modes(image, |bed, mode| {
-        let mut listing = rustix::fs::Dir::new(File::open(bed.at("d")).unwrap()).unwrap();
+    in_both_modes(image, |fixture, mode| {
+        let mut listing = rustix::fs::Dir::new(File::open(fixture.at("d")).unwrap()).unwrap();
         let all: Vec<_> = listing.by_ref().map(Result::unwrap).collect();
         assert_eq!(all.len(), 502, "{mode}");
         for at in [0, 1, 77, 300, 500] {
@@ -221,17 +221,17 @@ fn listing_goes_on_where_a_seek_leads() {
 fn devices_and_setuid_are_off_unless_asked_for() {
     for mode in MODES {
         for on in [false, true] {
-            let Some(bed) = Bed::new() else { return };
-            let mut spec = bed.spec(mode, [char_device("null", 1, 3)]);
+            let Some(fixture) = MountFixture::new() else { return };
+            let mut spec = fixture.spec(mode, [char_device("null", 1, 3)]);
             (spec.dev, spec.suid) = (on, on);
-            let _mounted = bed.mount_spec(&spec).unwrap();
-            let opened = File::open(bed.at("null"));
+            let _mounted = fixture.mount_spec(&spec).unwrap();
+            let opened = File::open(fixture.at("null"));
             if on {
                 assert!(opened.is_ok(), "{mode}");
             } else {
                 assert_eq!(errno(opened), Errno::ACCESS, "{mode}");
             }
-            let flags = rustix::fs::statvfs(bed.at("")).unwrap().f_flag;
+            let flags = rustix::fs::statvfs(fixture.at("")).unwrap().f_flag;
             assert_eq!(flags.contains(rustix::fs::StatVfsMountFlags::NOSUID), !on, "{mode}");
             assert!(flags.contains(rustix::fs::StatVfsMountFlags::RDONLY), "{mode}");
         }
@@ -245,17 +245,17 @@ fn names_that_are_not_text_can_be_opened() {
     let name = b"\xff\xfe \n";
     in_both_modes(
         || vec![file(name, b"")],
-        |bed, _| {
-            assert!(File::open(bed.path("mnt").join(OsStr::from_bytes(name))).is_ok());
+        |fixture, _| {
+            assert!(File::open(fixture.path("mnt").join(OsStr::from_bytes(name))).is_ok());
         },
     );
 }
 
 #[test]
 fn the_kernel_reads_nothing_ahead_once_it_is_told_so() {
-    let Some(bed) = Bed::new() else { return };
-    let mounted = bed.mount(Mode::Fuse, vec![file("f", b"x")]);
-    let device = bed.path("mnt").metadata().unwrap().dev();
+    let Some(fixture) = MountFixture::new() else { return };
+    let mounted = fixture.mount(Mode::Fuse, vec![file("f", b"x")]);
+    let device = fixture.path("mnt").metadata().unwrap().dev();
     let setting = format!("/sys/class/bdi/0:{}/read_ahead_kb", rustix::fs::minor(device));
     let ahead = || std::fs::read_to_string(&setting).unwrap().trim().parse::<u32>().unwrap();
     assert!(ahead() > 0);

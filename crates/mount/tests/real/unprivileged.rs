@@ -6,14 +6,14 @@ use std::process::Command;
 use tarpon_mount::{Mode, ModeChoice, Unmounted, Writable};
 use tarpon_testkit::entries::file;
 
-use crate::bed::Bed;
+use crate::fixture::MountFixture;
 use crate::objects::Manner;
 
 const NOBODY: u32 = 65_534;
 
 #[test]
 fn a_user_without_rights_mounts_through_fusermount() {
-    if Bed::new().is_none() {
+    if MountFixture::new().is_none() {
         return;
     }
     if !std::path::Path::new("/usr/bin/fusermount3").exists() {
@@ -38,17 +38,17 @@ fn a_user_without_rights_mounts_through_fusermount() {
 #[ignore = "the test above runs it"]
 fn as_nobody() {
     assert!(!rustix::process::geteuid().is_root());
-    let bed = Bed::in_folder(tempfile::tempdir().unwrap());
-    bed.objects.add("content", Manner::Remote);
-    let mut spec = bed.spec(Mode::Fuse, [file("f", "content").owner(NOBODY, NOBODY)]);
+    let fixture = MountFixture::in_folder(tempfile::tempdir().unwrap());
+    fixture.objects.add("content", Manner::Remote);
+    let mut spec = fixture.spec(Mode::Fuse, [file("f", "content").owner(NOBODY, NOBODY)]);
     spec.mode = ModeChoice::Auto;
-    let mounted = bed.mount_spec(&spec).unwrap();
+    let mounted = fixture.mount_spec(&spec).unwrap();
     assert_eq!((mounted.mode(), mounted.fallback_reason()), (Mode::Fuse, Some("it needs root")));
-    assert_eq!(std::fs::read(bed.at("f")).unwrap(), b"content");
-    assert!(bed.mount_spec(&spec).is_err(), "occupied");
+    assert_eq!(std::fs::read(fixture.at("f")).unwrap(), b"content");
+    assert!(fixture.mount_spec(&spec).is_err(), "occupied");
     assert_eq!(mounted.unmount().unwrap(), Unmounted::Clean);
     spec.writable = Writable::Temporary;
-    let refusal = bed.mount_spec(&spec).err().expect("refused").to_string();
+    let refusal = fixture.mount_spec(&spec).err().expect("refused").to_string();
     assert!(refusal.contains("--rw") || refusal.contains("user namespace"), "{refusal}");
-    bed.runtime.block_on(bed.host.drained());
+    fixture.runtime.block_on(fixture.host.drained());
 }

@@ -1,4 +1,4 @@
-//! [`Bed`]: a store folder, a host and small test images.
+//! [`MountFixture`]: a store folder, a host and small test images.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -14,20 +14,20 @@ use crate::objects::Memory;
 pub(crate) const MODES: [Mode; 2] = [Mode::Native, Mode::Fuse];
 
 /// Everything that a mount needs. Mounts end when they are dropped, before the folder is removed.
-pub(crate) struct Bed {
+pub(crate) struct MountFixture {
     pub(crate) host: Host,
     pub(crate) objects: Arc<Memory>,
     pub(crate) runtime: Runtime,
     folder: TempDir,
 }
 
-impl Bed {
+impl MountFixture {
     /// `None`, with a line that explains why, where real mounts are not possible.
     pub(crate) fn new() -> Option<Self> {
         Self::new_in(tempfile::tempdir().unwrap())
     }
 
-    /// A bed in this folder.
+    /// As [`new`](Self::new), in this folder.
     pub(crate) fn new_in(folder: TempDir) -> Option<Self> {
         if !rustix::process::geteuid().is_root() || !std::path::Path::new("/dev/fuse").exists() {
             println!("skipped: mounting needs root and /dev/fuse");
@@ -36,7 +36,7 @@ impl Bed {
         Some(Self::in_folder(folder))
     }
 
-    /// A bed for a user that owns `folder`.
+    /// For a user that owns `folder`.
     pub(crate) fn in_folder(folder: TempDir) -> Self {
         for name in ["objects", "run", "mnt"] {
             std::fs::create_dir_all(folder.path().join(name)).unwrap();
