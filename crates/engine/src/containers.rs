@@ -7,10 +7,11 @@ use std::time::Duration;
 use tarpon_images::Prepared;
 use tarpon_images::progress::Progress;
 
-use crate::record::{RecordRequest, Recorded};
-use crate::run::{ContainerStatus, ExecRequest, LogLine, LogWish, RunError, RunOutcome, RunRequest, Signals};
 use crate::{Engine, Result};
 use tarpon_client::ContainerName;
+use tarpon_containers::{
+    ContainerStatus, ExecRequest, LogLine, LogWish, RecordRequest, Recorded, RunError, RunOutcome, RunRequest, Signals,
+};
 
 impl Engine {
     /// As [`Containers::run`](crate::Containers::run).

@@ -12,8 +12,8 @@ use tarpon_oci::Digest;
 use tarpon_store::{Isolation, Store};
 use tarpon_trace::Trace;
 
-use crate::run::Containers;
 use crate::why::{self, Explanation};
+use tarpon_containers::Containers;
 
 /// The store, and how its server is started.
 #[derive(Debug, Clone)]

@@ -30,42 +30,15 @@
 //! engine.store()                                                                   // cache: list, check, empty
 //! ```
 
-mod commit;
-mod container;
 mod containers;
-mod convert;
-mod edit;
 mod engine;
-mod index;
 mod mounts;
 mod podman;
 mod publish;
-mod record;
-mod run;
-mod upload;
 mod why;
 
-pub use commit::{
-    Change, CommitReport, CommitRequest, CommitSource, PushRequest, Pushed, PushedLayer, PushedOutcome, commit, push,
-};
-pub use container::{
-    AppArmor, CapabilityChanges, ContainerOptions, HostEntry, Limits, MountOption, Network, ProcessLimit, Tmpfs,
-    Ulimit, Volume, oci_runtime,
-};
-pub use convert::{
-    Conversion, ConvertRequest, ConvertedImage, ConvertedLayer, MAX_CONVERT_JOBS, Outcome, Platforms, TocImage, convert,
-};
 pub use engine::{Engine, EngineOptions};
-pub use index::{
-    BootPack, Fit, ImageIndexArtifact, IndexCheck, IndexedLayer, check_index, make_index, make_index_from,
-    publish_index,
-};
 pub use podman::{PodmanVersion, PodmanWish, Setup, guard, offer};
-pub use record::{RecordRequest, Recorded, Until};
-pub use run::{
-    ContainerRecord, ContainerState, ContainerStatus, Containers, ExecRequest, LogLine, LogTime, LogWish, Output,
-    RunError, RunOutcome, RunRequest, Signals, Standing, signal_name,
-};
 pub use tarpon_blob::LogLimit;
 pub use tarpon_client::protocol::{
     Backfill, BackfillState, BackfillStatus, DiffIds, LayerVerification, LayersPart, Mended, MountAccount,
@@ -74,6 +47,12 @@ pub use tarpon_client::protocol::{
 pub use tarpon_client::rootfs::{Rootfs, RootfsRequest};
 pub use tarpon_client::{
     Client, ContainerName, Namespaces, is_directory, resolve_mountpoint, resolve_upper, server_log, store_of_mount,
+};
+pub use tarpon_containers::{
+    AppArmor, CapabilityChanges, ContainerOptions, ContainerRecord, ContainerState, ContainerStatus, Containers,
+    ExecRequest, HostEntry, Limits, LogLine, LogTime, LogWish, MountOption, Network, Output, ProcessLimit,
+    RecordRequest, Recorded, RunError, RunOutcome, RunRequest, Signals, Standing, Tmpfs, Ulimit, Until, Volume,
+    oci_runtime, signal_name,
 };
 pub use tarpon_fetch::{Early, Event, Noted, PROFILE_BYTES, Stall, Stats, WaitSum, WaitedFor};
 pub use tarpon_images::{
@@ -84,6 +63,12 @@ pub use tarpon_images::{
 pub use tarpon_layer::toc::Format as LayerFormat;
 pub use tarpon_mount::{Capability, Mode, ModeChoice, Unmounted, Writable, probe};
 pub use tarpon_oci as oci;
+pub use tarpon_publish::{
+    BootPack, Change, CommitReport, CommitRequest, CommitSource, Conversion, ConvertRequest, ConvertedImage,
+    ConvertedLayer, Fit, ImageIndexArtifact, IndexCheck, IndexedLayer, MAX_CONVERT_JOBS, Outcome, Platforms,
+    PushRequest, Pushed, PushedLayer, PushedOutcome, TocImage, check_index, commit, convert, make_index,
+    make_index_from, publish_index, push,
+};
 pub use tarpon_registry::serve as registry;
 pub use tarpon_server::{
     Ended, Equipment, ForGood, MountChange, Observer, Server, ServerSetup, allow_open_files, serve, service,

@@ -7,7 +7,7 @@ use tarpon_client::protocol::MountStatus;
 use tarpon_images::Prepared;
 use tarpon_server::ServerSetup;
 
-use crate::{Engine, Error, ErrorKind, Result, Rootfs, RootfsRequest, podman, run};
+use crate::{Engine, Error, ErrorKind, Result, Rootfs, RootfsRequest, podman};
 
 impl From<&Engine> for ServerSetup {
     fn from(engine: &Engine) -> Self {
@@ -15,7 +15,7 @@ impl From<&Engine> for ServerSetup {
             client: engine.client(),
             rootfs_folders: engine.rootfs_folders().clone(),
             exhibits: &podman::EXHIBITS,
-            may_run_on: run::may_run_on,
+            may_run_on: tarpon_containers::may_run_on,
         }
     }
 }

@@ -5,21 +5,20 @@ use std::sync::Arc;
 use tarpon_images::progress::Progress;
 use tarpon_images::{Access, ImageRequest};
 use tarpon_oci::{Digest, Source};
+use tarpon_publish::{CommitReport, CommitRequest, ImageIndexArtifact, IndexCheck, PushRequest, Pushed};
 use tarpon_trace::Trace;
 
-use crate::commit::{self, CommitReport, CommitRequest, PushRequest, Pushed};
-use crate::index::{self, ImageIndexArtifact, IndexCheck};
 use crate::{Engine, Result};
 
 impl Engine {
     /// As [`commit`](crate::commit).
     pub async fn commit(&self, request: &CommitRequest, progress: &dyn Progress) -> Result<CommitReport> {
-        commit::commit(&self.containers, request, progress).await
+        tarpon_publish::commit(&self.containers, request, progress).await
     }
 
     /// As [`push`](crate::push).
     pub async fn push(&self, request: &PushRequest, progress: Arc<dyn Progress>) -> Result<Pushed> {
-        commit::push(self.images(), request, progress).await
+        tarpon_publish::push(self.images(), request, progress).await
     }
 
     /// As [`make_index`](crate::make_index).
@@ -29,7 +28,7 @@ impl Engine {
         traces: &[Trace],
         progress: &dyn Progress,
     ) -> Result<ImageIndexArtifact> {
-        index::make_index(self.images(), request, traces, progress).await
+        tarpon_publish::make_index(self.images(), request, traces, progress).await
     }
 
     /// As [`make_index_from`](crate::make_index_from).
@@ -40,7 +39,7 @@ impl Engine {
         profile: Option<&str>,
         progress: &dyn Progress,
     ) -> Result<ImageIndexArtifact> {
-        index::make_index_from(self.images(), request, old, profile, progress).await
+        tarpon_publish::make_index_from(self.images(), request, old, profile, progress).await
     }
 
     /// As [`publish_index`](crate::publish_index).
@@ -50,7 +49,7 @@ impl Engine {
         destination: &Source,
         access: &Access,
     ) -> Result<Digest> {
-        index::publish_index(index, destination, access).await
+        tarpon_publish::publish_index(index, destination, access).await
     }
 
     /// As [`check_index`](crate::check_index).
@@ -60,6 +59,6 @@ impl Engine {
         index: &Digest,
         progress: &dyn Progress,
     ) -> Result<IndexCheck> {
-        index::check_index(self.images(), request, index, progress).await
+        tarpon_publish::check_index(self.images(), request, index, progress).await
     }
 }

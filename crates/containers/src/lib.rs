@@ -1,0 +1,24 @@
+//! Containers of a store: each has a directory, a lock and a mount of its own, and an OCI runtime runs it.
+//!
+//! ```text
+//! run     the life of a container: run, list, stop, remove; the handle Containers
+//! oci     the bundle of a container, and the runtime that runs it
+//! record  runs an image to record what its start reads
+//! ```
+//!
+//! The root file system of a container is a mount of the store's server. Nothing is served here.
+
+mod oci;
+mod record;
+mod run;
+
+pub use oci::{
+    AppArmor, CapabilityChanges, ContainerOptions, HostEntry, Limits, MountOption, Network, Paused, ProcessLimit,
+    Tmpfs, Ulimit, Volume, oci_runtime,
+};
+pub use record::{RecordRequest, Recorded, Until};
+pub use run::{
+    Changes, ContainerRecord, ContainerState, ContainerStatus, Containers, ExecRequest, LeftOut, LogLine, LogTime,
+    LogWish, Output, RunError, RunOutcome, RunRequest, Signals, Standing, may_run_on, signal_name,
+};
+use tarpon_images::{Cause, Error, ErrorKind, Result};

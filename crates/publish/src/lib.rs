@@ -1,0 +1,27 @@
+//! New images and indexes, and their way to registries.
+//!
+//! ```text
+//! commit   an image of what a container or a mount wrote, and its push
+//! convert  an image in another format
+//! index    indexes and boot packs of an image: made, published, checked
+//! edit     documents of an image, changed in few places
+//! upload   a blob that is uploaded while it is written
+//! ```
+
+mod commit;
+mod convert;
+mod edit;
+mod index;
+mod upload;
+
+pub use commit::{
+    Change, CommitReport, CommitRequest, CommitSource, PushRequest, Pushed, PushedLayer, PushedOutcome, commit, push,
+};
+pub use convert::{
+    Conversion, ConvertRequest, ConvertedImage, ConvertedLayer, MAX_CONVERT_JOBS, Outcome, Platforms, TocImage, convert,
+};
+pub use index::{
+    BootPack, Fit, ImageIndexArtifact, IndexCheck, IndexedLayer, check_index, make_index, make_index_from,
+    publish_index,
+};
+use tarpon_images::{Cause, Error, ErrorKind, Result};
