@@ -123,9 +123,9 @@ impl Engine {
         self.images.isolation()
     }
 
-    /// As [`Images::settle_isolation`].
-    pub fn settle_isolation(&self, isolation: Isolation) -> Result<()> {
-        self.images.settle_isolation(isolation)
+    /// As [`Images::set_isolation`].
+    pub fn set_isolation(&self, isolation: Isolation) -> Result<()> {
+        self.images.set_isolation(isolation)
     }
 
     /// As [`Images::may_serve_containerd`].

@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_are_there_for_who_asks_and_a_layer_is_looked_for_when_its_names_are() {
+    fn directories_exist_on_lookup_and_a_layer_is_searched_with_its_names() {
         let (one, files) = store();
         let (image, digest) = (image_name(), key().digest.to_string());
         assert_eq!(image, "bG9jYWxob3N0OjUwMDAvZGViaWFuOm11bHRp");
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reference_or_no_digest_is_not_there_and_nobody_is_asked() {
+    fn an_invalid_reference_or_digest_does_not_exist_and_causes_no_lookup() {
         let (one, files) = store();
         let encoded = |text: &str| BASE64_STANDARD.encode(text);
         for name in ["", ".", "pool", "x y", &encoded("lower/UPPER"), &encoded("-"), &key().digest.to_string()] {

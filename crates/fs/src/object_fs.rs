@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_the_bytes_come_from_is_told_which_inodes_are_held() {
+    fn the_source_of_bytes_learns_which_inodes_are_held() {
         let held = Arc::new(HeldObjects::default());
         let files = ObjectFs::new(held.clone());
         let (one, other) = (digest(1, 1), digest(2, 1));

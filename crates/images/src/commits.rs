@@ -339,7 +339,7 @@ fn write(folder: &Path, committed: &Committed) -> io::Result<()> {
 pub fn check_not_only_here(store: &Store, image: &Source) -> Result<()> {
     match Commits::of(store).find(image)? {
         Some(committed) if !committed.has_its_name() => {
-            let cause = "it was committed here and not pushed under this name, and only what is in a registry can be read lazily";
+            let cause = "it was committed here and not pushed under this name, and only images in a registry can be read lazily";
             let error = Error::new(ErrorKind::NotFound, "find the image", cause);
             Err(error.hint(format!("tarpon push {}", committed.image)))
         }
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_pushed_goes_by_force_alone() {
+    fn an_unpushed_commit_is_removed_only_by_force() {
         let folder = tempfile::tempdir().unwrap();
         let all = commits(folder.path());
         commit(&all, "app:1", "one");
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_stays_until_it_is_let_go() {
+    fn a_commit_that_is_read_stays_until_it_is_released() {
         let folder = tempfile::tempdir().unwrap();
         let all = commits(folder.path());
         commit(&all, "app:1", "one");

@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn two_who_want_the_same_wait_for_the_same_and_the_third_begins_anew() {
+    async fn concurrent_callers_share_one_flight_and_a_later_one_starts_another() {
         let flights = Flights::<&str, u32>::default();
         let (done, wait) = oneshot::channel();
         let first = flights.join("app", || async { wait.await.unwrap() }.boxed());
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_ends_when_the_last_who_waits_has_gone() {
+    async fn a_flight_ends_with_its_last_waiter() {
         let (flights, ended) = (Flights::<&str, ()>::default(), Arc::new(AtomicUsize::new(0)));
         let guard = Guard(ended.clone());
         let work = || {

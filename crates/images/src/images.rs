@@ -58,8 +58,8 @@ impl Images {
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] if it is isolated in another way, or has content that is shared.
-    pub fn settle_isolation(&self, isolation: Isolation) -> Result<()> {
-        self.store.settle_isolation(isolation).map_err(|error| {
+    pub fn set_isolation(&self, isolation: Isolation) -> Result<()> {
+        self.store.set_isolation(isolation).map_err(|error| {
             let kind = match error {
                 IsolationError::Store(_) => ErrorKind::Store,
                 IsolationError::Conflict { .. } | IsolationError::InUse => ErrorKind::Conflict,

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_replaces_the_target_of_a_link_and_keeps_who_may_read_it() {
+    fn a_write_replaces_the_target_of_a_link_and_keeps_its_permissions() {
         let folder = tempfile::tempdir().unwrap();
         let [real, link] = ["real", "link"].map(|name| folder.path().join(name));
         fs::write(&real, "before").unwrap();

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_damaged_or_a_link_says_nothing() {
+    fn a_damaged_or_linked_file_counts_as_missing() {
         let folder = tempfile::tempdir().unwrap();
         let upper = upper(folder.path());
         Origin::remember(&upper, "app:v1", Digest::of(b"one")).unwrap();

@@ -42,20 +42,21 @@ impl Images {
     /// # Errors
     /// [`ErrorKind::Conflict`] if the isolation of the store is undecided, and the store is in use.
     pub fn admit_credentials(&self) -> Result<()> {
-        if self.is_isolated()? || self.store().is_shared_on_purpose() {
+        if self.is_isolated()? || self.store().is_explicitly_shared() {
             return Ok(());
         }
         let step = "use the credentials of the request";
-        match self.store().settle_isolation(Isolation::Tenant) {
+        match self.store().set_isolation(Isolation::Tenant) {
             Ok(()) => {
                 tracing::warn!(
-                    "a request has credentials of its own, and the store is new: its isolation is \"tenant\" from now on"
+                    "a request has its own credentials and the store is new: its isolation is \"tenant\" from now on"
                 );
                 Ok(())
             }
             Err(IsolationError::Store(error)) => Err(Error::new(ErrorKind::Store, step, error)),
             Err(IsolationError::InUse | IsolationError::Conflict { .. }) => {
-                let cause = "the store is shared by default: all callers could read what these credentials bring";
+                let cause =
+                    "the store is shared by default: all callers could read images fetched with these credentials";
                 Err(Error::new(ErrorKind::Conflict, step, cause).hint(
                     "start the daemon with --isolation shared if all callers may read all images, \
                      or with --isolation tenant and a new store",
@@ -98,7 +99,7 @@ pub fn refuse_isolated(store: &Store, what: &str) -> Result<()> {
     if isolation(store)? == Isolation::Shared {
         return Ok(());
     }
-    let cause = "the store is of isolation \"tenant\", and all who can read it would be shown its images";
+    let cause = "the store is of isolation \"tenant\", and everyone who can read it would see its images";
     Err(Error::new(ErrorKind::Refused, what, cause).hint("name a store of isolation \"shared\" with --store DIR"))
 }
 
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_registry_that_nobody_checked_grants_nothing_of_one_that_was_checked() {
+    fn an_unchecked_registry_grants_no_access_to_a_checked_one() {
         let checked = Access::default();
         let ways = [
             Access { tls_verify: Some(false), ..checked.clone() },

@@ -75,7 +75,7 @@ fn a_chunk_may_lie_anywhere_in_a_member_and_cross_into_the_next() {
 }
 
 #[test]
-fn what_is_asked_for_is_bounded() {
+fn requested_ranges_are_bounded() {
     let mut out = Vec::new();
     let bomb = gzip(&vec![0; 20 << 20]);
     assert_eq!(decode_chunk(Codec::Gzip, &bomb, 0, (16 << 20) + 1, &mut out), Err(DecodeError::TooLarge));
@@ -105,7 +105,7 @@ fn an_error_leaves_nothing_behind_for_the_next_chunk() {
 }
 
 #[test]
-fn compression_is_told_by_the_first_bytes() {
+fn compression_is_detected_by_the_first_bytes() {
     assert_eq!(Compression::detect(&gzip(b"x")), Compression::Gzip);
     assert_eq!(Compression::detect(&zstd(b"x")), Compression::Zstd);
     assert_eq!(Compression::detect(&skippable_frame(b"x")), Compression::Zstd);

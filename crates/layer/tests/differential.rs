@@ -190,7 +190,7 @@ fn check_folder(index: &LayerIndex, root: &Path, contents: &BTreeMap<String, Vec
 }
 
 #[test]
-fn what_gnu_tar_writes_is_read_as_it_was() {
+fn archives_of_gnu_tar_are_read_back_unchanged() {
     let is_gnu =
         Command::new("tar").arg("--version").output().is_ok_and(|output| output.stdout.starts_with(b"tar (GNU"));
     if !is_gnu {

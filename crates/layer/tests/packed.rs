@@ -46,7 +46,7 @@ fn indexes(items: &[Item]) -> Vec<(LayerIndex, Blob)> {
 }
 
 #[test]
-fn an_index_of_another_version_is_told_from_rubbish() {
+fn an_index_of_another_version_is_distinguished_from_garbage() {
     let mut packed = pack(&LayerIndex::default());
     assert_eq!(unpack(&packed, blob(b"")).unwrap(), LayerIndex::default());
     packed[0] = 99;
@@ -172,7 +172,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(128) })]
 
     #[test]
-    fn what_was_packed_comes_back(items in random::layer()) {
+    fn packing_is_reversible(items in random::layer()) {
         for (index, blob) in indexes(&items) {
             prop_assert_eq!(&unpack(&pack(&index), blob).unwrap(), &index);
         }

@@ -198,7 +198,7 @@ fn nothing_but_a_ztoc_can_state_such_names() {
 }
 
 #[test]
-fn what_contradicts_itself_or_the_layer_is_refused() {
+fn contradictions_in_itself_or_with_the_layer_are_refused() {
     let blob = layer();
     let sound = Ztoc::of(&blob, 100_000);
     assert!(sound.starts.len() > 3 && parsed(&sound.bytes(), &blob).is_ok());

@@ -208,7 +208,7 @@ fn the_number_of_threads_does_not_show() {
 }
 
 #[test]
-fn a_layer_that_is_estargz_already_is_written_anew() {
+fn a_layer_that_is_estargz_already_is_rewritten() {
     let tar = tar(&sample(), Dialect::Pax);
     let once = as_estargz(&tar, &small_chunks()).unwrap();
     let inside = decoded(&once.blob);
@@ -413,7 +413,7 @@ fn assembled(layer: &Layer, toc: &Value, content: impl Fn(&str) -> Vec<u8>) -> V
 }
 
 #[test]
-fn the_footer_of_zstd_chunked_says_what_the_annotations_say() {
+fn the_footer_of_zstd_chunked_equals_the_annotations() {
     let layer = as_zstd_chunked(&tar(&sample(), Dialect::Pax)).unwrap();
     let footer = layer.blob.last_chunk::<72>().unwrap();
     assert_eq!(footer[..8], *b"\x50\x2a\x4d\x18\x40\0\0\0");

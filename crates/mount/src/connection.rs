@@ -146,7 +146,7 @@ impl Connection {
             .number
             .map_or_else(no_number, |number| std::fs::write(format!("/sys/class/bdi/0:{number}/read_ahead_kb"), "0"));
         if let Err(error) = stopped {
-            tracing::debug!(%error, "the kernel goes on reading ahead");
+            tracing::debug!(%error, "cannot disable the kernel's read-ahead");
         }
     }
 

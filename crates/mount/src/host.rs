@@ -75,8 +75,8 @@ impl Host {
     }
 
     /// Checks which mounts have ended, without waiting for a notification of the kernel.
-    pub fn look_around(&self) -> Result<(), MountError> {
-        self.mounts.look_around(table::mounts).map_err(MountError::io("read the table of mounts"))
+    pub fn detect_unmounts(&self) -> Result<(), MountError> {
+        self.mounts.detect_unmounts(table::mounts).map_err(MountError::io("read the table of mounts"))
     }
 
     /// Mounts an image. Blocks for some milliseconds; never waits for the network.
@@ -85,7 +85,7 @@ impl Host {
         let mountpoint = mountpoint::prepare(&spec.mountpoint, &protected)?;
         check_upper(&spec.writable, &protected)?;
         // The kernel may reuse the number of an ended mount for the new one.
-        self.look_around()?;
+        self.detect_unmounts()?;
         match spec.mode {
             ModeChoice::Only(mode) => self.mount_as(mode, None, spec, &mountpoint),
             ModeChoice::Auto => match self.mount_as(Mode::Native, None, spec, &mountpoint) {
@@ -101,7 +101,7 @@ impl Host {
     /// the file system gives attempts to change something a meaning. Needs root.
     pub fn mount_files(&self, files: Arc<dyn Operations>, mountpoint: &Path) -> Result<Mounted, MountError> {
         let mountpoint = mountpoint::prepare(mountpoint, &self.protected.read())?;
-        self.look_around()?;
+        self.detect_unmounts()?;
         let live = Arc::new(self.maker.files(files, &mountpoint)?);
         self.mounts.add(&live);
         Ok(Mounted::new(live, Mode::Fuse, None))
@@ -112,11 +112,11 @@ impl Host {
     pub fn forget_names(&self, concerned: impl Fn(&Path) -> bool) {
         for live in self.mounts.live().iter().filter(|live| concerned(live.mountpoint())) {
             if let Err(error) = live.forget_unused() {
-                tracing::warn!(path = %live.mountpoint().display(), %error, "the kernel keeps what it remembers of a mount");
+                tracing::warn!(path = %live.mountpoint().display(), %error, "the kernel keeps cached names of a mount");
             }
         }
         for error in self.pool.shared().iter().filter_map(|shared| shared.forget_unused().err()) {
-            tracing::warn!(%error, "the kernel keeps what it remembers of the objects that native mounts share");
+            tracing::warn!(%error, "the kernel keeps cached names of the objects that native mounts share");
         }
     }
 
@@ -130,7 +130,7 @@ impl Host {
     /// server can exit without failing any reader. From this call until the next native mount, the shared connection is
     /// not kept for further mounts.
     pub async fn drained(&self) {
-        self.pool.let_go();
+        self.pool.release();
         while let Some(connection) = self.pool.connections().into_iter().next() {
             // An error means that the thread has ended, which ends the connection too.
             let mut ended = connection.ended();
@@ -147,7 +147,7 @@ impl Host {
     /// Unmounts everything and waits at most `patience` for running requests. For SIGTERM.
     pub async fn shut_down(&self, patience: Duration) {
         let until = Instant::now() + patience;
-        self.pool.let_go();
+        self.pool.release();
         for live in self.mounts.live() {
             match live.unmount(true) {
                 Ok(how) => tracing::info!(path = %live.mountpoint().display(), ?how, "unmounted"),

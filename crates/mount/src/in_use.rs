@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_along_with_the_mount_is_no_use() {
+    fn mounts_inside_the_mount_are_no_use_of_it() {
         // A new namespace; a container that sees the host's mounts; a namespace within that.
         let copy = "91 90 8:1 / / rw - ext4 disk rw\n92 91 0:40 / /mnt ro - overlay tarpon:/s ro\n";
         let slave = "91 90 8:1 / /host rw shared:7 master:1 - ext4 disk rw\n92 91 0:40 / /host/mnt ro master:5 - overlay tarpon:/s ro\n";

@@ -394,13 +394,13 @@ mod tests {
             assert_eq!(fixture.private_mounts(), 1, "the shared FUSE mount alone");
             live.unmount(true).unwrap();
             assert_eq!(fixture.private_mounts(), 1, "which is kept for the next one");
-            fixture.maker.pool.let_go();
+            fixture.maker.pool.release();
             assert_eq!(fixture.private_mounts(), 0);
         }
     }
 
     #[test]
-    fn what_a_mount_that_left_in_use_wrote_goes_with_its_users_whatever_is_mounted_meanwhile() {
+    fn the_upper_of_a_lazily_unmounted_mount_is_removed_with_its_last_user() {
         let Some(mut fixture) = Fixture::new(Reach::Detached, false) else { return };
         let mut native = |name: &str, writable| {
             let mountpoint = fixture.folder.path().join(name);

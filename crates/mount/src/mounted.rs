@@ -127,7 +127,7 @@ impl Mounted {
     /// # Errors
     /// [`MountError::Busy`] if it is in use, [`MountError::Bound`] if it is mounted elsewhere as well.
     pub fn unmount_unused(&self) -> Result<Unmounted, MountError> {
-        let doing = MountError::io("tell by the tables of mounts who uses the mount");
+        let doing = MountError::io("read the tables of mounts to find users of the mount");
         let here = self.mountpoint().to_owned();
         if self.is_attached()
             && let Some((path, at)) = bound_elsewhere(&[here]).map_err(doing)?.into_iter().next()
@@ -186,12 +186,12 @@ impl Live {
             return Ok(Unmounted::Already);
         }
         if self.unmount_unused()? {
-            self.let_go(&mut rest, true);
+            self.release(&mut rest, true);
             return Ok(Unmounted::Clean);
         }
-        let table = table::mounts().map_err(MountError::io("tell who uses the mount by the table of mounts"))?;
+        let table = table::mounts().map_err(MountError::io("read the table of mounts to find users of the mount"))?;
         let Some(entry) = self.find(&table) else {
-            self.let_go(&mut rest, false);
+            self.release(&mut rest, false);
             return Ok(Unmounted::Already);
         };
         // The kernel unmounts by path, the topmost mount there. A lazy unmount also takes all mounts inside this one.
@@ -210,7 +210,7 @@ impl Live {
             }
             Err(error) => return Err(error.into()),
         };
-        self.let_go(&mut rest, how == Unmounted::Clean);
+        self.release(&mut rest, how == Unmounted::Clean);
         Ok(how)
     }
 
@@ -257,7 +257,7 @@ impl Live {
         let mut rest = self.rest.lock();
         if rest.is_some() && self.find(table).is_none() {
             tracing::info!(path = %self.mountpoint.display(), "was unmounted by another process");
-            self.let_go(&mut rest, false);
+            self.release(&mut rest, false);
         }
     }
 
@@ -268,7 +268,7 @@ impl Live {
         (entry.mountpoint == self.mountpoint || !self.mountpoint.exists()).then_some(entry)
     }
 
-    fn let_go(&self, rest: &mut Option<Rest>, unused: bool) {
+    fn release(&self, rest: &mut Option<Rest>, unused: bool) {
         if !unused {
             // Its users continue until the shared connection ends. No later mount may delay that, so later mounts get
             // another connection.
@@ -304,7 +304,7 @@ impl LiveMounts {
     }
 
     /// Detects mounts that have ended.
-    pub(crate) fn look_around(&self, read: impl FnOnce() -> io::Result<Vec<TableEntry>>) -> io::Result<()> {
+    pub(crate) fn detect_unmounts(&self, read: impl FnOnce() -> io::Result<Vec<TableEntry>>) -> io::Result<()> {
         // Before the table is read: a mount made after that would appear to have ended.
         let live = self.live();
         let table = read()?;

@@ -51,7 +51,7 @@ pub fn clear_dead(path: &Path) -> Result<bool, MountError> {
     refuse_covered(&mount)?;
     let removed = detach(&mount)?;
     if removed {
-        tracing::info!(path = %absolute.display(), "removed a mount whose server is gone");
+        tracing::info!(path = %absolute.display(), "removed a mount whose server no longer runs");
     }
     Ok(removed)
 }
@@ -73,7 +73,7 @@ pub fn clear(path: &Path) -> Result<bool, MountError> {
     refuse_covered(mount)?;
     let removed = detach(mount)?;
     if removed {
-        tracing::info!(path = %absolute.display(), "removed a mount whose server is gone");
+        tracing::info!(path = %absolute.display(), "removed a mount whose server no longer runs");
     }
     Ok(removed)
 }

@@ -72,7 +72,7 @@ impl ConnectionPool {
         Ok(lazy)
     }
 
-    /// As [`ConnectionPool::let_go`], and no later mount shares it: its current users are being waited for.
+    /// As [`ConnectionPool::release`], and no later mount shares it: its current users are being waited for.
     pub(crate) fn retire(&self) {
         let mut shared = self.shared.lock();
         shared.clear();
@@ -82,7 +82,7 @@ impl ConnectionPool {
     }
 
     /// Stops keeping the shared state: it ends with its current mounts and users.
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn release(&self) {
         let kept = std::mem::take(&mut *self.kept.lock());
         // Not under the lock: this may unmount.
         drop(kept);

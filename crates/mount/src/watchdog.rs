@@ -40,7 +40,7 @@ pub(crate) fn start(mounts: Arc<LiveMounts>, pool: &Arc<ConnectionPool>) -> Resu
 
 fn make_round(mounts: &LiveMounts, pool: &Weak<ConnectionPool>, changes: &mut Changes) -> Option<()> {
     let pool = pool.upgrade()?;
-    if let Err(error) = mounts.look_around(|| changes.read()) {
+    if let Err(error) = mounts.detect_unmounts(|| changes.read()) {
         tracing::warn!(%error, "cannot read the table of mounts");
     }
     for connection in pool.connections() {

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_layers_are_told_from_unknown_types() {
+    fn foreign_layers_are_distinguished_from_unknown_types() {
         for text in [
             "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip",
             "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip",

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_stays_as_it_was() {
+    fn unknown_fields_stay_unchanged() {
         let odd = r#"{"mediaType":"x/y","digest":"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","size":0, "data":"e30=","strange":{"a":1.50}}"#;
         let text = format!(r#"{{"schemaVersion":2,"unknown":[1e3],"manifests":[{odd}]}}"#);
         let index = ImageIndex::parse(Verified::seal(Bytes::from(text))).unwrap();

@@ -103,7 +103,7 @@ async fn a_redirect_within_the_registry_keeps_the_authorization() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_refused_is_asked_again_ever_more_rarely_until_the_credentials_change() {
+async fn a_refused_login_is_retried_less_and_less_often_until_the_credentials_change() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("auth.json");
     let write = |password: &str| {
@@ -149,7 +149,7 @@ async fn a_changed_password_is_read_again_when_the_old_one_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn anonymous_users_are_told_to_log_in() {
+async fn the_hint_for_anonymous_users_is_to_log_in() {
     let error = World::basic(None).tag().await.unwrap_err();
     assert_eq!(error.fault, Class::Denied);
     assert!(error.to_string().contains("--creds"), "{error}");
@@ -195,7 +195,7 @@ async fn one_401_too_many_fails_one_request_and_closes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crowd_whose_login_was_refused_asks_once_for_each_pause() {
+async fn concurrent_requests_with_a_refused_login_send_one_request_for_each_pause() {
     let world = World::token(Some(PASSWORD));
     world.tag().await.unwrap();
     world.registry.change_password("new");

@@ -64,7 +64,7 @@ async fn ten_requests_at_once_all_succeed_at_a_registry_that_takes_four() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_comes_while_the_registry_is_closed_waits_for_the_time_that_another_was_told() {
+async fn requests_during_a_pause_wait_until_its_end() {
     let (transport, repository) = crowded(1, 7).await;
     let began = Instant::now();
     let two = join_all([read(&repository, 0..10), read(&repository, 10..20)]);
@@ -90,7 +90,7 @@ async fn nobody_waits_for_a_registry_that_is_closed_for_longer_than_a_request_ma
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waited_to_hear_where_a_blob_is_asks_at_once_when_the_registry_has_it_itself() {
+async fn requests_that_waited_for_a_location_continue_at_once_if_the_registry_serves_the_blob_itself() {
     let (transport, repository) = unknown(100, 1);
     let began = Instant::now();
     assert_eq!(ten(&repository).await, 0);

@@ -162,7 +162,7 @@ async fn blobs_are_mounted_copied_and_streamed_large_and_empty() {
 }
 
 #[tokio::test]
-async fn what_the_registry_refuses_is_said_in_one_line() {
+async fn a_refusal_of_the_registry_is_reported_in_one_line() {
     let registry = registry!();
     let destination = registry.destination("app:1");
     // The layer does not exist.

@@ -95,7 +95,7 @@ async fn a_tag_is_replaced_and_the_others_stay() {
 }
 
 #[tokio::test]
-async fn a_copy_must_be_what_it_is_said_to_be() {
+async fn a_copy_must_match_its_digest() {
     let folder = tempfile::tempdir().unwrap();
     let to = destination(folder.path());
     let from = World::open().repository.blobs();
@@ -120,7 +120,7 @@ async fn a_source_that_fails_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_written_to_is_told_in_one_line() {
+async fn an_unwritable_target_is_reported_in_one_line() {
     let folder = tempfile::tempdir().unwrap();
     for archive in ["oci-archive:/x.tar", "docker-archive:/x.tar:a"] {
         let error = open_destination(&archive.parse().unwrap(), &AccessOptions::default()).map(drop).unwrap_err();

@@ -127,7 +127,7 @@ async fn a_layout_of_one_image_needs_no_tag() {
 }
 
 #[tokio::test]
-async fn several_images_in_a_layout_are_told_apart_by_tag_digest_and_platform() {
+async fn several_images_in_a_layout_are_distinguished_by_tag_digest_and_platform() {
     let files = Files::new();
     let amd64 = named(files.add_image("linux/amd64", b"amd64"), "v1");
     let arm64 = named(files.add_image("linux/arm64", b"arm64"), "v1");
@@ -281,7 +281,7 @@ async fn a_served_layout_is_the_same_image() {
 }
 
 #[tokio::test]
-async fn a_source_that_is_opened_later_may_be_gone_until_it_is_read() {
+async fn a_source_may_be_missing_until_it_is_read() {
     let files = Files::new();
     let source: Source = format!("oci:{}", shown(&files.layout())).parse().unwrap();
     let repository = tarpon_registry::open_later(&source, &AccessOptions::default()).unwrap();
@@ -292,7 +292,7 @@ async fn a_source_that_is_opened_later_may_be_gone_until_it_is_read() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_archive_is_not_shown_to_anybody() {
+async fn the_content_of_a_file_that_is_no_archive_is_not_shown() {
     let files = Files::new();
     let path = files.folder.path().join("passwords");
     fs::write(&path, "root:secret:0:0\n".repeat(100)).unwrap();

@@ -68,7 +68,7 @@ async fn longest_wait(mounted: &Mounted, part: &'static str, fault: &Fault) -> D
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_long_for_an_address_that_another_asks_for() {
+async fn no_request_waits_long_for_an_address_requested_by_another() {
     for presigned in [None, Some(Duration::from_secs(600))] {
         let world = World::new(Auth::Anonymous, presigned, None);
         world.transport.script([Fault::Never]);

@@ -95,7 +95,7 @@ async fn after(script: Vec<Fault>) -> Result<usize, Class> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn answers_that_are_no_list_are_told_apart() {
+async fn answers_that_are_no_list_are_distinguished() {
     assert_eq!(after(vec![]).await, Ok(1));
     for status in [400, 404, 405] {
         // No list: the tag is requested, and does not exist.

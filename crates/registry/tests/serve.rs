@@ -18,7 +18,7 @@ async fn answer(server: &Server, request: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_client_that_says_nothing_gives_way_and_each_connection_is_for_one_answer() {
+async fn a_silent_client_is_disconnected_and_each_connection_serves_one_answer() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let limits = Limits { connections: 1, head_bytes: 8 << 10, lifetime: Some(Duration::from_millis(500)) };
     let server = Server::on(listener, Arc::new(Contents::new()), limits).unwrap();

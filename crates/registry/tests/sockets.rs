@@ -85,7 +85,7 @@ async fn a_whole_blob_for_a_range_is_cut_off() {
 }
 
 #[tokio::test]
-async fn a_port_where_nobody_listens_is_named() {
+async fn a_port_without_listener_is_named() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -99,7 +99,7 @@ async fn a_port_where_nobody_listens_is_named() {
 }
 
 #[tokio::test]
-async fn a_certificate_folder_that_is_not_there_is_told_at_once() {
+async fn a_missing_certificate_folder_is_reported_at_once() {
     let options = AccessOptions { cert_dir: Some("/nowhere/certs".into()), ..AccessOptions::default() };
     let error = open(&"quay.io/a".parse().unwrap(), &options).await.map(drop).unwrap_err();
     assert!(error.to_string().contains("/nowhere/certs"), "{error}");

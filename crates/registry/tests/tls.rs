@@ -90,7 +90,7 @@ fn certs(folder: &str) -> AccessOptions {
 }
 
 #[tokio::test]
-async fn a_certificate_that_is_not_trusted_is_final_and_said_in_one_line() {
+async fn an_untrusted_certificate_is_final_and_reported_in_one_line() {
     let address = serve(false).await;
     let started = std::time::Instant::now();
     let error = resolve(&address.to_string(), AccessOptions::default()).await.unwrap_err();
@@ -115,7 +115,7 @@ async fn without_verification_any_certificate_will_do() {
 }
 
 #[tokio::test]
-async fn a_registry_that_wants_a_client_certificate_gets_the_one_in_the_folder() {
+async fn a_registry_that_requires_a_client_certificate_gets_the_one_in_the_folder() {
     let address = serve(true).await;
     resolve(&address.to_string(), certs("certs")).await.unwrap();
     let without = AccessOptions { tls_verify: false, ..AccessOptions::default() };

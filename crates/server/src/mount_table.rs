@@ -333,7 +333,7 @@ impl MountTable {
 
     /// Removes mounts that another process has unmounted, so that their paths can be used again at once.
     fn look_around(&self) -> Result<()> {
-        self.host().look_around().map_err(cannot_mount)?;
+        self.host().detect_unmounts().map_err(cannot_mount)?;
         for served in self.places.mounted().iter().filter(|served| !served.mounted.is_attached()) {
             self.remove(served);
         }

@@ -145,7 +145,7 @@ impl Parser<'_> {
         self.0.next();
         loop {
             match self.0.next().ok_or("a quote is not closed")? {
-                '"' => return String::from_utf8(bytes).map_err(|_| "what is quoted is not UTF-8".to_owned()),
+                '"' => return String::from_utf8(bytes).map_err(|_| "the quoted text is not UTF-8".to_owned()),
                 '\\' => self.escaped(&mut bytes)?,
                 other => put(&mut bytes, other),
             }
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_containerd_asks_for_is_found() {
+    fn filters_of_containerd_find_their_snapshots() {
         assert!(fits(&[]));
         assert!(fits(&[r#"labels."containerd.io/snapshot.ref"==sha256:aa,parent=="sha256:bb""#]));
         assert!(!fits(&[r#"labels."containerd.io/snapshot.ref"==sha256:aa,parent=="""#]));

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn work_is_done_once_for_all_who_want_it_at_once_and_goes_on_without_them() {
+    async fn work_is_done_once_for_all_concurrent_callers_and_continues_without_them() {
         let flights = Arc::new(Flights::<u8, usize>::default());
         let (count, gate) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
         let join = || {
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_that_panics_fails_for_all_and_is_tried_anew() {
+    async fn work_that_panics_fails_for_all_callers_and_is_tried_again() {
         let flights = Flights::<u8, usize>::default();
         let broken = || async { panic!("on purpose") }.boxed();
         assert_eq!(flights.join(1, broken, |_| 7).await, 7);

@@ -88,7 +88,7 @@ pub async fn serve(engine: &Engine, options: Options) -> tarpon_engine::Result<E
         let snapshots = snapshots.clone();
         async move {
             if let Err(error) = snapshots.clean_up().await {
-                tracing::warn!(%error, "what was left behind is not cleaned up");
+                tracing::warn!(%error, "cannot clean up after the previous run");
             }
             snapshots.restore().await;
         }

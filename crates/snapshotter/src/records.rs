@@ -278,7 +278,7 @@ fn read(folder: &Path) -> io::Result<Option<Record>> {
     if record.version == VERSION {
         Ok(Some(record))
     } else {
-        let problem = format!("the record is of version {}, this program knows {VERSION}", record.version);
+        let problem = format!("the record has version {}, this program reads version {VERSION}", record.version);
         Err(io::Error::new(io::ErrorKind::InvalidData, problem))
     }
 }

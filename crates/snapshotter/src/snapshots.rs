@@ -108,7 +108,7 @@ impl Snapshots {
             }
             // A concurrent call was faster.
             Err(Error::Exists(_)) => {
-                self.is_there(&name, &below, &labels)?.then_some(name).ok_or("it is gone".to_owned())
+                self.is_there(&name, &below, &labels)?.then_some(name).ok_or("it was removed meanwhile".to_owned())
             }
             Err(error) => Err(error.to_string()),
         }
@@ -142,7 +142,7 @@ impl Snapshots {
             // The root directory of an overlay is that of its upper directory.
             let (from, to) = (top.fs(), made.fs());
             let failed = Error::disk(format!("make {} like {}", to.display(), from.display()));
-            self.blocking(move || make_alike(&from, &to).map_err(failed)).await?;
+            self.blocking(move || copy_attributes(&from, &to).map_err(failed)).await?;
         }
         Ok(mounts::mounts(made, &stack, &self.usual))
     }
@@ -320,7 +320,7 @@ fn label_of(path: &str) -> Result<String> {
 }
 
 /// Gives a directory the owner and the mode of another one.
-fn make_alike(from: &Path, to: &Path) -> std::io::Result<()> {
+fn copy_attributes(from: &Path, to: &Path) -> std::io::Result<()> {
     let like = std::fs::symlink_metadata(from)?;
     std::os::unix::fs::chown(to, Some(like.uid()), Some(like.gid()))?;
     std::fs::set_permissions(to, std::fs::Permissions::from_mode(like.mode() & 0o7777))

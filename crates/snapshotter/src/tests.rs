@@ -231,7 +231,7 @@ fn layers_of_a_pulled_image_are_committed_without_being_unpacked_and_found_as_co
 }
 
 #[test]
-fn a_container_lies_on_what_is_mounted_of_its_image_and_nothing_else() {
+fn a_container_lies_on_the_mounted_layers_of_its_image_only() {
     let fixture = fixture();
     let names = pull_all(&fixture);
     let mounts = fixture.prepare("container", &names[2]).unwrap();
@@ -255,7 +255,7 @@ fn a_container_lies_on_what_is_mounted_of_its_image_and_nothing_else() {
 }
 
 #[test]
-fn a_layer_that_cannot_be_mounted_is_unpacked_and_says_why() {
+fn a_layer_that_cannot_be_mounted_is_unpacked_and_its_label_gives_the_reason() {
     let fixture = fixture();
     let stranger = Digest::of(b"another manifest");
     let mounts = fixture.pull("extract", "", stranger, chain()[0]).unwrap();
@@ -293,7 +293,7 @@ fn what_cannot_be_mounted_leaves_no_snapshot() {
 }
 
 #[test]
-fn a_restart_finds_everything_mounts_what_is_used_and_sweeps_what_was_left() {
+fn a_restart_finds_all_snapshots_mounts_used_ones_and_removes_leftovers() {
     let mut fixture = fixture();
     let names = pull_all(&fixture);
     let mounts = fixture.prepare("container", &names[2]).unwrap();
@@ -323,7 +323,7 @@ fn a_restart_gives_no_snapshot_the_directory_of_one_that_was_removed() {
 }
 
 #[test]
-fn what_is_written_is_measured_and_labels_change_as_the_mask_says() {
+fn usage_is_measured_and_labels_change_by_the_mask() {
     let fixture = fixture();
     let mounts = fixture.prepare("active", "").unwrap();
     std::fs::write(Path::new(&mounts[0].source).join("file"), vec![1; 50_000]).unwrap();
@@ -452,7 +452,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn snapshots_are_what_a_simple_model_says(steps in prop::collection::vec(step(), 1..60)) {
+    fn snapshots_match_a_simple_model(steps in prop::collection::vec(step(), 1..60)) {
         let mut fixture = Fixture::new(KnownImages::default());
         let mut model = Model::new();
         for step in steps {

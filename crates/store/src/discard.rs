@@ -25,7 +25,7 @@ impl Store {
             return Ok(evicted);
         }
         let mut unused: BTreeSet<Digest> = objects.iter().copied().collect();
-        if !self.strike_out_used(&mut unused)? {
+        if !self.remove_used_from(&mut unused)? {
             return Ok(evicted);
         }
         for object in unused {

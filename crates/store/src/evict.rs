@@ -85,7 +85,7 @@ impl Shared {
         if self.budget.lacking(wanted) == 0 {
             return Ok(());
         }
-        tracing::warn!(evicted = evicted.unwrap_or_default().bytes, "the store is full, and what is in it is in use");
+        tracing::warn!(evicted = evicted.unwrap_or_default().bytes, "the store is full and everything in it is in use");
         last.fruitless_until = self.clock.steady() + PROBE_INTERVAL;
         Err(StoreError::Full)
     }
@@ -175,7 +175,7 @@ impl Store {
     }
 
     /// Removes the objects that images refer to from `objects`. Returns `false` if a mounted image's list is unreadable.
-    pub(crate) fn strike_out_used(&self, objects: &mut BTreeSet<Digest>) -> Result<bool, StoreError> {
+    pub(crate) fn remove_used_from(&self, objects: &mut BTreeSet<Digest>) -> Result<bool, StoreError> {
         let Some(mut candidates) = candidates(std::slice::from_ref(self))? else { return Ok(false) };
         for candidate in &mut candidates {
             candidate.list.take(&self.shared, u8::MAX, |object| {

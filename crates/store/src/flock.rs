@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_has_one_holder_who_is_waited_for_within_bounds() {
+    fn a_lock_has_one_holder_and_the_wait_for_it_is_bounded() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lock");
         let (first, second) = (open(&path).unwrap(), open(&path).unwrap());

@@ -124,7 +124,7 @@ impl HashedFiles {
             return true;
         }
         if let Err(error) = self.read_on(&mut state) {
-            tracing::debug!(%error, "what other processes hashed is not known");
+            tracing::debug!(%error, "cannot read the list of hashed files");
         }
         state.known.contains(&fingerprint)
     }

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_is_found_by_those_alone_who_claim_the_same_of_the_layer() {
+    fn an_index_is_found_only_with_the_same_claim_about_the_layer() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), StoreConfig::default()).unwrap();
         store.keep_layer_index(&key(Some(b"evil")), b"an index").unwrap();

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_before_anything_else_but_not_while_it_is_written() {
+    fn it_is_evicted_first_but_not_while_it_is_written() {
         let folder = tempfile::tempdir().unwrap();
         let store = store(folder.path());
         let mut part = store.layer_part(layer()).unwrap();
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn it_makes_room_for_what_is_worth_more() {
+    fn it_is_evicted_to_make_room_for_objects() {
         let folder = tempfile::tempdir().unwrap();
         let store =
             Store::open(folder.path(), StoreConfig { budget: Some(1 << 20), ..StoreConfig::default() }).unwrap();

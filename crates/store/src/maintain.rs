@@ -107,7 +107,7 @@ impl Store {
     /// Removes everything that no image refers to, and the least recently used images if the store is over its budget;
     /// then recounts.
     pub fn gc(&self) -> Result<Evicted, StoreError> {
-        let _lock = self.shared.lock_eviction(COMMAND_WAIT, "collect what no image needs")?;
+        let _lock = self.shared.lock_eviction(COMMAND_WAIT, "collect unused content")?;
         self.recount()?;
         let evicted = self.evict_locked(self.shared.budget.lacking(0), true)?;
         self.recount()?;

@@ -27,7 +27,7 @@ pub type RenewTree = fn(&[u8]) -> Option<Vec<u8>>;
 /// Configuration of a store.
 #[derive(Debug, Clone)]
 pub struct StoreConfig {
-    /// Maximum size of the store in bytes, for this process; `None` is the store's setting ([`Store::settle_budget`]),
+    /// Maximum size of the store in bytes, for this process; `None` is the store's setting ([`Store::set_budget`]),
     /// else 80 % of the disk or 20 GiB, whichever is less.
     pub budget: Option<u64>,
     /// Bytes that stay free on the disk; `None` is 5 % of it or 1 GiB, whichever is less.

@@ -45,7 +45,7 @@ impl Isolation {
 #[derive(Debug, thiserror::Error)]
 pub enum IsolationError {
     /// It has a different one.
-    #[error("the store is of isolation \"{}\", and \"{}\" was asked for", .is.name(), .asked.name())]
+    #[error("the store is of isolation \"{}\", and \"{}\" was requested", .is.name(), .asked.name())]
     Conflict {
         /// The current isolation.
         is: Isolation,
@@ -72,7 +72,7 @@ impl Store {
     }
 
     /// Whether it is shared by a decision of the user, not only by default.
-    pub fn is_shared_on_purpose(&self) -> bool {
+    pub fn is_explicitly_shared(&self) -> bool {
         Settings::read(self.shared.storage(), &self.shared.layout).shared
     }
 
@@ -80,7 +80,7 @@ impl Store {
     ///
     /// # Errors
     /// It already has the other isolation, or has shared content.
-    pub fn settle_isolation(&self, asked: Isolation) -> Result<(), IsolationError> {
+    pub fn set_isolation(&self, asked: Isolation) -> Result<(), IsolationError> {
         let storage = self.shared.storage();
         let lock = self.shared.layout.name("lock");
         let _lock = self.shared.locks().lock(&lock, BEGIN_WAIT, "change the isolation of the store")?;
@@ -94,7 +94,7 @@ impl Store {
                 Ok(changed.map_err(|error| self.shared.refuse(error))?)
             }
             (Isolation::Tenant, Isolation::Shared) => {
-                if self.is_shared_on_purpose() {
+                if self.is_explicitly_shared() {
                     return Err(IsolationError::Conflict { is: Isolation::Shared, asked: Isolation::Tenant });
                 }
                 if self.is_used()? {

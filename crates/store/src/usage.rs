@@ -50,7 +50,7 @@ impl Usage {
 impl Store {
     /// Sets the maximum size of the store for every process that uses it; running ones pick it up at their next check of
     /// the disk. Returns the earlier setting; nothing is written if it is the same.
-    pub fn settle_budget(&self, bytes: u64) -> Result<Option<u64>, StoreError> {
+    pub fn set_budget(&self, bytes: u64) -> Result<Option<u64>, StoreError> {
         let shared = &*self.shared;
         let before = Settings::read(shared.storage(), &shared.layout);
         if before.budget != Some(bytes) {
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_to_mounts_is_counted_apart() {
+    fn bytes_written_to_mounts_are_counted_separately() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), StoreConfig::default()).unwrap();
         let upper = store.run_folder().join("mounts/upper-x/upper");
@@ -160,8 +160,8 @@ mod tests {
     fn a_new_maximum_size_is_remembered_and_reaches_open_stores() {
         let folder = tempfile::tempdir().unwrap();
         let (one, server) = (open(&folder), open(&folder));
-        assert_eq!(one.settle_budget(5 << 20).unwrap(), None);
-        assert_eq!(one.settle_budget(6 << 20).unwrap(), Some(5 << 20));
+        assert_eq!(one.set_budget(5 << 20).unwrap(), None);
+        assert_eq!(one.set_budget(6 << 20).unwrap(), Some(5 << 20));
         assert_eq!(one.usage().unwrap().budget, 6 << 20);
         assert_eq!(open(&folder).usage().unwrap().budget, 6 << 20);
         server.shared.budget.refresh();

@@ -119,7 +119,7 @@ fn a_partial_object_that_was_never_written_leaves_no_file() {
 }
 
 #[test]
-fn a_whole_that_is_not_what_its_name_says_is_thrown_away() {
+fn an_object_that_does_not_match_its_name_is_discarded() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     for size in [1000_u64, 1 << 20] {
@@ -134,7 +134,7 @@ fn a_whole_that_is_not_what_its_name_says_is_thrown_away() {
 }
 
 #[test]
-fn a_partial_object_that_another_process_has_is_gone_without() {
+fn a_partial_object_locked_by_another_process_is_bypassed() {
     let folder = tempfile::tempdir().unwrap();
     let (one, other) = (open(folder.path()), open(folder.path()));
     let digest = Digest::of(b"shared");
@@ -145,7 +145,7 @@ fn a_partial_object_that_another_process_has_is_gone_without() {
 }
 
 #[test]
-fn what_one_chunk_list_puts_into_a_partial_object_is_not_in_another_lists() {
+fn partial_objects_of_different_chunk_lists_share_no_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     for size in [1 << 16, 1 << 20] {
@@ -165,7 +165,7 @@ fn what_one_chunk_list_puts_into_a_partial_object_is_not_in_another_lists() {
 }
 
 #[test]
-fn partial_objects_of_all_lists_are_counted_and_go_when_nobody_refers_to_them() {
+fn partial_objects_of_all_lists_are_counted_and_removed_when_unreferenced() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let object = Digest::of(b"object");
@@ -294,7 +294,7 @@ fn mounts_are_recorded_until_they_are_forgotten() {
 }
 
 #[test]
-fn a_folder_of_somebody_else_is_not_made_a_store() {
+fn a_folder_with_foreign_files_is_not_made_a_store() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("thesis.tex"), "…").unwrap();
     let error = Store::open(folder.path(), StoreConfig::default()).unwrap_err();

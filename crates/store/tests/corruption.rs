@@ -137,7 +137,7 @@ fn a_damaged_state_file_means_that_everything_is_checked_again() {
 }
 
 #[test]
-fn files_that_are_not_ours_are_left_alone() {
+fn foreign_files_are_left_unchanged() {
     let folder = common::folder().unwrap();
     let store = open(folder.path());
     put(&store, b"object").unwrap();

@@ -226,7 +226,7 @@ fn a_stop_while_a_store_is_begun_does_not_spoil_the_folder() {
 }
 
 #[test]
-fn kill_leaves_what_was_stored_believed_without_hashing_and_a_power_cut_does_not() {
+fn stored_objects_are_trusted_without_hashing_after_a_kill_and_not_after_a_power_cut() {
     let folder = common::folder().unwrap();
     let first = Arc::new(FaultyDisk::healthy());
     let store = open_on(&first, folder.path(), None).unwrap();

@@ -155,7 +155,7 @@ fn a_write_into_a_full_store_makes_room_and_what_is_mounted_stays() {
 }
 
 #[test]
-fn a_store_full_of_what_is_in_use_is_bypassed_and_recovers() {
+fn a_store_full_of_used_objects_is_bypassed_and_recovers() {
     let folder = common::folder().unwrap();
     let store = open(folder.path(), 300_000);
     let pin = store.pin().unwrap();
@@ -193,7 +193,7 @@ fn a_partial_object_in_use_is_not_evicted_and_a_forgotten_one_is() {
 }
 
 #[test]
-fn what_a_failed_import_brought_is_taken_back_as_far_as_nobody_else_may_want_it() {
+fn objects_of_a_failed_import_are_removed_unless_others_may_use_them() {
     let folder = common::folder().unwrap();
     let store = open(folder.path(), 1 << 30);
     let ids: Vec<Digest> = (0..3).map(|seed| put(&store, &content(seed, 1000)).unwrap()).collect();
@@ -212,7 +212,7 @@ fn what_a_failed_import_brought_is_taken_back_as_far_as_nobody_else_may_want_it(
 }
 
 #[test]
-fn removing_an_image_takes_what_only_it_refers_to_and_is_refused_while_it_is_mounted() {
+fn removing_an_image_removes_its_own_objects_and_is_refused_while_it_is_mounted() {
     let folder = common::folder().unwrap();
     let store = open(folder.path(), 1 << 30);
     let ids: Vec<Digest> = (0..3).map(|seed| put(&store, &content(seed, 1000)).unwrap()).collect();

@@ -61,7 +61,7 @@ fn operations() -> u64 {
 }
 
 #[test]
-fn any_error_of_any_operation_is_bypassed_or_told_and_never_gives_a_wrong_byte() {
+fn any_error_of_any_operation_is_bypassed_or_reported_and_never_gives_a_wrong_byte() {
     let errors = [ENOSPC, EIO, EROFS, EDQUOT];
     let faults: Vec<Fault> = errors.iter().flat_map(|&error| [Fault::Once(error), Fault::FromNowOn(error)]).collect();
     let mut cases = 0;
@@ -179,7 +179,7 @@ impl Clock for ManualClock {
 }
 
 #[test]
-fn a_disk_that_refused_is_left_alone_for_half_a_minute_and_then_tried_again() {
+fn a_disk_that_refused_a_write_is_retried_after_half_a_minute() {
     let folder = common::folder().unwrap();
     let (disk, store) = open_on(FaultyDisk::healthy(), folder.path());
     put(&store.unwrap(), b"before").unwrap();

@@ -215,7 +215,7 @@ fn an_object_of_an_earlier_boot_is_named_without_being_read() {
 }
 
 #[test]
-fn an_image_is_checked_in_parallel_and_what_is_damaged_is_moved_out() {
+fn an_image_is_checked_in_parallel_and_damaged_objects_are_moved_out() {
     let folder = common::folder().unwrap();
     let boot = Boot::new(folder.path(), "first");
     let objects: Vec<Digest> = (0..700).map(|seed| put(&boot.store, &content(seed, 200)).unwrap()).collect();

@@ -85,7 +85,7 @@ fn importers_and_an_evictor_at_once_lose_and_corrupt_nothing() {
 }
 
 #[test]
-fn what_a_killed_process_held_is_free_and_what_it_mounted_is_known_as_dead() {
+fn locks_of_a_killed_process_are_free_and_its_mounts_are_recorded_as_dead() {
     use std::io::{BufRead as _, BufReader};
     let folder = common::folder().unwrap();
     let store = open(folder.path());
@@ -110,7 +110,7 @@ fn what_a_killed_process_held_is_free_and_what_it_mounted_is_known_as_dead() {
 }
 
 #[test]
-fn the_next_server_finds_what_one_has_left_that_still_lives() {
+fn the_next_server_finds_mounts_of_a_server_that_still_runs() {
     let folder = common::folder().unwrap();
     let store = open(folder.path());
     let before = store.server_lock().unwrap();

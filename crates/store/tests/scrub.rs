@@ -125,7 +125,7 @@ fn put_all(store: &Store, sizes: &[usize]) -> Vec<Digest> {
 }
 
 #[test]
-fn a_scrub_moves_out_what_is_damaged_and_leaves_a_record() {
+fn a_scrub_moves_damaged_objects_out_and_leaves_a_record() {
     let fixture = Fixture::new();
     let store = fixture.store();
     let objects = put_all(&store, &[10_000, 300_000, 1, 262_144, 4096]);
@@ -205,7 +205,7 @@ fn a_scrub_keeps_to_its_rate_whatever_the_sizes_of_objects_are_and_never_makes_u
 }
 
 #[test]
-fn a_scrub_that_was_stopped_goes_on_where_it_was_also_in_another_process() {
+fn a_stopped_scrub_continues_at_its_position_also_in_another_process() {
     let fixture = Fixture::new();
     let store = fixture.store();
     let mut objects = put_all(&store, &[2000; 30]);
@@ -393,7 +393,7 @@ fn an_error_of_the_disk_that_passes_is_no_finding() {
 const ENOMEM: i32 = 12;
 
 #[test]
-fn an_error_that_says_nothing_of_the_disk_condemns_no_object() {
+fn an_error_unrelated_to_the_disk_condemns_no_object() {
     let fixture = Fixture::new();
     let objects = put_all(&fixture.store(), &[300_000, 10]);
     let path = fixture.path(&objects[0]);
@@ -408,7 +408,7 @@ fn an_error_that_says_nothing_of_the_disk_condemns_no_object() {
 const ENOENT: i32 = 2;
 
 #[test]
-fn an_object_whose_metadata_cannot_be_read_is_reported_and_one_that_is_gone_is_not() {
+fn an_object_with_unreadable_metadata_is_reported_and_a_removed_one_is_not() {
     for (error, times, skipped, objects) in [(EIO, u64::MAX, 1, 2), (EIO, 1, 0, 2), (ENOENT, u64::MAX, 0, 1)] {
         let fixture = Fixture::new();
         let object = put_all(&fixture.store(), &[300_000, 10])[0];
@@ -431,7 +431,7 @@ fn an_object_whose_metadata_cannot_be_read_is_reported_and_one_that_is_gone_is_n
 }
 
 #[test]
-fn an_eviction_and_a_count_go_on_over_an_object_whose_metadata_cannot_be_read() {
+fn an_eviction_and_a_count_skip_an_object_with_unreadable_metadata() {
     let fixture = Fixture::new();
     let objects = put_all(&fixture.store(), &[300_000, 10]);
     let store = fixture.store_on(failing_at("metadata", fixture.path(&objects[0]), EIO, u64::MAX));

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 fn isolated() -> (TempDir, Store) {
     let folder = common::folder().unwrap();
     let store = open(folder.path());
-    store.settle_isolation(Isolation::Tenant).unwrap();
+    store.set_isolation(Isolation::Tenant).unwrap();
     (folder, store)
 }
 
@@ -66,10 +66,10 @@ fn a_tenant_finds_nothing_that_another_one_has() {
 }
 
 #[test]
-fn a_store_keeps_its_isolation_and_names_both_when_another_is_asked_for() {
+fn a_store_keeps_its_isolation_and_an_error_names_both() {
     let (folder, store) = isolated();
-    store.settle_isolation(Isolation::Tenant).unwrap();
-    let error = open(folder.path()).settle_isolation(Isolation::Shared).unwrap_err();
+    store.set_isolation(Isolation::Tenant).unwrap();
+    let error = open(folder.path()).set_isolation(Isolation::Shared).unwrap_err();
     assert!(matches!(error, IsolationError::Conflict { is: Isolation::Tenant, asked: Isolation::Shared }));
     let said = error.to_string();
     assert!(said.contains("\"tenant\"") && said.contains("\"shared\""), "{said}");
@@ -79,12 +79,12 @@ fn a_store_keeps_its_isolation_and_names_both_when_another_is_asked_for() {
     let folder = common::folder().unwrap();
     let store = open(folder.path());
     assert_eq!(store.isolation().unwrap(), Isolation::Shared);
-    assert!(!store.is_shared_on_purpose());
-    store.settle_budget(5 << 20).unwrap();
-    store.settle_isolation(Isolation::Shared).unwrap();
-    assert!(store.is_shared_on_purpose());
+    assert!(!store.is_explicitly_shared());
+    store.set_budget(5 << 20).unwrap();
+    store.set_isolation(Isolation::Shared).unwrap();
+    assert!(store.is_explicitly_shared());
     assert_eq!(store.usage().unwrap().budget, 5 << 20, "one setting leaves the other alone");
-    assert!(matches!(store.settle_isolation(Isolation::Tenant), Err(IsolationError::Conflict { .. })));
+    assert!(matches!(store.set_isolation(Isolation::Tenant), Err(IsolationError::Conflict { .. })));
 }
 
 #[test]
@@ -93,17 +93,17 @@ fn a_store_with_shared_content_does_not_become_isolated() {
     let store = open(folder.path());
     let object = put(&store, b"object").unwrap();
     let pin = store.pin().unwrap();
-    assert!(matches!(store.settle_isolation(Isolation::Tenant), Err(IsolationError::InUse)), "an import is under way");
+    assert!(matches!(store.set_isolation(Isolation::Tenant), Err(IsolationError::InUse)), "an import is under way");
     drop(pin);
     install(&store, "image", &[object]).unwrap();
-    assert!(matches!(store.settle_isolation(Isolation::Tenant), Err(IsolationError::InUse)));
+    assert!(matches!(store.set_isolation(Isolation::Tenant), Err(IsolationError::InUse)));
     assert_eq!(get(&store.tenant("anybody").unwrap(), &object).as_deref(), Some(&b"object"[..]), "all share it");
     store.clear().unwrap();
-    store.settle_isolation(Isolation::Tenant).unwrap();
+    store.set_isolation(Isolation::Tenant).unwrap();
 }
 
 #[test]
-fn a_store_of_today_is_shared_and_stays_where_it_is() {
+fn an_existing_store_is_shared_and_stays_in_place() {
     let folder = common::folder().unwrap();
     let store = open(folder.path());
     let object = put(&store, b"object").unwrap();
@@ -117,11 +117,11 @@ fn a_store_of_today_is_shared_and_stays_where_it_is() {
 }
 
 #[test]
-fn all_tenants_are_counted_together_and_the_least_recently_used_image_goes_whosever_it_is() {
+fn all_tenants_are_counted_together_and_the_least_recently_used_image_of_any_is_evicted() {
     let folder = common::folder().unwrap();
     let config = StoreConfig { budget: Some(300_000), free_floor: Some(0), ..StoreConfig::default() };
     let store = Store::open(folder.path(), config).unwrap();
-    store.settle_isolation(Isolation::Tenant).unwrap();
+    store.set_isolation(Isolation::Tenant).unwrap();
     let tenants = ["a", "b", "c"].map(|name| store.tenant(name).unwrap());
     let mut images = Vec::new();
     for (age, tenant) in [30_u64, 90, 60].into_iter().zip(&tenants) {
@@ -146,7 +146,7 @@ fn all_tenants_are_counted_together_and_the_least_recently_used_image_goes_whose
 }
 
 #[test]
-fn an_image_is_protected_by_a_mount_of_its_own_tenant_alone() {
+fn an_image_is_protected_only_by_a_mount_of_its_own_tenant() {
     let (_folder, store) = isolated();
     let (mounted, other) = (store.tenant("mounted").unwrap(), store.tenant("other").unwrap());
     let mut image = None;

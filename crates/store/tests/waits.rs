@@ -55,7 +55,7 @@ fn of_removal<T>(outcome: Result<T, RemoveError>) -> Result<T, StoreError> {
 }
 
 #[test]
-fn what_waits_for_the_eviction_lock_gives_up_and_names_it() {
+fn a_wait_for_the_eviction_lock_ends_with_an_error_that_names_it() {
     let folder = common::folder().unwrap();
     let store = Store::open(folder.path(), config()).unwrap();
     let image = install(&store, "image", &[]).unwrap();
@@ -107,12 +107,12 @@ fn a_store_that_another_process_begins_or_isolates_for_ever_is_an_error() {
 
     let store = Store::open(folder.path(), config()).unwrap();
     let _held = hold(&folder.path().join("lock"));
-    let Err(IsolationError::Store(error)) = store.settle_isolation(Isolation::Tenant) else { panic!("isolated") };
+    let Err(IsolationError::Store(error)) = store.set_isolation(Isolation::Tenant) else { panic!("isolated") };
     assert_busy::<()>("isolate", Err(error), "lock");
 }
 
 #[test]
-fn objects_are_not_kept_while_another_process_says_for_ever_that_all_is_clean() {
+fn objects_are_not_kept_while_another_process_holds_the_clean_mark() {
     let folder = common::folder().unwrap();
     let store = Store::open(folder.path(), config()).unwrap();
     let held = hold(&folder.path().join("publishing"));
@@ -123,7 +123,7 @@ fn objects_are_not_kept_while_another_process_says_for_ever_that_all_is_clean() 
 }
 
 #[test]
-fn a_usage_file_that_stays_locked_stops_nobody() {
+fn a_locked_usage_file_blocks_no_operation() {
     let folder = common::folder().unwrap();
     let store = Store::open(folder.path(), config()).unwrap();
     let _held = hold(&folder.path().join("usage"));

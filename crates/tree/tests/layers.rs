@@ -240,7 +240,7 @@ fn what_a_layer_cannot_say_is_refused_with_its_number_and_path() {
     check_one(vec![file("", "1")], "layer 1: /: the root must be a directory");
     check_one(vec![whiteout("")], "layer 1: /: the root must be a directory");
     check_one(vec![file("a", "1"), fifo("a")], "layer 1: /a: listed twice");
-    let below = "layer 1: /a/b/c: lies below what the same layer lists as something else than a directory";
+    let below = "layer 1: /a/b/c: lies below an entry of the same layer that is not a directory";
     check_one(vec![symlink("a", "x"), file("a/b/c", "1")], below);
     check_one(vec![char_device("a", 0, 0)], "layer 1: /a: device 0:0 is not allowed");
     check_one(vec![block_device("a", 4096, 0)], "layer 1: /a: device 4096:0 is not allowed");

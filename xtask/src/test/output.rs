@@ -44,7 +44,7 @@ enum Section {
     #[default]
     Shown,
     /// The output of tests that failed.
-    Failed { is_telling: bool },
+    Failed { is_informative: bool },
     /// The output of a test that passed, which may have skipped itself.
     Passed { test: String, skipped: bool },
 }
@@ -64,7 +64,7 @@ impl Reader {
                 None
             }
             ("failures:", _) => {
-                self.section = Section::Failed { is_telling: false };
+                self.section = Section::Failed { is_informative: false };
                 Some(line.to_owned())
             }
             (_, Section::Shown) => is_news(line).then(|| line.to_owned()),
@@ -91,15 +91,15 @@ impl Reader {
 
     /// Keeps the message of a failed test: the lines from the panic on, without the backtrace.
     fn failure(&mut self, line: &str) {
-        let Section::Failed { is_telling } = &mut self.section else { return };
+        let Section::Failed { is_informative } = &mut self.section else { return };
         if let Some(name) = heading(line) {
-            *is_telling = false;
+            *is_informative = false;
             self.failures.push(vec![name.to_owned()]);
         }
         let Some(lines) = self.failures.last_mut() else { return };
-        *is_telling |= line.contains(" panicked at ");
-        *is_telling &= line != "stack backtrace:" && !line.starts_with("note: ") && lines.len() <= FAILURE_LINES;
-        if *is_telling && !line.is_empty() {
+        *is_informative |= line.contains(" panicked at ");
+        *is_informative &= line != "stack backtrace:" && !line.starts_with("note: ") && lines.len() <= FAILURE_LINES;
+        if *is_informative && !line.is_empty() {
             lines.push(line.chars().take(FAILURE_LINE_CHARACTERS).collect());
         }
     }

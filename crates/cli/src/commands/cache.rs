@@ -51,7 +51,7 @@ impl Cache {
         let store = open_store(&folder).map_err(|error| failure(&error))?;
         if let Some(isolation) = global.isolation {
             let hint = "choose another store with --store DIR, or omit --isolation and unset $TARPON_ISOLATION";
-            store.settle_isolation(isolation).map_err(|error| failure(&error).hint(hint))?;
+            store.set_isolation(isolation).map_err(|error| failure(&error).hint(hint))?;
         }
         match self.command {
             Command::Ls(command) => command.run(&store),

@@ -150,8 +150,7 @@ impl Mount {
     /// Sets the size limit of the store, for all its users.
     fn set_store_size(&self, global: &Global, session: &Session) -> Result {
         let Some(bytes) = self.store_size else { return Ok(()) };
-        let before =
-            session.engine().store().settle_budget(bytes).doing(|| "cannot set the size limit of the store")?;
+        let before = session.engine().store().set_budget(bytes).doing(|| "cannot set the size limit of the store")?;
         if !global.quiet && before != Some(bytes) {
             let before = before.map(|before| format!(" (was {})", size::human(before))).unwrap_or_default();
             output::note(&format!("size limit of the store set to {}{before}", size::human(bytes)));

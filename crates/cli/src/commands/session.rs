@@ -23,7 +23,7 @@ impl Session {
         let server_command = server_command(&store).unwrap_or_default();
         let engine = Engine::open(EngineOptions { store, server_command }).map_err(Failure::from)?;
         if let Some(isolation) = global.isolation {
-            engine.settle_isolation(isolation).map_err(Failure::from)?;
+            engine.set_isolation(isolation).map_err(Failure::from)?;
         }
         Ok(Self { engine })
     }

@@ -28,7 +28,7 @@ fn a_pull_that_was_killed_goes_on_inside_of_the_layer() {
     let layer = image.layers[0].descriptor();
 
     let store = Store::open(&world.path("store"), StoreConfig::default()).expect("a store");
-    store.settle_budget(STORE).expect("it takes a setting");
+    store.set_budget(STORE).expect("it takes a setting");
 
     let mut command = world.command(&["--quiet", "pull", "HOST/app:v1"]);
     let mut child = command.stdout(Stdio::null()).spawn().expect("it runs");

@@ -59,7 +59,7 @@ async fn a_store_of_unset_kind_rejects_credentials_of_a_caller() {
         assert_eq!((status.as_u16(), &failure["kind"]), (409, &json!("conflict")), "{path}: {failure}");
         assert!(failure["hint"].as_str().unwrap().contains("--isolation shared"), "{failure}");
     }
-    fixture.engine.settle_isolation(Isolation::Shared).unwrap();
+    fixture.engine.set_isolation(Isolation::Shared).unwrap();
     let (status, failure) = fixture.post("/v1/images/prepare", &with_creds(app.clone(), PASSWORD)).await;
     assert_eq!(status, StatusCode::OK, "{failure}");
 }

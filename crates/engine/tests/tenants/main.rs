@@ -194,6 +194,6 @@ async fn credentials_of_a_caller_isolate_a_new_store_and_are_refused_by_one_that
     assert_eq!(error.kind, ErrorKind::Conflict);
     assert!(error.hint.unwrap().contains("--isolation shared"));
     assert_eq!(used.isolation().unwrap(), Isolation::Shared);
-    used.settle_isolation(Isolation::Shared).unwrap();
+    used.set_isolation(Isolation::Shared).unwrap();
     used.admit_credentials().unwrap();
 }

@@ -103,7 +103,7 @@ impl TenantFixture {
 
     pub(crate) fn engine(&self, isolation: Isolation) -> Engine {
         let engine = self.fixture.engine(isolation.name());
-        engine.settle_isolation(isolation).unwrap();
+        engine.set_isolation(isolation).unwrap();
         engine
     }
 

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_and_only_what_is_wanted() {
+    fn written_indexes_are_read_back_as_far_as_requested() {
         let bytes = blob(&layers()).unwrap();
         assert_eq!(read(&bytes, |_| true, &Allowance::default()).unwrap(), layers());
         let wanted = layers()[1].blob;

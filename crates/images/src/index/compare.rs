@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn another_cut_of_the_same_bytes_is_no_lie_and_other_chunks_are_one() {
+    fn another_chunking_of_the_same_bytes_matches_and_other_chunks_do_not() {
         let is = index("file", BYTES, 4);
         assert_eq!(lie_of(&index("file", BYTES, 3), &is), None);
         let mut other = is.clone();

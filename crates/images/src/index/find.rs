@@ -153,7 +153,7 @@ async fn fetch(
     let artifact = about(bytes, image)?;
     let blob = match artifact.layers.first() {
         Some(layer) if layer.media_type == MediaType::Other(BLOB_TYPE.to_owned()) => layer.blob(),
-        _ => return Err("it does not hold what an index holds".to_owned()),
+        _ => return Err("its content is not that of an index".to_owned()),
     };
     let layers =
         async { if wanted.is_empty() { Ok(Vec::new()) } else { layers(repository, blob, wanted, allowance).await } };

@@ -109,7 +109,7 @@ impl Completion {
             Ok(outcome?)
         });
         if let Err(error) = noted.await {
-            tracing::warn!(?error, %layer, "the image's record does not say that its index lies");
+            tracing::warn!(?error, %layer, "cannot note in the image's record that its index is wrong");
         }
     }
 
@@ -213,7 +213,7 @@ impl Completion {
 
     /// An error if objects of the layer are missing. All of it has just been fetched and nothing evicted: they are not in it.
     fn has_all(&self, at: usize) -> std::result::Result<(), Incomplete> {
-        let lie = || Incomplete::Lie("its index names what is not in it".into());
+        let lie = || Incomplete::Lie("its index names entries that the layer does not have".into());
         self.is_here(at).then_some(()).ok_or_else(lie)
     }
 

@@ -90,7 +90,7 @@ mod tests {
     use crate::progress::Silent;
 
     #[tokio::test]
-    async fn a_process_that_is_killed_holds_up_nobody() {
+    async fn a_killed_process_blocks_no_other() {
         let folder = tempfile::tempdir().unwrap();
         let store = open_store(&folder.path().join("store")).unwrap();
         let what = Digest::of(b"image");

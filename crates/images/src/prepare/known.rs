@@ -56,7 +56,7 @@ pub async fn known_layers(
     let repository = access::open(&request.text, &request.access).await?;
     let image = access::resolve(&repository, &request.platform).await?;
     if *image.manifest.digest() != record.manifest {
-        let cause = "the name means another image by now, and what is known of this one's layers is not kept any more";
+        let cause = "the name refers to another image now, and the indexes of this image's layers are no longer kept";
         return Err(Error::new(ErrorKind::Refused, "read the layers", cause).hint("add it with --pull always"));
     }
     // Content fetched here is needed until it is kept with the image's record, which protects it.
@@ -69,7 +69,7 @@ pub async fn known_layers(
         if fit(&layers.indexes, &known) {
             return Ok(layers);
         }
-        let cause = "the layers are not what its record was made of";
+        let cause = "the layers differ from those of its record";
         Err(Error::new(ErrorKind::Refused, "read the layers", cause)
             .hint("remove the record with `tarpon cache rm`, then try again"))
     })

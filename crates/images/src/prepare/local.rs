@@ -141,5 +141,5 @@ pub(super) fn only_here(state: ImageState) -> Result<(ImageRecord, Option<String
 
 fn not_here() -> Error {
     Error::new(ErrorKind::NotFound, "look in the store", "the image is not there")
-        .hint("the pull policy is \"never\"; without it the registry would be asked")
+        .hint("the pull policy is \"never\"; without it the image would be looked up in the registry")
 }

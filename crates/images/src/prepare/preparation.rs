@@ -256,9 +256,8 @@ fn may_ask(request: &ImageRequest) -> Result<()> {
     if request.pull != Pull::Never {
         return Ok(());
     }
-    let cause =
-        "the store is of isolation \"tenant\", which asks the registry each time, and the pull policy is \"never\"";
-    Err(Error::new(ErrorKind::Refused, "open the image", cause).hint("leave the pull policy away"))
+    let cause = "the store is of isolation \"tenant\", which requires a request to the registry each time, and the pull policy is \"never\"";
+    Err(Error::new(ErrorKind::Refused, "open the image", cause).hint("omit the pull policy"))
 }
 
 /// The error when the caller's access could not be determined.

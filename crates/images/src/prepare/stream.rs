@@ -312,7 +312,7 @@ mod tests {
     const AFTER: usize = 3_000_000;
 
     #[tokio::test]
-    async fn a_layer_that_broke_off_is_asked_for_from_there() {
+    async fn an_interrupted_layer_is_resumed_at_its_end() {
         let (folder, layer) = (tempfile::tempdir().unwrap(), large());
         let source = broken_off(&open(folder.path()), &layer, AFTER).await;
         let store = open(folder.path());
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_beginning_that_is_wrong_is_dropped_and_the_layer_streamed_anew_once() {
+    async fn a_wrong_beginning_is_dropped_and_the_layer_streamed_again_once() {
         let (folder, layer) = (tempfile::tempdir().unwrap(), large());
         let source = broken_off(&open(folder.path()), &layer, AFTER).await;
         let part = part_of(folder.path(), &layer);

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn more_zeros_than_anybody_means_are_refused_before_they_are_hashed() {
+    fn too_many_zeros_are_refused_before_they_are_hashed() {
         let size = limits::ZERO_FILE_BYTES + 1;
         assert_eq!(verdict(NO_DIGEST, &[(size, NO_DIGEST, ChunkPlace::Zeros)]), Some(InvalidEntry::TooManyZeros));
     }

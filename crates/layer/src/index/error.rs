@@ -58,7 +58,7 @@ pub enum InvalidEntry {
     #[error("its only chunk is something else than the file")]
     ChunkDigest,
     /// A file is empty and does not have the digest of no bytes, or a file or chunk of some bytes has it.
-    #[error("only what is empty has the digest of no bytes")]
+    #[error("the digest of empty content does not match the size")]
     EmptyDigest,
     /// One digest is used for contents of two lengths.
     #[error("its digest or that of a chunk is the digest of something longer or shorter as well")]

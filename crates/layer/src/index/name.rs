@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn markers_are_told_from_entries() {
+    fn markers_are_distinguished_from_entries() {
         let cases = [
             ("a/.wh", LayerName::Entry(path("a/.wh"))),
             ("a/x.wh.b", LayerName::Entry(path("a/x.wh.b"))),

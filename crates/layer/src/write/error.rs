@@ -50,7 +50,7 @@ pub enum WriteError {
         problem: Unrepresentable,
     },
     /// The tar repeats names in a way whose meaning depends on the order of its entries.
-    #[error("tar entry {0:?}: what it is depends on the order of entries, which the table of contents cannot hold")]
+    #[error("tar entry {0:?}: its meaning depends on the order of entries, which the table of contents cannot hold")]
     OrderMatters(String),
     /// The diffID must stay, but the tar contains a table of contents, which would have to be removed.
     #[error("the layer is eStargz already: its table of contents cannot be replaced without changing its diffID")]

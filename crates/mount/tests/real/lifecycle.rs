@@ -126,7 +126,7 @@ fn what_others_mounted_over_it_or_in_it_is_never_taken_along() {
 }
 
 #[test]
-fn an_unmount_by_somebody_else_is_noticed() {
+fn an_unmount_by_another_process_is_noticed() {
     for mode in MODES {
         let Some(fixture) = MountFixture::new() else { return };
         let mounted = fixture.mount(mode, []);
@@ -210,7 +210,7 @@ fn a_tree_that_is_none_mounts_nothing() {
 }
 
 #[test]
-fn this_machine_can_be_asked_what_it_can() {
+fn the_capabilities_of_this_machine_can_be_probed() {
     let Some(fixture) = MountFixture::new() else { return };
     let found = tarpon_mount::probe(&fixture.path("run"), fixture.runtime.handle().clone());
     for capability in &found {

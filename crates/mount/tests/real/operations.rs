@@ -252,7 +252,7 @@ fn names_that_are_not_text_can_be_opened() {
 }
 
 #[test]
-fn the_kernel_reads_nothing_ahead_once_it_is_told_so() {
+fn the_kernel_reads_nothing_ahead_once_read_ahead_is_disabled() {
     let Some(fixture) = MountFixture::new() else { return };
     let mounted = fixture.mount(Mode::Fuse, vec![file("f", b"x")]);
     let device = fixture.path("mnt").metadata().unwrap().dev();

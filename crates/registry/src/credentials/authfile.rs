@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_missing_file_is_none_and_a_broken_one_an_error_that_quotes_nothing() {
+    async fn a_missing_file_is_none_and_the_error_of_a_broken_one_quotes_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("auth.json");
         assert!(AuthFile::read(&path).await.unwrap().is_none());

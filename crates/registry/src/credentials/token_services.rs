@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_is_too_large_or_no_text_names_nobody() {
+    async fn a_file_that_is_too_large_or_not_text_names_no_service() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("token-services");
         let services = TokenServices::new(vec![file.clone()]);

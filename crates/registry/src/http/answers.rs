@@ -24,7 +24,7 @@ pub(super) async fn expect(call: &Call, response: Response, good: &[u16]) -> Res
 pub(super) fn check_encoding(response: &Response, shown: &str) -> Result<(), Failure> {
     match response.headers.get(CONTENT_ENCODING) {
         Some(encoding) if response.status.is_success() && encoding != "identity" => {
-            Err(Failure::bad_data(format!("{shown}: encoded ({encoding:?}), which was not asked for")))
+            Err(Failure::bad_data(format!("{shown}: encoded ({encoding:?}), which was not requested")))
         }
         _ => Ok(()),
     }
@@ -80,11 +80,11 @@ pub(super) fn location(response: &Response, from: &Url, shown: &str) -> Result<U
 /// Resolves `location` against `from`. The result is never less secure than `from`.
 pub(super) fn resolve(location: &str, from: &Url) -> Result<Url, Failure> {
     let refused = |why: &str| Failure::refused(format!("{} redirects {why}", host(from)));
-    let mut to = from.join(location).map_err(|_| refused("to what is no address"))?;
+    let mut to = from.join(location).map_err(|_| refused("to an invalid address"))?;
     match (from.scheme(), to.scheme()) {
         (_, "https") | ("http", "http") => {}
         ("https", "http") => return Err(refused("from HTTPS to plain HTTP")),
-        _ => return Err(refused("to what is not HTTP")),
+        _ => return Err(refused("to an address that is not HTTP")),
     }
     if !to.username().is_empty() || to.password().is_some() {
         return Err(refused("to an address with a password in it"));

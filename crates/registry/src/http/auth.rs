@@ -268,7 +268,7 @@ impl Authenticator {
     fn check_realm(&self, realm: &str, wire: &Wire) -> Result<Url, Failure> {
         let shown: String = realm.chars().take(100).filter(|c| !c.is_control()).collect();
         let refused = |why: &str| Failure::refused(format!("{}: token service {shown:?} {why}", self.registry));
-        let url = Url::parse(realm).map_err(|_| refused("is no address"))?;
+        let url = Url::parse(realm).map_err(|_| refused("is not an address"))?;
         match url.scheme() {
             "https" => {}
             "http" if wire.is_plain() => {}

@@ -109,7 +109,7 @@ impl Activity {
     }
 
     /// Whether anything was taken since [`Activity::taken`] was `before`, or there was nothing to take.
-    pub(super) fn goes_on_since(&self, before: u64) -> bool {
+    pub(super) fn has_progressed_since(&self, before: u64) -> bool {
         self.taken() != before || self.waiting.load(Ordering::Relaxed)
     }
 }

@@ -99,7 +99,7 @@ impl Hosts {
 
 /// Forgets hosts without a recent refusal, and if there are none, the one with the oldest refusal. Hosts in use stay.
 fn make_room(hosts: &mut HashMap<String, Arc<Pace>>) {
-    hosts.retain(|_, pace| Arc::strong_count(pace) > 1 || pace.is_telling());
+    hosts.retain(|_, pace| Arc::strong_count(pace) > 1 || pace.is_informative());
     if hosts.len() < HOSTS {
         return;
     }
@@ -163,7 +163,7 @@ impl Pace {
     }
 
     /// Whether its state matters: it refused recently. Pauses are no longer than that.
-    fn is_telling(&self) -> bool {
+    fn is_informative(&self) -> bool {
         self.state.lock().refused.is_some_and(|refused| refused.elapsed() < timing::HOST_PAUSE_LONGEST)
     }
 }
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_full_window_of_good_answers_makes_room_for_one_more_and_a_used_one_alone_counts() {
+    async fn a_full_window_of_good_answers_adds_one_request_if_the_window_was_used() {
         let host = Host::new();
         for _ in 0..100 {
             Host::finish(vec![host.enter().unwrap()], 200);
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_is_let_in_before_the_time_and_who_waits_is_let_in_then() {
+    async fn requests_wait_until_the_pause_is_over() {
         let host = Host::new();
         let began = Instant::now();
         host.enter().unwrap().answered(&answer(429, Some("7")));
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pause_longer_than_any_request_fails_at_once_and_says_so() {
+    async fn a_pause_longer_than_any_request_fails_at_once_with_its_reason() {
         let host = Host::new();
         host.enter().unwrap().answered(&answer(429, Some("86400")));
         let failed = host.0.enter(&host.1, &Call::get("x")).now_or_never().unwrap();
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_place_that_is_given_up_goes_to_the_next() {
+    async fn a_released_slot_goes_to_the_next_request() {
         let host = Host::new();
         let mut places = host.all();
         let call = Call::get("x");
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_silent_probe_takes_the_place_of_no_request() {
+    async fn a_silent_probe_does_not_count_as_a_request() {
         let host = Host::new();
         Host::finish(host.all(), 503);
         let probing = Call::get("x").probing();
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_refuses_is_remembered_when_hosts_are_many() {
+    async fn refusing_hosts_are_remembered_among_many_hosts() {
         let host = Host::new();
         Host::finish(host.all(), 429);
         for number in 0..1_000 {

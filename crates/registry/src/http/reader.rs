@@ -132,7 +132,7 @@ impl RangeReader {
         let length = u64::try_from(piece.len()).unwrap_or(u64::MAX);
         if length > left {
             if !open.whole || self.range.end == self.blob.size {
-                return Err(self.error(Fault::BadData, "the body is longer than what was asked for"));
+                return Err(self.error(Fault::BadData, "the body is longer than requested"));
             }
             piece.truncate(usize::try_from(left).unwrap_or(usize::MAX));
         }

@@ -184,7 +184,7 @@ impl Wire {
             let before = activity.taken();
             match timeout(patience, &mut sending).await {
                 Ok(answer) => return answer,
-                Err(_) if activity.goes_on_since(before) => {}
+                Err(_) if activity.has_progressed_since(before) => {}
                 Err(_) => return Err(too_slow(patience)),
             }
         }

@@ -496,7 +496,7 @@ async fn a_store_without_room_ends_it_with_a_word() {
     lab.publish(|_| ()).await;
     let host = Host::new(lab.images());
     let prepared = host.images.prepare(&lab.request(), &Silent).await.unwrap();
-    host.images.store().settle_budget(400_000).unwrap();
+    host.images.store().set_budget(400_000).unwrap();
     host.record_mount(&prepared);
     host.mount(&prepared, Backfill::Idle);
     let status = host.backfills.settled(prepared.manifest()).await;

@@ -34,7 +34,7 @@ pub enum Problem {
     #[error("listed twice")]
     Duplicate,
     /// A parent of this entry is listed in the same layer and is not a directory.
-    #[error("lies below what the same layer lists as something else than a directory")]
+    #[error("lies below an entry of the same layer that is not a directory")]
     ParentNotDirectory,
     /// The target of the hard link does not exist.
     #[error("hard link to {0}, which does not exist")]
