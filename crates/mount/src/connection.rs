@@ -176,9 +176,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether any request has waited for longer than `patience`.
-    pub(crate) fn is_wedged(&self, patience: Duration) -> bool {
-        !*self.ended.borrow() && self.in_flight.oldest().is_some_and(|since| since.elapsed() > patience)
+    /// Whether any request has waited for longer than `timeout`.
+    pub(crate) fn is_wedged(&self, timeout: Duration) -> bool {
+        !*self.ended.borrow() && self.in_flight.oldest().is_some_and(|since| since.elapsed() > timeout)
     }
 }
 

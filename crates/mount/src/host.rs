@@ -144,9 +144,9 @@ impl Host {
         self.pool.connections().is_empty()
     }
 
-    /// Unmounts everything and waits at most `patience` for running requests. For SIGTERM.
-    pub async fn shut_down(&self, patience: Duration) {
-        let until = Instant::now() + patience;
+    /// Unmounts everything and waits at most `timeout` for running requests. For SIGTERM.
+    pub async fn shut_down(&self, timeout: Duration) {
+        let until = Instant::now() + timeout;
         self.pool.release();
         for live in self.mounts.live() {
             match live.unmount(true) {

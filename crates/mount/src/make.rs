@@ -320,8 +320,8 @@ mod tests {
             let all = self.0.clone();
             Box::pin(async move {
                 // Far longer than it takes until all readers wait.
-                let patience = std::time::Duration::from_secs(20);
-                tokio::time::timeout(patience, all.wait()).await.map_err(|_| Errno::Io)?;
+                let timeout = std::time::Duration::from_secs(20);
+                tokio::time::timeout(timeout, all.wait()).await.map_err(|_| Errno::Io)?;
                 Ok(Bytes::from_static(b"abc"))
             })
         }
@@ -418,8 +418,8 @@ mod tests {
         drop(user);
         other.unmount(true).unwrap();
         let ended = async { connection.ended().wait_for(|ended| *ended).await.map(|_| ()) };
-        let patience = std::time::Duration::from_secs(60);
-        fixture.runtime.block_on(async { tokio::time::timeout(patience, ended).await }).unwrap().unwrap();
+        let timeout = std::time::Duration::from_secs(60);
+        fixture.runtime.block_on(async { tokio::time::timeout(timeout, ended).await }).unwrap().unwrap();
         fixture.maker.pool.tidy();
         assert_eq!(uppers(), 0);
         assert_eq!(std::fs::read(later.mountpoint().join("f")).unwrap(), b"abc");
@@ -460,8 +460,8 @@ mod tests {
         let live = fixture.maker.fuse(&fixture.spec, &opened(&mountpoint)).unwrap();
         let connection = fixture.maker.pool.connections().remove(0);
         let reader = std::thread::spawn(move || std::fs::read(mountpoint.join("f")));
-        let patience = std::time::Duration::from_millis(50);
-        while !connection.is_wedged(patience) {
+        let timeout = std::time::Duration::from_millis(50);
+        while !connection.is_wedged(timeout) {
             std::thread::yield_now();
         }
         connection.abort().unwrap();

@@ -218,9 +218,9 @@ impl Changes {
         Ok(parse(&table))
     }
 
-    /// Blocks until the table changes or `patience` is over.
-    pub(crate) fn wait(&self, patience: Duration) -> io::Result<()> {
-        let timeout = Timespec { tv_sec: patience.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: 0 };
+    /// Blocks until the table changes or `timeout` is over.
+    pub(crate) fn wait(&self, timeout: Duration) -> io::Result<()> {
+        let timeout = Timespec { tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: 0 };
         match rustix::event::poll(&mut [PollFd::new(&self.0, PollFlags::PRI)], Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(errno) => Err(errno.into()),

@@ -99,9 +99,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Excludes evictions and record changes by others. [`StoreError::Busy`] if that takes longer than `patience`.
-    pub(crate) fn lock_eviction(&self, patience: Duration, doing: &str) -> Result<FileLock, StoreError> {
-        self.locks().lock(&self.eviction_lock(), patience, doing)
+    /// Excludes evictions and record changes by others. [`StoreError::Busy`] if that takes longer than `timeout`.
+    pub(crate) fn lock_eviction(&self, timeout: Duration, doing: &str) -> Result<FileLock, StoreError> {
+        self.locks().lock(&self.eviction_lock(), timeout, doing)
     }
 
     pub(crate) fn eviction_lock(&self) -> PathBuf {

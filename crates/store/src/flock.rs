@@ -27,18 +27,18 @@ pub fn try_share(file: impl Into<File>) -> io::Result<Option<FileLock>> {
     Ok(take(&file, FlockOperation::NonBlockingLockShared)?.then(|| FileLock::of(file)))
 }
 
-/// As [`try_lock`], once no other holder has it. `None`: one has had it for all of `patience`.
-pub fn lock_within(file: impl Into<File>, patience: Duration) -> io::Result<Option<FileLock>> {
+/// As [`try_lock`], once no other holder has it. `None`: one has had it for all of `timeout`.
+pub fn lock_within(file: impl Into<File>, timeout: Duration) -> io::Result<Option<FileLock>> {
     let file = file.into();
-    Ok(take_within(&file, patience)?.then(|| FileLock::of(file)))
+    Ok(take_within(&file, timeout)?.then(|| FileLock::of(file)))
 }
 
 /// Takes the lock of a file again that may have been unlocked through a copy of the descriptor. `false`: another holder has had it for all
-/// of `patience`.
-pub fn take_within(file: &File, patience: Duration) -> io::Result<bool> {
+/// of `timeout`.
+pub fn take_within(file: &File, timeout: Duration) -> io::Result<bool> {
     let began = Instant::now();
     while !take(file, FlockOperation::NonBlockingLockExclusive)? {
-        if began.elapsed() >= patience {
+        if began.elapsed() >= timeout {
             return Ok(false);
         }
         std::thread::sleep(POLL_INTERVAL);
@@ -65,9 +65,9 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// The lock of the file at `path`, held until it is dropped.
 ///
 /// # Errors
-/// Also if another holder has had it for all of `patience`.
-pub fn hold(path: &Path, patience: Duration) -> io::Result<FileLock> {
-    let lock = lock_within(open(path)?, patience)?;
+/// Also if another holder has had it for all of `timeout`.
+pub fn hold(path: &Path, timeout: Duration) -> io::Result<FileLock> {
+    let lock = lock_within(open(path)?, timeout)?;
     lock.ok_or_else(|| io::Error::other("another tarpon is at it for too long"))
 }
 

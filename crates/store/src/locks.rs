@@ -33,25 +33,25 @@ pub(crate) struct Locks<'a> {
 }
 
 impl Locks<'_> {
-    /// Takes the exclusive lock at `path`. [`StoreError::Busy`] if another holder keeps it for all of `patience`.
+    /// Takes the exclusive lock at `path`. [`StoreError::Busy`] if another holder keeps it for all of `timeout`.
     /// `doing`: the purpose.
-    pub(crate) fn lock(self, path: &Path, patience: Duration, doing: &str) -> Result<FileLock, StoreError> {
-        let busy = || StoreError::Busy { doing: doing.to_owned(), lock: path.to_owned(), waited: patience };
-        self.lock_within(path, patience)?.ok_or_else(busy)
+    pub(crate) fn lock(self, path: &Path, timeout: Duration, doing: &str) -> Result<FileLock, StoreError> {
+        let busy = || StoreError::Busy { doing: doing.to_owned(), lock: path.to_owned(), waited: timeout };
+        self.lock_within(path, timeout)?.ok_or_else(busy)
     }
 
-    /// As [`Locks::lock`]; `None` if another holder keeps it for all of `patience`.
-    pub(crate) fn lock_within(self, path: &Path, patience: Duration) -> Result<Option<FileLock>, StoreError> {
+    /// As [`Locks::lock`]; `None` if another holder keeps it for all of `timeout`.
+    pub(crate) fn lock_within(self, path: &Path, timeout: Duration) -> Result<Option<FileLock>, StoreError> {
         let open = || self.storage.open(path, Access::OpenOrCreate(FILE_MODE));
-        open().and_then(|file| self.hold_within(file, true, patience)).map_err(io_error("locking", path))
+        open().and_then(|file| self.hold_within(file, true, timeout)).map_err(io_error("locking", path))
     }
 
-    /// Locks `file`. `None` if another holder keeps it for all of `patience`.
-    pub(crate) fn hold_within(self, file: File, exclusive: bool, patience: Duration) -> io::Result<Option<FileLock>> {
+    /// Locks `file`. `None` if another holder keeps it for all of `timeout`.
+    pub(crate) fn hold_within(self, file: File, exclusive: bool, timeout: Duration) -> io::Result<Option<FileLock>> {
         let began = self.clock.steady();
         let mut pause = FIRST_POLL;
         while !self.storage.lock(&file, exclusive)? {
-            if self.clock.steady().saturating_sub(began) >= patience {
+            if self.clock.steady().saturating_sub(began) >= timeout {
                 return Ok(None);
             }
             std::thread::sleep(pause);

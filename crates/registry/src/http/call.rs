@@ -26,7 +26,7 @@ pub(super) struct Call {
     pub(super) headers: HeaderMap,
     pub(super) payload: Payload,
     /// Longest time without progress of the body or the answer.
-    pub(super) patience: Duration,
+    pub(super) time_limit: Duration,
     /// Whether it only checks that its host answers.
     pub(super) is_probe: bool,
 }
@@ -45,8 +45,8 @@ impl Call {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         let shown = format!("{method} {path}");
-        let (payload, patience) = (Payload::Bytes(Bytes::new()), timing::FIRST_BYTE);
-        Self { method, shown, headers, payload, patience, is_probe: false }
+        let (payload, time_limit) = (Payload::Bytes(Bytes::new()), timing::FIRST_BYTE);
+        Self { method, shown, headers, payload, time_limit, is_probe: false }
     }
 
     pub(super) fn get(path: &str) -> Self {
@@ -65,12 +65,12 @@ impl Call {
 
     /// Makes it a check that its host answers, however long that takes.
     pub(super) fn probing(self) -> Self {
-        Self { patience: timing::REQUEST, is_probe: true, ..self }
+        Self { time_limit: timing::REQUEST, is_probe: true, ..self }
     }
 
     /// Adds a body, which the registry may take longer to process.
     pub(super) fn carrying(self, payload: Payload) -> Self {
-        Self { payload, patience: timing::COMMIT, ..self }
+        Self { payload, time_limit: timing::COMMIT, ..self }
     }
 }
 

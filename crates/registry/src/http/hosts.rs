@@ -57,7 +57,7 @@ struct State {
     /// Time of the last refusal.
     refused: Option<Instant>,
     /// How long the host may be silent.
-    patience: Duration,
+    time_limit: Duration,
 }
 
 /// A place among the requests under way, until the head of the answer has arrived.
@@ -69,7 +69,7 @@ pub(super) struct Slot {
     measures: bool,
     began: Instant,
     /// How long the host may be silent.
-    patience: Duration,
+    time_limit: Duration,
 }
 
 impl Hosts {
@@ -110,8 +110,9 @@ fn make_room(hosts: &mut HashMap<String, Arc<Pace>>) {
 
 impl Default for Pace {
     fn default() -> Self {
-        let patience = timing::FIRST_BYTE;
-        let state = State { most: FIRST, under_way: 0, good: 0, epoch: 0, closed_until: None, refused: None, patience };
+        let time_limit = timing::FIRST_BYTE;
+        let state =
+            State { most: FIRST, under_way: 0, good: 0, epoch: 0, closed_until: None, refused: None, time_limit };
         Self { state: Mutex::new(state), changed: Notify::new() }
     }
 }
@@ -127,9 +128,9 @@ impl Pace {
             // No notification is missed from here on.
             changed.as_mut().enable();
             match self.try_enter(counted) {
-                Ok((epoch, patience)) => {
+                Ok((epoch, time_limit)) => {
                     let (pace, began) = (self.clone(), Instant::now());
-                    return Ok(Slot { pace, epoch, counted, measures, began, patience });
+                    return Ok(Slot { pace, epoch, counted, measures, began, time_limit });
                 }
                 Err(None) => changed.await,
                 Err(Some(until)) => {
@@ -159,7 +160,7 @@ impl Pace {
             }
             state.under_way += 1;
         }
-        Ok((state.epoch, state.patience))
+        Ok((state.epoch, state.time_limit))
     }
 
     /// Whether its state matters: it refused recently. Pauses are no longer than that.
@@ -194,14 +195,14 @@ impl State {
 
 impl Slot {
     /// How long the host may be silent after `call`.
-    pub(super) fn patience(&self, call: &Call) -> Duration {
-        call.patience.max(self.patience)
+    pub(super) fn time_limit(&self, call: &Call) -> Duration {
+        call.time_limit.max(self.time_limit)
     }
 
     /// Records that the host was silent for longer than that.
     pub(super) fn was_silent(self) {
         let mut state = self.pace.state.lock();
-        state.patience = state.patience.max((self.patience * 2).min(timing::FIRST_BYTE_LONGEST));
+        state.time_limit = state.time_limit.max((self.time_limit * 2).min(timing::FIRST_BYTE_LONGEST));
     }
 
     /// Records the head of the answer.
@@ -209,7 +210,7 @@ impl Slot {
         let mut state = self.pace.state.lock();
         // A body that takes its time is no measure of the host.
         if self.measures {
-            state.patience = (self.began.elapsed() * 2).clamp(timing::FIRST_BYTE, timing::FIRST_BYTE_LONGEST);
+            state.time_limit = (self.began.elapsed() * 2).clamp(timing::FIRST_BYTE, timing::FIRST_BYTE_LONGEST);
         }
         match response.status.as_u16() {
             429 | 503 => state.refused(self.epoch, retry_after(&response.headers)),
@@ -328,20 +329,20 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_host_that_is_slow_gets_more_time_until_it_answers_fast() {
         let host = Host::new();
-        let patience = || host.enter().unwrap().patience(&Call::get("x"));
+        let time_limit = || host.enter().unwrap().time_limit(&Call::get("x"));
         let slow = Duration::from_secs(6);
-        assert_eq!(patience(), timing::FIRST_BYTE);
+        assert_eq!(time_limit(), timing::FIRST_BYTE);
         // Of many requests that timed out together, one counts.
         for expected in [2, 4, 4] {
             host.all().into_iter().for_each(Slot::was_silent);
-            assert_eq!(patience(), timing::FIRST_BYTE * expected);
+            assert_eq!(time_limit(), timing::FIRST_BYTE * expected);
         }
         let place = host.enter().unwrap();
         tokio::time::advance(slow).await;
         place.answered(&answer(206, None));
-        assert_eq!(patience(), slow * 2);
+        assert_eq!(time_limit(), slow * 2);
         host.enter().unwrap().answered(&answer(206, None));
-        assert_eq!(patience(), timing::FIRST_BYTE);
+        assert_eq!(time_limit(), timing::FIRST_BYTE);
     }
 
     #[tokio::test(start_paused = true)]

@@ -185,8 +185,8 @@ impl Open {
 
     async fn next(&mut self) -> Result<Option<Bytes>, Broken> {
         let started = Instant::now();
-        let patience = timing::STALL.saturating_sub(self.watch.waited);
-        let piece = timeout(patience, self.body.next()).await;
+        let time_limit = timing::STALL.saturating_sub(self.watch.waited);
+        let piece = timeout(time_limit, self.body.next()).await;
         self.watch.waited += started.elapsed();
         match piece {
             Ok(Some(Ok(piece))) => {

@@ -112,7 +112,7 @@ impl Wire {
             (self.hosts.enter(&self.secure, call).await?, self.hosts.enter(&self.plain, call).await?);
         let ask = |base: &Url, place: Slot| self.try_send(join(base, path), call, None, place).boxed();
         let (secure, plain) = match select(ask(&self.secure, at_secure), ask(&self.plain, at_plain)).await {
-            Either::Left((secure @ Ok(_), _)) => (secure, Err(too_slow(call.patience))),
+            Either::Left((secure @ Ok(_), _)) => (secure, Err(too_slow(call.time_limit))),
             Either::Left((secure, plain)) => (secure, plain.await),
             Either::Right((plain @ Ok(_), secure)) => (
                 timeout(timing::HTTPS_GRACE, secure).await.unwrap_or_else(|_| Err(too_slow(timing::HTTPS_GRACE))),
@@ -152,7 +152,7 @@ impl Wire {
         let body = call.payload.open(&activity).await;
         let request = Request { method: call.method.clone(), url, headers, body, peer };
         tracing::trace!(?request, "sending");
-        let response = match self.watched(request, &activity, place.patience(call)).await {
+        let response = match self.watched(request, &activity, place.time_limit(call)).await {
             Ok(response) => response,
             Err(error) => {
                 if error.kind == TransportFault::Slow {
@@ -172,27 +172,27 @@ impl Wire {
         Ok(Response { body: body.boxed(), ..response })
     }
 
-    /// Waits for an answer as long as the body makes progress, and `patience` longer.
+    /// Waits for an answer as long as the body makes progress, and `time_limit` longer.
     async fn watched(
         &self,
         request: Request,
         activity: &Activity,
-        patience: Duration,
+        time_limit: Duration,
     ) -> Result<Response, TransportError> {
         let mut sending = self.transport.send(request);
         loop {
             let before = activity.taken();
-            match timeout(patience, &mut sending).await {
+            match timeout(time_limit, &mut sending).await {
                 Ok(answer) => return answer,
                 Err(_) if activity.has_progressed_since(before) => {}
-                Err(_) => return Err(too_slow(patience)),
+                Err(_) => return Err(too_slow(time_limit)),
             }
         }
     }
 }
 
-fn too_slow(patience: Duration) -> TransportError {
-    TransportError::new(TransportFault::Slow, format!("no answer within {} s", patience.as_secs()))
+fn too_slow(time_limit: Duration) -> TransportError {
+    TransportError::new(TransportFault::Slow, format!("no answer within {} s", time_limit.as_secs()))
 }
 
 fn failure(shown: &str, error: &TransportError) -> Failure {
