@@ -16,7 +16,7 @@ use tarpon_store::Store;
 
 use crate::child::wait_until_ready;
 use crate::protocol::{ANSWER_BYTES, Mended, MountAccount, MountRequest, MountStatus, Request, Response, ScrubStatus};
-use crate::{Error, ErrorKind, Result, server_log, wire};
+use crate::{Error, ErrorKind, Result, ResultExt, server_log, wire};
 
 /// How often a server is started before giving up. It may lose the race for the lock to another one that is just ending, or end between our
 /// check and our request.
@@ -156,15 +156,21 @@ impl Client {
 
     /// Removes the record of a mount that no server serves and that is not mounted. Otherwise the next server would mount it again.
     fn forget(&self, mountpoint: &Path) -> Result<Option<Unmounted>> {
-        let failed = |error| Error::new(ErrorKind::Store, "forget a mount", error);
-        if !self.store.mounts().map_err(failed)?.iter().any(|mount| mount.record.mountpoint == mountpoint) {
+        let step = "forget a mount";
+        if !self
+            .store
+            .mounts()
+            .context(ErrorKind::Store, step)?
+            .iter()
+            .any(|mount| mount.record.mountpoint == mountpoint)
+        {
             return Ok(None);
         }
         // With the lock held, no server can read the record meanwhile and mount it.
         if let Ok(_lock) = self.store.server_lock()
             && !tarpon_mount::is_mounted(mountpoint)
         {
-            return self.store.forget_mount(mountpoint).map(|()| None).map_err(failed);
+            return self.store.forget_mount(mountpoint).map(|()| None).context(ErrorKind::Store, step);
         }
         self.unmount_left(mountpoint).map(Some)
     }
@@ -281,20 +287,24 @@ impl Client {
 
     /// The error for a server that does not reply. `stopped`: its process, if that was found stopped.
     fn unanswered(&self, error: &io::Error, stopped: Option<Pid>, patience: Duration) -> Error {
-        let failed = |cause: String| Error::new(ErrorKind::Store, "ask the server", cause);
+        let step = "ask the server";
         if let Some(pid) = stopped {
             let pid = pid.as_raw_nonzero();
-            return failed(format!("process {pid} is stopped, by SIGSTOP or a debugger, and does not answer"))
-                .hint(format!("`kill -CONT {pid}` lets it go on"));
+            return Error::new(
+                ErrorKind::Store,
+                step,
+                format!("process {pid} is stopped, by SIGSTOP or a debugger, and does not answer"),
+            )
+            .hint(format!("`kill -CONT {pid}` lets it go on"));
         }
         if !wire::is_late(error) {
-            return failed(error.to_string());
+            return Error::new(ErrorKind::Store, step, error.to_string());
         }
         let who = match self.store.server() {
             Some(server) => format!("process {}", server.pid),
             None => "its process is not known".to_owned(),
         };
-        failed(format!("no answer within {} s ({who})", patience.as_secs()))
+        Error::new(ErrorKind::Store, step, format!("no answer within {} s ({who})", patience.as_secs()))
             .hint(format!("see {}; if it hangs, end it with kill and run `tarpon recover`", self.log().display()))
     }
 
@@ -317,10 +327,12 @@ impl Client {
 
     /// Starts a server and waits until it listens or reports why it cannot.
     fn start(&self) -> Result<()> {
-        let failed = |cause: String| Error::new(ErrorKind::Store, "start the server", cause);
-        let (program, arguments) =
-            self.start.split_first().ok_or_else(|| failed("this program cannot start one".into()))?;
-        let log = server_log::open(&self.log()).map_err(|error| failed(error.to_string()))?;
+        let step = "start the server";
+        let (program, arguments) = self
+            .start
+            .split_first()
+            .ok_or_else(|| Error::new(ErrorKind::Store, step, "this program cannot start one"))?;
+        let log = server_log::open(&self.log()).context(ErrorKind::Store, step)?;
         let mut child = Command::new(program)
             .args(arguments)
             .current_dir("/")
@@ -329,8 +341,8 @@ impl Client {
             .stdout(Stdio::piped())
             .stderr(log)
             .spawn()
-            .map_err(|error| failed(error.to_string()))?;
-        let ready = wait_until_ready(&mut child, STARTING).map_err(failed);
+            .context(ErrorKind::Store, step)?;
+        let ready = wait_until_ready(&mut child, STARTING).context(ErrorKind::Store, step);
         // If this process outlives the server, it reaps it, so that no zombie remains.
         let _unnoticed = std::thread::Builder::new().spawn(move || child.wait());
         ready
@@ -341,10 +353,7 @@ impl Client {
 pub fn settled<T>(asked: Result<T>, mountpoint: &Path) -> Result<()> {
     match asked {
         Err(error) if error.kind != ErrorKind::NotFound => Err(error),
-        _ => {
-            let cannot = |error| Error::new(ErrorKind::CannotMount, "unmount", error);
-            tarpon_mount::clear(mountpoint).map(drop).map_err(cannot)
-        }
+        _ => tarpon_mount::clear(mountpoint).map(drop).context(ErrorKind::CannotMount, "unmount"),
     }
 }
 

@@ -30,4 +30,4 @@ pub use container_name::{ContainerName, ROOTFS, random_id};
 pub use early_server::prepare_to_mount;
 pub use mountpoint::{is_directory, resolve_mountpoint, resolve_upper, store_of_mount};
 pub use namespaces::Namespaces;
-pub use tarpon_images::{Error, ErrorKind, Result};
+pub use tarpon_images::{Error, ErrorKind, Result, ResultExt};

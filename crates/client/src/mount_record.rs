@@ -9,7 +9,7 @@ use tarpon_store::{Mount, MountRecord, Store, StoreError};
 use crate::client::Client;
 use crate::container_name::ContainerName;
 use crate::protocol::{MountRequest, MountStatus, PodmanImage, ScrubStatus};
-use crate::{Error, ErrorKind, Result};
+use crate::{ErrorKind, Result, ResultExt};
 
 /// The text of a mount record.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -130,7 +130,7 @@ impl Client {
             return Ok(mounts);
         }
         let mounts = self.store().mounts();
-        let mounts = mounts.map_err(|error| Error::new(ErrorKind::Store, "read the records of mounts", error))?;
+        let mounts = mounts.context(ErrorKind::Store, "read the records of mounts")?;
         let scrub = Some(ScrubStatus::of_store(self.store())).filter(ScrubStatus::is_known);
         Ok(mounts.iter().map(|mount| MountStatus { scrub, ..dead(self.store(), &mount.record) }).collect())
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use tarpon_store::Store;
 use tarpon_trace::{FILE_BYTES, Trace};
 
-use crate::{Error, ErrorKind, Result};
+use crate::{ErrorKind, Result, ResultExt};
 
 /// Name prefix of the files.
 const PREFIX: &str = "trace-";
@@ -17,9 +17,10 @@ const PREFIX: &str = "trace-";
 /// # Errors
 /// The store is not writable.
 pub fn leave(store: &Store, trace: &Trace) -> Result<impl AsRef<Path> + use<>> {
-    let failed = |error: std::io::Error| Error::new(ErrorKind::Store, "leave the trace for the server", error);
-    let mut file = tempfile::Builder::new().prefix(PREFIX).tempfile_in(store.run_folder()).map_err(failed)?;
-    file.write_all(&trace.write()).map_err(failed)?;
+    let step = "leave the trace for the server";
+    let mut file =
+        tempfile::Builder::new().prefix(PREFIX).tempfile_in(store.run_folder()).context(ErrorKind::Store, step)?;
+    file.write_all(&trace.write()).context(ErrorKind::Store, step)?;
     Ok(file.into_temp_path())
 }
 

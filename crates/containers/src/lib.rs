@@ -21,4 +21,4 @@ pub use run::{
     Changes, ContainerRecord, ContainerState, ContainerStatus, Containers, ExecRequest, LeftOut, LogLine, LogTime,
     LogWish, Output, RunError, RunOutcome, RunRequest, Signals, Standing, may_run_on, signal_name,
 };
-use tarpon_images::{Cause, Error, ErrorKind, Result};
+use tarpon_images::{Cause, Error, ErrorKind, Result, ResultExt};

@@ -24,4 +24,4 @@ pub use index::{
     BootPack, Fit, ImageIndexArtifact, IndexCheck, IndexedLayer, check_index, make_index, make_index_from,
     publish_index,
 };
-use tarpon_images::{Cause, Error, ErrorKind, Result};
+use tarpon_images::{Cause, Error, ErrorKind, Result, ResultExt};

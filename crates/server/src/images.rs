@@ -23,7 +23,7 @@ use tarpon_trace::Trace;
 
 use super::early::EarlyPack;
 use super::hints;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, ResultExt};
 
 /// An image that was loaded from its record and registered with the fetcher.
 pub struct LoadedImage {
@@ -53,11 +53,11 @@ impl LoadedImage {
         if self.checked.lock().is_some_and(|at| at.elapsed() < CHECK_INTERVAL) {
             return Ok(());
         }
-        let failed = |cause: String| Error::new(ErrorKind::Store, "check the image's objects", cause);
+        let step = "check the image's objects";
         let found = self.store.check_image(&self.record.manifest, &|_| {});
-        let found = found.map_err(|error| failed(error.to_string()))?;
+        let found = found.context(ErrorKind::Store, step)?;
         if !found.damaged_images.is_empty() {
-            return Err(failed("the list of its objects is damaged".to_owned()).hint(PREPARE_AGAIN));
+            return Err(Error::new(ErrorKind::Store, step, "the list of its objects is damaged").hint(PREPARE_AGAIN));
         }
         if found.bad_objects() > 0 {
             tracing::warn!(
@@ -222,8 +222,7 @@ impl LoadedImages {
     pub(crate) fn show_hidden(&self, request: &MountRequest, image: &LoadedImage, table: Option<Bytes>) -> Result<()> {
         let mut hidden = self.hidden.lock();
         let Some(table) = table.filter(|_| !hidden.contains_key(&request.manifest)) else { return Ok(()) };
-        let failed = |error| Error::new(ErrorKind::Store, "load the image's record", error);
-        let table = ChunkTable::open(table).map_err(failed)?;
+        let table = ChunkTable::open(table).context(ErrorKind::Store, "load the image's record")?;
         hidden.insert(request.manifest, self.fetcher.add_image(table, image.source(), request.image.as_str()));
         Ok(())
     }
@@ -318,17 +317,19 @@ impl LoadedImages {
     }
 
     fn load_new(&self, request: &MountRequest) -> Result<LoadedImage> {
-        let failed = |cause: String| Error::new(ErrorKind::Store, "load the image's record", cause);
-        let found = self.store.load_image(&request.manifest).map_err(|error| failed(error.to_string()))?;
-        let found = found.ok_or_else(|| failed(self.what_is_wrong_with(&request.manifest)).hint(PREPARE_AGAIN))?;
-        let table = ChunkTable::open(Bytes::from_owner(found.chunks)).map_err(|error| failed(error.to_string()))?;
+        let step = "load the image's record";
+        let found = self.store.load_image(&request.manifest).context(ErrorKind::Store, step)?;
+        let found = found.ok_or_else(|| {
+            Error::new(ErrorKind::Store, step, self.what_is_wrong_with(&request.manifest)).hint(PREPARE_AGAIN)
+        })?;
+        let table = ChunkTable::open(Bytes::from_owner(found.chunks)).context(ErrorKind::Store, step)?;
         let (repository, source) = self.open(request)?;
         let handle = self.fetcher.add_image(table, source, request.image.as_str());
         for layer in found.record.layers.iter().filter(|layer| layer.verification.is_refuted()) {
             handle.distrust(&layer.digest, "its index was found to be wrong");
         }
         let has_pack = found.boot.is_some_and(|boot| replay(&handle, &boot));
-        let file = found.tree.file().try_clone().map_err(|error| failed(error.to_string()))?;
+        let file = found.tree.file().try_clone().context(ErrorKind::Store, step)?;
         let inode = file.metadata().ok().map(|metadata| metadata.ino());
         let tree = TreeFile { file: Arc::new(file), bytes: Bytes::from_owner(found.tree) };
         Ok(LoadedImage {

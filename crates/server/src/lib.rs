@@ -44,4 +44,4 @@ pub use serve::{Equipment, ForGood, allow_open_files, serve};
 pub use setup::{NewExhibit, ServerSetup};
 pub use signals::Ended;
 pub use status::exposed;
-pub use tarpon_images::{Error, ErrorKind, Result};
+pub use tarpon_images::{Error, ErrorKind, Result, ResultExt};

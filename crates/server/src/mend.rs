@@ -33,7 +33,7 @@ use super::damage::{Round, Trouble};
 use super::domain::Domain;
 use super::images::LoadedImage;
 use super::mount_table::MountTable;
-use crate::{Error, ErrorKind, Result};
+use crate::{ErrorKind, Result, ResultExt};
 
 /// Bytes that are fetched and written in one step.
 const PIECE: u64 = 1 << 20;
@@ -72,11 +72,10 @@ impl MountTable {
     /// Repairs what was found damaged since the last round. Blocks while it fetches.
     pub(super) fn mend(&self) -> Result<Mended> {
         let mut round = self.damage.round.lock();
-        let failed = |error: StoreError| Error::new(ErrorKind::Store, "mend what is damaged", error);
         let (mut used, mut problems) = (Vec::new(), BTreeMap::new());
         for domain in self.domains.all() {
             let images = self.images_in_use(&domain);
-            let damaged = domain.store.damaged_objects().map_err(failed)?;
+            let damaged = domain.store.damaged_objects().context(ErrorKind::Store, "mend what is damaged")?;
             problems.extend(self.outdated(&domain, &images));
             used.extend(used_of(&domain, images, damaged));
         }

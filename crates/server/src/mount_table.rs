@@ -31,7 +31,7 @@ use super::recording::Recording;
 use super::scrub::Scrub;
 use super::setup::ServerSetup;
 use super::status::exposed;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, ResultExt};
 
 /// Why a remembered mount of a stopped server is not mounted.
 pub(super) const STOPPED: &str = "its server was stopped: the next one mounts it again";
@@ -144,7 +144,7 @@ impl MountTable {
         }
         let place = self.reserve(&request.mountpoint)?;
         let mut saved = SavedMount::new(&request);
-        saved.write(&domain.store).map_err(|error| Error::new(ErrorKind::Store, "record the mount", error))?;
+        saved.write(&domain.store).context(ErrorKind::Store, "record the mount")?;
         if let Some(reason) = own_inodes {
             // Not in the record: the next server has no such inodes.
             request.mode = ModeChoice::Only(Mode::Fuse);

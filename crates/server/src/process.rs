@@ -21,7 +21,7 @@ use super::mount_table::MountTable;
 use super::setup::ServerSetup;
 use super::signals::{Ended, Signals};
 use super::{listen, metrics, recover};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, ResultExt};
 
 /// Interval of the store's maintenance: syncing what was published, probing a failing disk.
 const MAINTENANCE: Duration = Duration::from_secs(30);
@@ -50,14 +50,15 @@ impl Server {
     pub async fn start(setup: impl Into<ServerSetup>) -> Result<Self> {
         let setup = setup.into();
         let store = setup.client.store();
-        let failed = |cause: String| Error::new(ErrorKind::Store, "become the server of the store", cause);
-        let lock = store.server_lock().map_err(|error: LockError| failed(error.to_string()))?;
-        let socket = wire::listen(&store.run_folder()).map_err(|error| failed(error.to_string()))?;
+        let step = "become the server of the store";
+        let lock =
+            store.server_lock().map_err(|error: LockError| Error::new(ErrorKind::Store, step, error.to_string()))?;
+        let socket = wire::listen(&store.run_folder()).context(ErrorKind::Store, step)?;
         // Before the first mount, which a signal would leave behind.
-        let signals = Signals::listen().map_err(|error| failed(error.to_string()))?;
+        let signals = Signals::listen().context(ErrorKind::Store, step)?;
         let mounts = Arc::new(MountTable::new(&setup, Handle::current())?);
         recover::recover(&mounts).await;
-        let listener = listen::listen(socket, mounts.clone()).map_err(|error| failed(error.to_string()))?;
+        let listener = listen::listen(socket, mounts.clone()).context(ErrorKind::Store, step)?;
         let maintenance = tokio::spawn(maintain(mounts.clone()));
         Ok(Self { rootfs_folders: setup.rootfs_folders, mounts, listener, maintenance, lock, signals })
     }

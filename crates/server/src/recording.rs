@@ -14,7 +14,7 @@ use tarpon_oci::Digest;
 use tarpon_store::Store;
 use tarpon_trace::{Header, Origin, Recorder};
 
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, ResultExt};
 
 /// The fetcher, wrapped to record reads.
 #[derive(Clone)]
@@ -45,10 +45,13 @@ impl Recording {
             truncated: false,
         };
         let trace = self.recorder.finish(header).write();
-        let failed = |error: std::io::Error| Error::new(ErrorKind::Store, "write the trace", error);
-        let mut file = tempfile::Builder::new().prefix("trace-").tempfile_in(store.run_folder()).map_err(failed)?;
-        std::io::Write::write_all(&mut file, &trace).map_err(failed)?;
-        let (_, path) = file.keep().map_err(|error| failed(error.error))?;
+        let step = "write the trace";
+        let mut file = tempfile::Builder::new()
+            .prefix("trace-")
+            .tempfile_in(store.run_folder())
+            .context(ErrorKind::Store, step)?;
+        std::io::Write::write_all(&mut file, &trace).context(ErrorKind::Store, step)?;
+        let (_, path) = file.keep().map_err(|error| Error::new(ErrorKind::Store, step, error.error))?;
         Ok(path)
     }
 }

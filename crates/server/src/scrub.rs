@@ -1,7 +1,6 @@
 //! The scrub of a server's store: see [`Store::scrub`]. A thread of its own reads the store when a run is due, and what it finds is
 //! repaired at once.
 
-use std::io;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::thread;
@@ -13,7 +12,7 @@ use tarpon_store::{ScrubRun, Scrubber, Store};
 use tokio::sync::watch;
 
 use super::idle::lower_priority;
-use crate::{Error, ErrorKind, Result};
+use crate::{ErrorKind, Result, ResultExt};
 
 /// Longest interval between two checks of whether a run is due, because the wall clock may be set.
 const CHECK_INTERVAL: Duration = Duration::from_secs(3600);
@@ -59,13 +58,15 @@ impl Scrub {
 
     /// Starts to scrub the store, at most so many bytes per second, and calls `repair` when it finds damage. Once per server.
     pub(super) fn begin(&self, store: &Store, rate: NonZeroU64, repair: Box<dyn Fn() + Send>) -> Result<()> {
-        let failed = |error: io::Error| Error::new(ErrorKind::Other, "begin to scrub the store", error);
         let thread = Thread { shared: self.0.clone(), store: store.clone(), rate, repair };
         let mut state = self.0.state.lock();
         if state.is_there || state.is_over {
             return Ok(());
         }
-        thread::Builder::new().name("scrub".to_owned()).spawn(move || thread.run()).map_err(failed)?;
+        thread::Builder::new()
+            .name("scrub".to_owned())
+            .spawn(move || thread.run())
+            .context(ErrorKind::Other, "begin to scrub the store")?;
         state.is_there = true;
         drop(state);
         self.0.status.send_modify(|status| status.rate = Some(rate));

@@ -15,7 +15,7 @@ use super::observer::Observer;
 use super::process::Server;
 use super::setup::ServerSetup;
 use super::signals::{Ended, Signals};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, ResultExt};
 
 /// How long a server that finds another one running waits for it to listen or to end, which takes as long as running requests take to
 /// drain.
@@ -116,8 +116,7 @@ impl ForGood {
             if mounts > 0 {
                 let s = if mounts == 1 { "" } else { "s" };
                 tracing::warn!("{}, with {mounts} mount{s}: this one takes its place when it has ended", error.cause());
-                let failed = |error: io::Error| Error::new(ErrorKind::Other, "listen for signals", error);
-                this.signals = Some(Signals::listen().map_err(failed)?);
+                this.signals = Some(Signals::listen().context(ErrorKind::Other, "listen for signals")?);
                 return Ok(this);
             }
             if began.elapsed() > HANDOVER {

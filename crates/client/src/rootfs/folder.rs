@@ -20,7 +20,7 @@ use tarpon_store::{FileLock, Store};
 
 use super::host::MountHost;
 use crate::client::Hold;
-use crate::{Error, ErrorKind, Result};
+use crate::{ErrorKind, Result, ResultExt};
 
 /// Prefix of the folders.
 const PREFIX: &str = "rootfs-";
@@ -66,10 +66,10 @@ impl Folders {
 
     /// Creates a directory for a new root file system.
     pub(super) fn new_dir(&self, host: &dyn MountHost) -> Result<MountDir> {
-        let failed = |error: io::Error| Error::new(ErrorKind::Store, "make a place for the root file system", error);
-        let folder = self.folder(host).map_err(failed)?;
+        let step = "make a place for the root file system";
+        let folder = self.folder(host).context(ErrorKind::Store, step)?;
         let path = folder.path.join(folder.made.fetch_add(1, Ordering::Relaxed).to_string());
-        private::create_dir(&path).map_err(failed)?;
+        private::create_dir(&path).context(ErrorKind::Store, step)?;
         Ok(MountDir { path, own: Some(folder) })
     }
 
@@ -113,8 +113,10 @@ impl Drop for Folder {
 impl MountDir {
     /// A directory of the caller's.
     pub(super) fn given(path: &Path) -> Result<Self> {
-        let failed = |error| Error::new(ErrorKind::NotFound, format!("find {}", path.display()), error);
-        Ok(Self { path: path.canonicalize().map_err(failed)?, own: None })
+        Ok(Self {
+            path: path.canonicalize().context(ErrorKind::NotFound, format!("find {}", path.display()))?,
+            own: None,
+        })
     }
 
     pub(super) fn path(&self) -> &Path {

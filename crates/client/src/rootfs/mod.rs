@@ -20,7 +20,7 @@ use tokio::task::spawn_blocking;
 
 use self::folder::MountDir;
 use crate::protocol::{Backfill, MountRequest, MountStatus};
-use crate::{Error, ErrorKind, Result};
+use crate::{ErrorKind, Result, ResultExt};
 use tarpon_images::Prepared;
 
 /// Options of a root file system. The default is that of a container: writable, writes are discarded on close, and setuid bits take effect.
@@ -106,7 +106,7 @@ impl Rootfs {
             let path = dir.path().to_owned();
             RootMount::mount(host, dir, wanted).map(|(mount, status)| Self { mount: Some(mount), path, status })
         });
-        made.await.map_err(|error| Error::new(ErrorKind::Other, "mount", error))?
+        made.await.context(ErrorKind::Other, "mount")?
     }
 
     /// The mount point: an absolute path without symbolic links.
@@ -126,7 +126,7 @@ impl Rootfs {
     pub async fn close(mut self) -> Result<()> {
         let Some(mount) = self.mount.take() else { return Ok(()) };
         let closed = spawn_blocking(move || mount.unmount()).await;
-        closed.map_err(|error| Error::new(ErrorKind::Other, "unmount", error))?
+        closed.context(ErrorKind::Other, "unmount")?
     }
 }
 

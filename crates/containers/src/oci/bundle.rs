@@ -12,7 +12,7 @@ use tarpon_oci::RunConfig;
 
 use super::cgroups::has_cgroup2;
 use super::{Confinement, ContainerOptions, Network, mounts, process, seccomp};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, ResultExt};
 
 /// Kernel paths that Podman masks in addition to the defaults.
 const MASKED: [&str; 3] = ["/sys/fs/selinux", "/sys/dev/block", "/sys/devices/virtual/powercap"];
@@ -45,15 +45,15 @@ impl Bundle {
         confinement: &Confinement,
         own: Vec<Mount>,
     ) -> Result<Self> {
-        let refused = |cause: String| Error::new(ErrorKind::Refused, "describe the container", cause);
-        let failed = |cause: String| Error::new(ErrorKind::Store, "write the container's description", cause);
-        let process = process::process(root, config, options, confinement).map_err(refused)?;
-        let resources = options.limits.resources(confinement.processes).map_err(refused)?;
-        let mounts = mounts::all(options, own).map_err(refused)?;
-        let spec = spec(root, process, options, mounts, resources).map_err(|error| refused(error.to_string()))?;
+        let step = "describe the container";
+        let process = process::process(root, config, options, confinement).context(ErrorKind::Refused, step)?;
+        let resources = options.limits.resources(confinement.processes).context(ErrorKind::Refused, step)?;
+        let mounts = mounts::all(options, own).context(ErrorKind::Refused, step)?;
+        let spec = spec(root, process, options, mounts, resources).context(ErrorKind::Refused, step)?;
         let file = folder.join("config.json");
-        let text = serde_json::to_vec(&spec).map_err(|error| failed(error.to_string()))?;
-        tarpon_store::private::write(&file, &text).map_err(|error| failed(error.to_string()))?;
+        let step = "write the container's description";
+        let text = serde_json::to_vec(&spec).context(ErrorKind::Store, step)?;
+        tarpon_store::private::write(&file, &text).context(ErrorKind::Store, step)?;
         Ok(Self { folder: folder.to_owned() })
     }
 

@@ -13,7 +13,7 @@ use tarpon_store::flock;
 
 use super::Handle;
 use super::runtime::runtime_error;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, ResultExt};
 
 /// Name of the mark file, beside the runtime's state. It is never removed: a lock on a recreated file would be a second lock.
 const MARK: &str = "paused";
@@ -74,10 +74,10 @@ impl Handle {
             return;
         }
         let resumed = || -> Result<()> {
-            let failed = |error: io::Error| Error::new(ErrorKind::Store, "look whether the container is paused", error);
-            let mark = flock::open(&path).map_err(failed)?;
+            let step = "look whether the container is paused";
+            let mark = flock::open(&path).context(ErrorKind::Store, step)?;
             // If the lock is taken, a live process has paused the container and will resume it.
-            flock::try_lock(mark).map_err(failed)?.map_or(Ok(()), |mark| self.go_on(&mark))
+            flock::try_lock(mark).context(ErrorKind::Store, step)?.map_or(Ok(()), |mark| self.go_on(&mark))
         };
         if let Err(error) = resumed() {
             tracing::warn!(%error, "a container may be paused still");
@@ -92,7 +92,7 @@ impl Handle {
         if !output.status.success() && self.is_paused()? {
             return Err(runtime_error(STEP, &output));
         }
-        mark.set_len(0).map_err(|error| Error::new(ErrorKind::Store, STEP, error))
+        mark.set_len(0).context(ErrorKind::Store, STEP)
     }
 
     fn is_paused(&self) -> Result<bool> {

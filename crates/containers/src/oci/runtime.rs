@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::Bundle;
 use super::cgroups::has_cgroup2;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, ResultExt};
 
 /// Variables through which systemd communicates with its services.
 const MANAGER: [&str; 4] = ["NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
@@ -166,13 +166,15 @@ impl Handle {
     /// # Errors
     /// The runtime's message: the container does not run, or there is no such signal.
     pub(crate) fn signal(&self, signal: &str) -> Result<()> {
-        let failed = |cause: String| Error::new(ErrorKind::Other, "send a signal to the container", cause);
+        let step = "send a signal to the container";
         let output = self.command().args(["kill", &self.id, signal]).output();
-        let output = output.map_err(|error| failed(format!("{}: {error}", self.runtime.program.display())))?;
+        let output = output.map_err(|error| {
+            Error::new(ErrorKind::Other, step, format!("{}: {error}", self.runtime.program.display()))
+        })?;
         if output.status.success() {
             return Ok(());
         }
-        Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+        Err(Error::new(ErrorKind::Other, step, String::from_utf8_lossy(&output.stderr).trim().to_owned()))
     }
 
     /// Whether the runtime has state of the container. Both keep a directory of its id as long as they have any.
@@ -251,13 +253,13 @@ pub(super) fn runtime_error(step: &str, output: &Output) -> Error {
 /// # Errors
 /// The container's runtime cannot be started, or fails.
 pub(crate) fn forget_all(state: &Path) -> Result<()> {
-    let failed = |error: std::io::Error| Error::new(ErrorKind::Store, "look for what the runtime has", error);
+    let step = "look for what the runtime has";
     let entries = match std::fs::read_dir(state) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        entries => entries.map_err(failed)?,
+        entries => entries.context(ErrorKind::Store, step)?,
     };
     for entry in entries {
-        let entry = entry.map_err(failed)?;
+        let entry = entry.context(ErrorKind::Store, step)?;
         let has = |name: &str| entry.path().join(name).exists();
         // Each runtime knows only its own containers. The other one would delete the state of running containers that it does not
         // recognize.

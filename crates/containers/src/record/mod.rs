@@ -15,7 +15,7 @@ pub use self::until::Until;
 use self::until::Watcher;
 use crate::oci::{Bundle, Confinement, ContainerOptions, Running, Runtime, Stdio, host_files};
 use crate::run::Containers;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, ResultExt};
 use tarpon_client::Client;
 use tarpon_client::protocol::MountRequest;
 use tarpon_client::rootfs::{RootMount, RootfsRequest};
@@ -104,7 +104,7 @@ impl Containers {
                 running.await
             }
         };
-        recorded.map_err(|error| Error::new(ErrorKind::Other, "record", error))?
+        recorded.context(ErrorKind::Other, "record")?
     }
 }
 
@@ -133,12 +133,12 @@ struct Recording {
 
 impl Recording {
     fn run(self, runtime: &Runtime) -> Result<Recorded> {
-        let failed = |error: std::io::Error| Error::new(ErrorKind::Store, "make a place for the container", error);
+        let step = "make a place for the container";
         let folder = self.containers.store().run_folder();
-        let folder = tempfile::Builder::new().prefix("record-").tempdir_in(folder).map_err(failed)?;
+        let folder = tempfile::Builder::new().prefix("record-").tempdir_in(folder).context(ErrorKind::Store, step)?;
         let (root, state) = (folder.path().join("rootfs"), folder.path().join("state"));
         for directory in [&root, &state] {
-            std::fs::create_dir(directory).map_err(failed)?;
+            std::fs::create_dir(directory).context(ErrorKind::Store, step)?;
         }
         let config = self.containers.images().config(&self.prepared)?;
         let mount = RecordedMount::make(self.containers.client().clone(), &self.prepared, root)?;
@@ -225,9 +225,9 @@ impl RecordedMount {
 
 fn read(file: &Path) -> Result<Trace> {
     use std::io::Read;
-    let failed = |cause: String| Error::new(ErrorKind::Store, "read the trace", cause);
+    let step = "read the trace";
     let mut bytes = Vec::new();
-    let opened = std::fs::File::open(file).map_err(|error| failed(error.to_string()))?;
-    opened.take(FILE_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(|error| failed(error.to_string()))?;
-    Trace::read(&bytes).map_err(|error| failed(error.to_string()))
+    let opened = std::fs::File::open(file).context(ErrorKind::Store, step)?;
+    opened.take(FILE_BYTES as u64 + 1).read_to_end(&mut bytes).context(ErrorKind::Store, step)?;
+    Trace::read(&bytes).context(ErrorKind::Store, step)
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use regex::bytes::Regex;
 
 use crate::oci::Running;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, ResultExt};
 
 /// Poll interval for the end of the start.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -90,7 +90,7 @@ impl Watcher {
         patience: Duration,
         is_stopped: impl Fn() -> bool,
     ) -> Result<Instant> {
-        let failed = |cause: String| Error::new(ErrorKind::Other, "record", cause);
+        let step = "record";
         loop {
             if let Some(ready) = self.is_over() {
                 return Ok(ready);
@@ -99,7 +99,7 @@ impl Watcher {
                 return match self.until {
                     Until::Exit => Ok(Instant::now()),
                     // Its last output may still be on its way.
-                    _ => self.last_word().ok_or_else(|| failed(too_early(status))),
+                    _ => self.last_word().ok_or_else(|| Error::new(ErrorKind::Other, step, too_early(status))),
                 };
             }
             if is_stopped() {
@@ -107,7 +107,9 @@ impl Watcher {
             }
             if self.began.elapsed() > patience {
                 let hint = "give it more time with --timeout";
-                return Err(failed(format!("not ready after {} s", patience.as_secs())).hint(hint));
+                return Err(
+                    Error::new(ErrorKind::Other, step, format!("not ready after {} s", patience.as_secs())).hint(hint)
+                );
             }
             std::thread::sleep(POLL_INTERVAL);
         }
@@ -167,5 +169,5 @@ fn follow(
         }
     };
     let spawned = std::thread::Builder::new().name("container-output".to_owned()).spawn(follow);
-    spawned.map(drop).map_err(|error| Error::new(ErrorKind::Other, "follow the container's output", error))
+    spawned.map(drop).context(ErrorKind::Other, "follow the container's output")
 }

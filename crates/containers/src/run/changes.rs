@@ -12,7 +12,7 @@ use super::containers::Containers;
 use super::kept::handle;
 use super::record::ContainerRecord;
 use crate::oci::{Bundle, Handle, Paused};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, ResultExt};
 use tarpon_client::ContainerName;
 
 /// How long to wait for another process that holds a container that does not run.
@@ -74,7 +74,7 @@ fn hold(place: &ContainerDir, record: &ContainerRecord) -> Result<(Option<Lock>,
     let gone = || Error::new(ErrorKind::NotFound, "find the container", "it was just removed");
     for patience in [Duration::ZERO, BUSY] {
         let held = place.hold(patience);
-        match held.map_err(|error| Error::new(ErrorKind::Store, "look whether the container runs", error))? {
+        match held.context(ErrorKind::Store, "look whether the container runs")? {
             // Another container may have its name.
             Holding::Ours(lock) if place.is_of(&record.id) => return Ok((Some(lock), None)),
             Holding::Ours(_) | Holding::Gone => return Err(gone()),

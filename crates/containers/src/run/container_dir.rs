@@ -29,7 +29,7 @@ use tarpon_store::private;
 use tarpon_store::{FileLock, Store};
 
 use super::record::{ContainerRecord, RECORD_BYTES};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, ResultExt};
 
 /// Prefix of directories that are not yet, or no longer, a container.
 const HIDDEN: &str = ".";
@@ -108,20 +108,19 @@ impl ContainerDirs {
                 }
             }
         };
-        let failed = |error| Error::new(ErrorKind::Store, "make a directory for the container", error);
-        made().map_err(failed)?.ok_or_else(|| taken(&record.name))
+        made().context(ErrorKind::Store, "make a directory for the container")?.ok_or_else(|| taken(&record.name))
     }
 
     /// All containers, by name. Entries whose name is not a valid container name are ignored.
     pub(super) fn list(&self) -> Result<Vec<(ContainerName, ContainerDir)>> {
-        let failed = |error| Error::new(ErrorKind::Store, "list the containers", error);
+        let step = "list the containers";
         let entries = match std::fs::read_dir(&self.folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            other => other.map_err(failed)?,
+            other => other.context(ErrorKind::Store, step)?,
         };
         let mut all: Vec<(ContainerName, ContainerDir)> = Vec::new();
         for entry in entries {
-            let entry = entry.map_err(failed)?;
+            let entry = entry.context(ErrorKind::Store, step)?;
             let name = entry.file_name().to_str().and_then(|name| name.parse().ok());
             all.extend(name.map(|name| (name, ContainerDir { folder: entry.path() })));
         }
@@ -135,25 +134,25 @@ impl ContainerDirs {
     /// # Errors
     /// Something is mounted in the directory. Then nothing is removed.
     pub(super) fn remove(&self, place: &ContainerDir, held: &Lock) -> Result<()> {
-        let failed = |error: io::Error| Error::new(ErrorKind::Store, "remove the container's directory", error);
-        if held.is_of(place).map_err(failed)? && place.is_mounted() {
+        let step = "remove the container's directory";
+        if held.is_of(place).context(ErrorKind::Store, step)? && place.is_mounted() {
             let cause = format!("the image is still mounted on {}", place.rootfs().display());
             return Err(Error::new(ErrorKind::CannotMount, "remove the container's directory", cause));
         }
         super::waiters::let_waiters_look(place.folder());
         let gone = self.folder.join(format!("{HIDDEN}gone-{}", random_id()));
         {
-            let _whole = self.lock().map_err(failed)?;
-            if !held.is_of(place).map_err(failed)? {
+            let _whole = self.lock().context(ErrorKind::Store, step)?;
+            if !held.is_of(place).context(ErrorKind::Store, step)? {
                 return Ok(());
             }
             match std::fs::rename(&place.folder, &gone) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-                other => other.map_err(failed)?,
+                other => other.context(ErrorKind::Store, step)?,
             }
         }
         match std::fs::remove_dir_all(&gone) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::new(ErrorKind::Store, step, error)),
             _ => Ok(()),
         }
     }
@@ -236,7 +235,7 @@ impl ContainerDir {
         let path = self.folder.join(name);
         let written = std::fs::write(&path, text)
             .and_then(|()| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)));
-        written.map_err(|error| Error::new(ErrorKind::Store, format!("write the container's {name}"), error))?;
+        written.context(ErrorKind::Store, format!("write the container's {name}"))?;
         Ok(path)
     }
 

@@ -9,7 +9,7 @@ use super::kept::handle;
 use super::signals::Signals;
 use super::status::{ContainerStatus, Standing};
 use crate::oci::{AnotherProcess, Bundle};
-use crate::{Error, ErrorKind};
+use crate::{Error, ErrorKind, ResultExt};
 use tarpon_client::ContainerName;
 
 const STEP: &str = "run a process in the container";
@@ -45,12 +45,12 @@ impl Containers {
         }
         // Concurrent calls must not read each other's files.
         let folder = tempfile::Builder::new().prefix("exec-").tempdir_in(place.folder());
-        let folder = folder.map_err(|error| Error::new(ErrorKind::Store, STEP, error))?;
+        let folder = folder.context(ErrorKind::Store, STEP)?;
         let [log, pid, file] = ["log", "pid", "process.json"].map(|name| folder.path().join(name));
         let process = request.process().beside(Bundle::process(place.folder())?, &place.rootfs());
         let process = process.map_err(|cause| Error::new(ErrorKind::Refused, STEP, cause))?;
         let written = serde_json::to_vec(&process).map_err(Into::into).and_then(|text| private::write(&file, &text));
-        written.map_err(|error| Error::new(ErrorKind::Store, STEP, error))?;
+        written.context(ErrorKind::Store, STEP)?;
         let handle = handle(&place, &record);
         handle.resume_if_left();
         let command = handle.exec(&file, &pid, &log);

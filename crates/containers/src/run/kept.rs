@@ -16,7 +16,7 @@ use super::record::{ContainerRecord, ContainerState, VERSION, now};
 use super::request::RunRequest;
 use super::signals::signal_name;
 use crate::oci::{Bundle, Confinement, ContainerOptions, Handle, HostEntry, Network, Runtime, bind, image_volumes};
-use crate::{Error, ErrorKind, Result};
+use crate::{ErrorKind, Result, ResultExt};
 
 /// The stop signal if neither the image nor the user sets one.
 const STOP: &str = "TERM";
@@ -64,18 +64,18 @@ impl KeptContainer {
 
     /// Takes the container over from the process that created it, with the lock inherited by this process.
     pub(super) fn inherit(containers: Containers, name: &ContainerName, lock: std::os::fd::OwnedFd) -> Result<Self> {
-        let failed = |cause: String| Error::new(ErrorKind::Other, "keep the container", cause);
+        let step = "keep the container";
         let place = ContainerDirs::of(containers.store()).place(name);
-        let lock = place.inherit(lock).map_err(|error| failed(error.to_string()))?;
-        let record = place.record().map_err(failed)?;
+        let lock = place.inherit(lock).context(ErrorKind::Other, step)?;
+        let record = place.record().context(ErrorKind::Other, step)?;
         Ok(Self { containers, place, lock, record, is_settled: false })
     }
 
     /// Writes the bundle, and the files for the container's `/etc`.
     fn describe(&self, mut options: ContainerOptions, config: &RunConfig) -> Result<()> {
-        let refused = |cause: String| Error::new(ErrorKind::Refused, "describe the container", cause);
         options.hostname = Some(options.hostname.unwrap_or_else(|| self.usual_hostname(options.network)));
-        let mut own = image_volumes(&self.place.rootfs(), &config.volumes, &options).map_err(refused)?;
+        let mut own = image_volumes(&self.place.rootfs(), &config.volumes, &options)
+            .context(ErrorKind::Refused, "describe the container")?;
         own.extend(self.files(&options)?);
         let ContainerRecord { process_limit, apparmor, .. } = &self.record;
         let confinement = Confinement { processes: *process_limit, apparmor: apparmor.clone() };
@@ -102,10 +102,9 @@ impl KeptContainer {
         let files = [("hosts", hosts), ("resolv.conf", resolv), ("hostname", format!("{name}\n"))];
         let mut usual = ["nosuid", "nodev", "noexec"].map(str::to_owned).to_vec();
         usual.extend(options.read_only.then(|| "ro".to_owned()));
-        let refused = |cause: String| Error::new(ErrorKind::Other, "describe the container", cause);
         let mount = |(file, text): (&str, String)| {
             let path = self.place.put(file, &text)?;
-            bind(&path, &Path::new("/etc").join(file), &usual).map_err(refused)
+            bind(&path, &Path::new("/etc").join(file), &usual).context(ErrorKind::Other, "describe the container")
         };
         files.into_iter().map(mount).collect()
     }
@@ -145,7 +144,7 @@ impl KeptContainer {
         if self.record.remove {
             return ContainerDirs::of(self.containers.store()).remove(&self.place, &self.lock);
         }
-        written.map_err(|error| Error::new(ErrorKind::Store, "write down how the container ended", error))
+        written.context(ErrorKind::Store, "write down how the container ended")
     }
 
     /// Leaves the container to another process.
@@ -157,8 +156,7 @@ impl KeptContainer {
     /// Removes the container in any state, after its heir has ended.
     pub(super) fn remove(mut self) -> Result<()> {
         self.is_settled = true;
-        let cannot = |error| Error::new(ErrorKind::Store, "hold the container", error);
-        if !self.lock.retake().map_err(cannot)? {
+        if !self.lock.retake().context(ErrorKind::Store, "hold the container")? {
             return Ok(());
         }
         clear_away(&self.containers, &self.place, &self.record, &self.lock)
@@ -177,8 +175,7 @@ impl Drop for KeptContainer {
 
 /// Removes a held container, running or not. A process that shared the lock may have removed it already.
 fn clear_away(containers: &Containers, place: &ContainerDir, record: &ContainerRecord, lock: &Lock) -> Result<()> {
-    let cannot = |error| Error::new(ErrorKind::Store, "remove the container's directory", error);
-    if !lock.is_of(place).map_err(cannot)? {
+    if !lock.is_of(place).context(ErrorKind::Store, "remove the container's directory")? {
         return Ok(());
     }
     handle(place, record).forget()?;
@@ -191,7 +188,6 @@ pub(super) fn handle(place: &ContainerDir, record: &ContainerRecord) -> Handle {
 }
 
 fn record(request: &RunRequest, prepared: &Prepared, config: &RunConfig, runtime: &Runtime) -> Result<ContainerRecord> {
-    let refused = |cause: String| Error::new(ErrorKind::Refused, "describe the container", cause);
     let named = request.stop_signal.as_deref().unwrap_or(&config.stop_signal);
     let stop_signal = if named.is_empty() { STOP } else { named };
     let Confinement { processes, apparmor } = Confinement::of(&request.options)?;
@@ -209,7 +205,7 @@ fn record(request: &RunRequest, prepared: &Prepared, config: &RunConfig, runtime
         terminal: request.options.terminal,
         input: request.input,
         remove: request.remove,
-        stop_signal: signal_name(stop_signal).map_err(refused)?,
+        stop_signal: signal_name(stop_signal).context(ErrorKind::Refused, "describe the container")?,
         runtime: runtime.program().to_owned(),
         filtered: request.options.filtered && filters(runtime)?,
         process_limit: processes,

@@ -10,7 +10,7 @@ use super::record::{ContainerRecord, ContainerState, now};
 use super::signals::signal_name;
 use super::status::ContainerStatus;
 use crate::oci::{Handle, forget_all};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, ResultExt};
 use tarpon_client::ContainerName;
 use tarpon_client::mount_record::is_served;
 
@@ -27,7 +27,7 @@ impl Containers {
         let status =
             all.into_iter().map(|(name, place)| (ContainerStatus::of(name, &place), place)).collect::<Vec<_>>();
         let mounts = self.store().mounts();
-        let mounts = mounts.map_err(|error| Error::new(ErrorKind::Store, "read the records of mounts", error))?;
+        let mounts = mounts.context(ErrorKind::Store, "read the records of mounts")?;
         let served = mounts.into_iter().filter(is_served).map(|mount| mount.record.mountpoint).collect();
         let status = status.into_iter().map(|(status, place)| (status.with_source(&place, &served), place));
         // A directory that has disappeared by now was being removed.
@@ -135,7 +135,7 @@ impl Containers {
         }
         let is_over = follow.map(|is_enough| || is_enough() || !place.is_held());
         let is_over = is_over.as_ref().map(|is_over| is_over as &dyn Fn() -> bool);
-        log::read(place.folder(), wish, is_over, sink).map_err(|error| Error::new(ErrorKind::Store, step, error))
+        log::read(place.folder(), wish, is_over, sink).context(ErrorKind::Store, step)
     }
 
     /// Records the end of a container whose keeper was killed, without an exit code: how it ended is unknown.
@@ -155,7 +155,7 @@ impl Containers {
         }
         record.state = ContainerState::Exited { code: None, at: now() };
         let written = place.write(&record);
-        written.map_err(|error| Error::new(ErrorKind::Store, "write down how the container ended", error))
+        written.context(ErrorKind::Store, "write down how the container ended")
     }
 
     fn place(&self, name: &ContainerName) -> Result<ContainerDir> {
@@ -180,7 +180,7 @@ impl Containers {
 
 fn hold(place: &ContainerDir) -> Result<Holding> {
     let held = place.hold(KILLED);
-    held.map_err(|error| Error::new(ErrorKind::Store, "take the container from its keeper", error))
+    held.context(ErrorKind::Store, "take the container from its keeper")
 }
 
 fn still_there(step: &str) -> Error {

@@ -1,13 +1,12 @@
 //! Waits for the end of a container in a process other than its keeper.
 
-use std::io;
 use std::time::{Duration, Instant};
 
 use super::containers::Containers;
 use super::record::ContainerState;
 use super::status::{ContainerStatus, Standing};
 use super::waiters::waiter;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, ResultExt};
 use tarpon_client::ContainerName;
 
 const STEP: &str = "wait for the container";
@@ -26,8 +25,7 @@ impl Containers {
     /// The exit code will never be known, because the keeper was killed.
     pub fn wait(&self, name: &ContainerName) -> Result<Option<u8>> {
         let (place, record) = self.known(name)?;
-        let failed = |error: io::Error| Error::new(ErrorKind::Store, STEP, error);
-        let waiter = waiter(place.folder()).map_err(failed)?;
+        let waiter = waiter(place.folder()).context(ErrorKind::Store, STEP)?;
         let mut pause = POLL_INTERVAL;
         let code = loop {
             match place.record() {

@@ -7,7 +7,7 @@ use tarpon_images::{access, commits};
 use tarpon_oci::{Digest, ImageConfig, Manifest, Source, Verified};
 use tarpon_registry::{Repository, ResolvedImage};
 
-use crate::{Error, ErrorKind, Result};
+use crate::{ErrorKind, Result, ResultExt};
 
 /// An image to add a layer to.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(super) struct Base {
 impl Base {
     /// The image that `manifest` names: from the store, or else from its source.
     pub(super) async fn of_manifest(images: &Images, image: &str, manifest: &Digest, way: &Access) -> Result<Self> {
-        let source = image.parse().map_err(|error| Error::new(ErrorKind::NotFound, "read the image's name", error))?;
+        let source = image.parse().context(ErrorKind::NotFound, "read the image's name")?;
         if !images.is_isolated()?
             && let Some(base) = stored(images, &source, manifest)?
         {
@@ -37,9 +37,8 @@ impl Base {
         commits::check_not_only_here(images.store(), &request.source)?;
         let is_registry = matches!(request.source, Source::Registry(_));
         if is_registry && !images.is_isolated()? && matches!(request.pull, Pull::Missing | Pull::Never) {
-            let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
             let (name, platform) = (request.source.to_string(), request.platform.to_string());
-            let known = images.store().reference(&name, &platform).map_err(failed)?;
+            let known = images.store().reference(&name, &platform).context(ErrorKind::Store, "look in the store")?;
             if let Some(known) = known
                 && let Some(base) = stored(images, &request.source, &known.manifest)?
             {
@@ -53,8 +52,7 @@ impl Base {
 }
 
 async fn described(repository: &Repository, source: Source, manifest: Manifest) -> Result<Base> {
-    let refused = |error| Error::new(ErrorKind::Refused, "read the manifest", error);
-    manifest.check_image().map_err(refused)?;
+    manifest.check_image().context(ErrorKind::Refused, "read the manifest")?;
     let resolved = ResolvedImage { manifest, index_digest: None, name: String::new() };
     let config = access::config(repository, &resolved).await?;
     Ok(Base { source, manifest: resolved.manifest, config })
@@ -62,18 +60,21 @@ async fn described(repository: &Repository, source: Source, manifest: Manifest) 
 
 /// The image from the store; `None` if it is damaged.
 fn stored(images: &Images, source: &Source, manifest: &Digest) -> Result<Option<Base>> {
-    let failed = |error| Error::new(ErrorKind::Store, "look in the store", error);
+    let step = "look in the store";
     let store = images.store();
-    let bytes = (store.image_manifest(manifest).map_err(failed)?, store.image_config(manifest).map_err(failed)?);
+    let bytes = (
+        store.image_manifest(manifest).context(ErrorKind::Store, step)?,
+        store.image_config(manifest).context(ErrorKind::Store, step)?,
+    );
     let (Some(manifest), Some(config)) = bytes else { return Ok(None) };
     let manifest = parsed(manifest)?;
-    let refused = |error| Error::new(ErrorKind::Refused, "read the image's config", error);
-    manifest.check_image().map_err(refused)?;
-    let config = ImageConfig::parse(config).map_err(refused)?;
-    manifest.check_config(&config).map_err(refused)?;
+    let step = "read the image's config";
+    manifest.check_image().context(ErrorKind::Refused, step)?;
+    let config = ImageConfig::parse(config).context(ErrorKind::Refused, step)?;
+    manifest.check_config(&config).context(ErrorKind::Refused, step)?;
     Ok(Some(Base { source: source.clone(), manifest, config }))
 }
 
 fn parsed(bytes: Verified<Bytes>) -> Result<Manifest> {
-    Manifest::parse(bytes).map_err(|error| Error::new(ErrorKind::Refused, "read the manifest", error))
+    Manifest::parse(bytes).context(ErrorKind::Refused, "read the manifest")
 }

@@ -40,7 +40,7 @@ use self::still::Still;
 use self::stream::LayerTar;
 use self::upper::{UpperError, Walk};
 use crate::upload;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, ResultExt};
 use tarpon_client::Client;
 use tarpon_client::ContainerName;
 use tarpon_containers::{Changes, Containers, LeftOut};
@@ -264,14 +264,14 @@ fn written_over(client: &Client, upper: &Path) -> Result<(String, Digest)> {
 async fn still(upper: &Path) -> Result<Still> {
     let upper = upper.to_owned();
     let begun = tokio::task::spawn_blocking(move || Still::begin(&upper)).await;
-    let begun = begun.map_err(|error| Error::new(ErrorKind::Other, "look at the directory", error))?;
+    let begun = begun.context(ErrorKind::Other, "look at the directory")?;
     begun.map_err(|error| Failure::Upper(error).outward())
 }
 
 /// The first change in an upper directory while it was watched.
 async fn changed(still: Still, left_out: LeftOut) -> Result<Option<Vec<u8>>> {
     let looked = tokio::task::spawn_blocking(move || still.changed(&left_out)).await;
-    let looked = looked.map_err(|error| Error::new(ErrorKind::Other, "look at the directory", error))?;
+    let looked = looked.context(ErrorKind::Other, "look at the directory")?;
     looked.map_err(|error| Failure::Upper(error).outward())
 }
 
@@ -318,7 +318,7 @@ async fn write(layout: &Destination, upper: &Path, left_out: LeftOut, recipe: Re
         sent.map(|()| written).map_err(|error| Failure::Write(WriteError::Blob(error)))
     });
     let (pushed, written) = futures::join!(layout.push_stream(up), writing);
-    let written = written.map_err(|error| Error::new(ErrorKind::Other, "write the layer", error))?;
+    let written = written.context(ErrorKind::Other, "write the layer")?;
     match (written, pushed) {
         // The error of the disk is the cause of the writer's error.
         (Err(Failure::Write(WriteError::Blob(_))), Err(error)) => kept(Err(error)),
@@ -399,7 +399,7 @@ async fn documents(layout: &Destination, base: &Base, written: &Written, history
 
 /// An error of the layout in the store.
 fn kept<T>(result: std::result::Result<T, tarpon_registry::Error>) -> Result<T> {
-    result.map_err(|error| Error::new(ErrorKind::Store, "keep the new image", error))
+    result.context(ErrorKind::Store, "keep the new image")
 }
 
 fn now() -> i64 {

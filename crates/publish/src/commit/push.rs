@@ -19,7 +19,7 @@ use tarpon_oci::media_type::OCI_MANIFEST;
 use tarpon_oci::{Blob, Digest, Document, Manifest, Platform, Source, Verified};
 use tarpon_registry::{AccessOptions, Destination, Repository, ResolvedImage};
 
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, ResultExt};
 
 /// Layers that the registry is queried about at once: one or two requests each, without any bytes.
 const QUESTIONS: usize = 16;
@@ -124,7 +124,7 @@ pub async fn push(images: &Images, request: &PushRequest, progress: Arc<dyn Prog
     let digest = work.destination.push_manifest(OCI_MANIFEST, bytes, Some(&tag)).await;
     let digest = digest.map_err(failed(&format!("the manifest as {tag}")))?;
     let noted = commits.note_pushed(&held, &request.destination.to_string());
-    noted.map_err(|error| Error::new(ErrorKind::Store, "note that it was pushed", error))?;
+    noted.context(ErrorKind::Store, "note that it was pushed")?;
     forget_meaning(images, work.destination.name(), &request.access, &digest)?;
     let is_sent = |layer: &&PushedLayer| matches!(layer.outcome, PushedOutcome::Streamed | PushedOutcome::Uploaded);
     Ok(Pushed {
@@ -139,12 +139,12 @@ pub async fn push(images: &Images, request: &PushRequest, progress: Arc<dyn Prog
 
 /// Updates what the store knows the name to mean: from now on it refers to `digest`.
 fn forget_meaning(images: &Images, name: &str, access: &Access, digest: &Digest) -> Result<()> {
-    let failed = |error| Error::new(ErrorKind::Store, "note what the name means now", error);
+    let step = "note what the name means now";
     // An isolated store records nothing about images in no registry.
     let Ok(part) = images.for_image(name, access) else { return Ok(()) };
-    let known = part.store().references().map_err(failed)?;
+    let known = part.store().references().context(ErrorKind::Store, step)?;
     for reference in known.iter().filter(|reference| reference.source == name) {
-        part.store().set_reference(name, &reference.platform, digest).map_err(failed)?;
+        part.store().set_reference(name, &reference.platform, digest).context(ErrorKind::Store, step)?;
     }
     Ok(())
 }
@@ -152,10 +152,15 @@ fn forget_meaning(images: &Images, name: &str, access: &Access, digest: &Digest)
 impl Work {
     /// The manifest, and the config that it names, as they were committed.
     async fn documents(&self, digest: &Digest) -> Result<(Manifest, Bytes)> {
-        let refused = |cause: String| Error::new(ErrorKind::Store, "read the committed image", cause);
         let manifest = match self.kept.root(&Platform::host()).await.map_err(stored)? {
             Document::Manifest(manifest) if manifest.digest() == digest => manifest,
-            _ => return Err(refused("its manifest is another one than was committed".to_owned())),
+            _ => {
+                return Err(Error::new(
+                    ErrorKind::Store,
+                    "read the committed image",
+                    "its manifest is another one than was committed",
+                ));
+            }
         };
         let image = ResolvedImage { manifest, index_digest: None, name: String::new() };
         let config = self.kept.config(&image).await.map_err(stored)?;
@@ -238,7 +243,7 @@ fn base_repository(held: &HeldCommit, request: &PushRequest) -> Result<Repositor
 }
 
 fn parse(image: &str) -> Result<Source> {
-    image.parse().map_err(|error| Error::new(ErrorKind::Store, "read the base's name", error))
+    image.parse().context(ErrorKind::Store, "read the base's name")
 }
 
 /// The error if the commit itself cannot be read.

@@ -6,7 +6,7 @@ use tarpon_registry::{Repository, ResolvedImage};
 
 use super::failure::{advised, outward};
 use super::request::Platforms;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, ResultExt};
 
 /// The images to convert.
 pub(super) struct Chosen {
@@ -118,8 +118,7 @@ fn left_out(index: &ImageIndex) -> Vec<String> {
 }
 
 async fn image(repository: &Repository, entry: Option<usize>, manifest: Manifest) -> Result<Image> {
-    let refused = |error| Error::new(ErrorKind::Refused, format!("read manifest {}", manifest.digest()), error);
-    manifest.check_image().map_err(refused)?;
+    manifest.check_image().context(ErrorKind::Refused, format!("read manifest {}", manifest.digest()))?;
     let resolved = ResolvedImage { manifest, index_digest: None, name: String::new() };
     let config = tarpon_images::access::config(repository, &resolved).await.map_err(advised)?;
     Ok(Image { entry, manifest: resolved.manifest, config })

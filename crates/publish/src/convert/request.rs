@@ -80,12 +80,16 @@ impl ConvertRequest {
 
     /// How layers are written.
     pub(super) fn recipe(&self) -> Result<Recipe> {
-        let wrong = |cause: String| Error::new(ErrorKind::Other, "read the options", cause);
+        let step = "read the options";
         if self.format == Format::ZstdChunked && !self.prioritised.is_empty() {
-            return Err(wrong("zstd:chunked has no order of priority: it goes with eStargz only".into()));
+            return Err(Error::new(
+                ErrorKind::Other,
+                step,
+                "zstd:chunked has no order of priority: it goes with eStargz only",
+            ));
         }
         if self.keep_diff_id && !self.prioritised.is_empty() {
-            return Err(wrong("files cannot come first in layers that keep their diffID".into()));
+            return Err(Error::new(ErrorKind::Other, step, "files cannot come first in layers that keep their diffID"));
         }
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = (cores / self.jobs()).max(1);

@@ -20,7 +20,7 @@ use tarpon_trace::Trace;
 pub use self::boot::{BootPack, Fit};
 use self::boot::{Packer, Start};
 use self::packs::Published;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, ResultExt};
 use tarpon_images::access;
 use tarpon_images::index::compare::{Verdict, compare};
 use tarpon_images::index::search_result::Usable;
@@ -141,13 +141,12 @@ async fn index_for(
     let kept = found.packs.into_iter().filter(is_other).collect();
     let (store, name) = (part.store().clone(), request.text.clone());
     let packing = tokio::task::spawn_blocking(move || pack(store, &repository, layers, &name, &starts, kept));
-    let packed = packing.await.map_err(|error| Error::new(ErrorKind::Other, "write the index", error))??;
+    let packed = packing.await.context(ErrorKind::Other, "write the index")??;
     packed.notes.iter().for_each(|note| progress.note(note));
     let subject = tarpon_oci::Blob { digest: *image.manifest.digest(), size: image.manifest.bytes.len() as u64 };
     let subject = NewDescriptor::new(image.manifest.media_type.clone(), subject);
     let boots = packed.boots.iter().flat_map(BootPack::descriptors);
-    let manifest = artifact::manifest(&packed.blob, boots, subject)
-        .map_err(|error| Error::new(ErrorKind::Other, "write the index", error))?;
+    let manifest = artifact::manifest(&packed.blob, boots, subject).context(ErrorKind::Other, "write the index")?;
     Ok(ImageIndexArtifact {
         image: image.name.clone(),
         manifest_digest: *image.manifest.digest(),
@@ -196,17 +195,19 @@ pub async fn check_index(
     let image = access::resolve(&repository, &request.platform).await?;
     // Objects of files that the index cuts differently must stay until they have been compared.
     let part = images.for_image(&request.text, &request.access)?;
-    let pin = part.store().pin().map_err(|error| Error::new(ErrorKind::Store, "pin the layers", error))?;
+    let pin = part.store().pin().context(ErrorKind::Store, "pin the layers")?;
     let layers = index_layers(&part, &repository, &image, progress).await?;
     let wanted: Vec<_> = layers.iter().map(|layer| layer.blob).collect();
     let found = find::pinned(index, &repository, &image, &wanted, None, (find::PINNED, &Allowance::default())).await;
-    let refused = |cause: String| Error::new(ErrorKind::Refused, "check the index", cause);
+    let step = "check the index";
     if found.layers.is_empty() {
-        return Err(refused(found.notes.join("; ")));
+        return Err(Error::new(ErrorKind::Refused, step, found.notes.join("; ")));
     }
     if found.layers.iter().any(|layer| layer.format == LayerKind::Soci) {
         let cause = "it is a SOCI index, which has no digests of contents to compare";
-        return Err(refused(cause.to_owned()).hint("`tarpon pull` compares everything else of it"));
+        return Err(
+            Error::new(ErrorKind::Refused, step, cause.to_owned()).hint("`tarpon pull` compares everything else of it")
+        );
     }
     let mut check = IndexCheck {
         index_digest: *index,
@@ -220,8 +221,8 @@ pub async fn check_index(
         let _pin = pin;
         check.compare(&store, &found.layers, &layers).map(|()| check)
     });
-    let compared = comparing.await.map_err(|error| Error::new(ErrorKind::Other, "check the index", error))?;
-    compared.map_err(|error| Error::new(ErrorKind::Store, "check the index", error))
+    let compared = comparing.await.context(ErrorKind::Other, "check the index")?;
+    compared.context(ErrorKind::Store, "check the index")
 }
 
 impl IndexCheck {
