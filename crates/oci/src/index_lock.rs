@@ -29,13 +29,13 @@ struct Pinned {
 #[non_exhaustive]
 pub enum InvalidLock {
     /// Over [`limits::LOCK_BYTES`].
-    #[error("it has more than {} bytes", limits::LOCK_BYTES)]
+    #[error("the file has more than {} bytes", limits::LOCK_BYTES)]
     TooLarge,
     /// Not JSON, of another shape, or with two readings.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
     /// Written by a later program.
-    #[error("it has version {0}; this program reads version {VERSION}")]
+    #[error("version {0} is not supported, only version {VERSION}")]
     Version(u64),
     /// A name of an image or index that is no digest.
     #[error("{0:?} is not a sha256 digest")]

@@ -25,7 +25,7 @@ pub enum Error {
     #[error(transparent)]
     Platform(NoPlatform),
     /// An archive, which cannot be a destination.
-    #[error("{0} cannot be written to: use a registry reference or oci:DIR[:TAG]")]
+    #[error("{0} cannot be a destination: use a registry reference or oci:DIR[:TAG]")]
     ReadOnly(String),
     /// Certificates or addresses are invalid.
     #[error("{0}")]

@@ -85,7 +85,7 @@ async fn nobody_waits_for_a_registry_that_is_closed_for_longer_than_a_request_ma
     assert_eq!(ten(&repository).await, 10);
     let asked = transport.take().refused;
     let error = read(&repository, 0..10).await.unwrap_err().to_string();
-    assert!(error.contains("asked for a pause") && error.contains("next may start only in"), "{error}");
+    assert!(error.contains("requested a pause") && error.contains("next attempt only in"), "{error}");
     assert_eq!((transport.take().refused, began.elapsed().as_secs()), (0, 0), "{asked}");
 }
 

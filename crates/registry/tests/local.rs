@@ -122,7 +122,7 @@ async fn a_layout_of_one_image_needs_no_tag() {
         assert_eq!(first_layer(&repository, &image).await, blob_bytes());
     }
     let error = resolve(&format!("oci:{}:v2", shown(&layout)), "linux/amd64").await.map(drop).unwrap_err();
-    assert!(error.to_string().contains(r#"no image "v2" in it; there is "v1""#), "{error}");
+    assert!(error.to_string().contains(r#"no image "v2"; available: "v1""#), "{error}");
     assert_eq!(error.fault(), Class::NotFound);
 }
 
@@ -144,7 +144,7 @@ async fn several_images_in_a_layout_are_distinguished_by_tag_digest_and_platform
     let by_digest = format!("{layout}@{}", other["digest"].as_str().unwrap());
     assert_eq!(pick(by_digest, "linux/amd64").await.unwrap(), b"other");
     let error = pick(layout, "linux/amd64").await.unwrap_err();
-    assert!(error.to_string().contains("several images in it, name one"), "{error}");
+    assert!(error.to_string().contains("it contains several images, specify one"), "{error}");
 }
 
 #[tokio::test]
@@ -225,7 +225,7 @@ async fn a_docker_archive_gets_a_manifest_with_true_digests() {
         assert_eq!(repository.config(&image).await.unwrap().run.cmd, ["sh"]);
     }
     let error = open(&format!("docker-archive:{}:debian:13", shown(&archive))).await.map(drop).unwrap_err();
-    assert!(error.to_string().contains("no image docker.io/library/debian:13 in it; there is debian:12"), "{error}");
+    assert!(error.to_string().contains("no image docker.io/library/debian:13; available: debian:12"), "{error}");
 }
 
 #[tokio::test]

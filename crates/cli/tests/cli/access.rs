@@ -47,7 +47,7 @@ fn credentials_come_from_a_file_standard_input_or_a_descriptor() {
 }
 
 #[test]
-fn credentials_that_cannot_be_read_are_an_error_before_anything_is_asked() {
+fn unreadable_credentials_fail_before_any_request() {
     let world = world(Auth::Basic);
     File::create(world.path("empty")).expect("made");
     std::fs::write(world.path("two"), "alice:a\nbob:b\n").expect("written");

@@ -3,7 +3,7 @@
 use crate::world::World;
 
 #[test]
-fn a_container_that_cannot_be_is_refused_before_anything_is_done() {
+fn invalid_container_options_are_rejected_early() {
     let world = World::new();
     let runs: [&[&str]; 18] = [
         &["run"],
@@ -29,7 +29,7 @@ fn a_container_that_cannot_be_is_refused_before_anything_is_done() {
 }
 
 #[test]
-fn what_podman_has_and_tarpon_has_not_is_answered_in_a_line() {
+fn unsupported_podman_commands_get_a_hint() {
     let world = World::new();
     let runs: [&[&str]; 12] = [
         &["images"],
@@ -49,7 +49,7 @@ fn what_podman_has_and_tarpon_has_not_is_answered_in_a_line() {
 }
 
 #[test]
-fn a_quiet_list_is_names_and_nothing_else() {
+fn a_quiet_list_has_only_names() {
     let world = World::new();
     for arguments in [&["ps", "-q"][..], &["ps", "-aq"], &["ps", "--quiet", "--all"], &["ps", "--names"]] {
         assert_eq!(world.stdout(arguments), "", "{arguments:?}");
@@ -58,7 +58,7 @@ fn a_quiet_list_is_names_and_nothing_else() {
 }
 
 #[test]
-fn a_container_that_is_not_there_exits_with_3_and_a_command_in_it_with_125() {
+fn a_missing_container_exits_with_3_and_exec_with_125() {
     let world = World::new();
     let runs: [&[&str]; 7] = [
         &["ps", "-a"],

@@ -69,7 +69,7 @@ fn all_platforms_of_an_archive_become_an_index() {
 
 /// Only new versions of the compressors change these digests and sizes.
 #[test]
-fn a_conversion_says_what_it_did() {
+fn a_conversion_reports_its_result() {
     let world = world();
     let mut all = String::new();
     for format in FORMATS {
@@ -91,7 +91,7 @@ fn a_conversion_says_what_it_did() {
 }
 
 #[test]
-fn what_cannot_be_converted_is_said_in_one_line() {
+fn an_impossible_conversion_is_a_one_line_error() {
     let world = world();
     let convert = |options: &[&str]| world.transcript(&[&["convert", "--format"], options].concat());
     std::fs::write(world.path("paths"), "etc/hello\n").expect("written");

@@ -15,7 +15,7 @@ fn check(world: &World, registry: &str, name: &str) -> Option<Value> {
 }
 
 #[test]
-fn a_registry_that_answers_is_told_from_one_that_does_not() {
+fn a_registry_that_responds_is_distinguished_from_one_that_does_not() {
     const NAME: &str = "registry access";
     for auth in [Auth::Anonymous, Auth::Basic] {
         let world = World::serving(Contents::new(), auth);
@@ -32,7 +32,7 @@ fn a_registry_that_answers_is_told_from_one_that_does_not() {
 }
 
 #[test]
-fn the_room_for_the_store_and_the_runtime_are_looked_at() {
+fn free_space_and_runtime_are_checked() {
     let world = World::new();
     let room = check(&world, "none", "room for the store").expect("it is looked at");
     assert!(room["found"].as_str().is_some_and(|found| found.contains(" free at ")), "{room}");

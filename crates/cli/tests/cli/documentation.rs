@@ -238,7 +238,7 @@ fn every_exit_code_of_the_help_is_on_its_page() {
 }
 
 #[test]
-fn each_block_of_commands_is_run_or_says_why_it_is_not() {
+fn each_block_of_commands_runs_or_states_a_reason() {
     const HOW: [&str; 1] = ["each line by itself"];
     for Block { place, mark, commands } in blocks() {
         assert!(!commands.is_empty(), "{place} is empty");
@@ -256,7 +256,7 @@ fn each_block_of_commands_is_run_or_says_why_it_is_not() {
 }
 
 #[test]
-fn the_blocks_of_commands_work_as_they_stand_there() {
+fn the_blocks_of_commands_work_unchanged() {
     if !can_mount() {
         return;
     }

@@ -59,7 +59,7 @@ fn a_wrong_command_line_exits_with_2() {
 }
 
 #[test]
-fn what_is_not_there_exits_with_3() {
+fn a_missing_object_exits_with_3() {
     let mut contents = good_contents();
     let foreign = ImageBuilder::new().layer(small_image().layers[0].clone()).architecture("s390x").build();
     let index = format!(
@@ -110,7 +110,7 @@ fn hollow_layer() -> Layer {
 }
 
 #[test]
-fn a_path_that_the_image_has_not_exits_with_3() {
+fn a_path_missing_in_the_image_exits_with_3() {
     let world = World::serving(good_contents(), Auth::Anonymous);
     insta::assert_snapshot!(transcripts(
         &world,
@@ -120,7 +120,7 @@ fn a_path_that_the_image_has_not_exits_with_3() {
 }
 
 #[test]
-fn access_that_is_denied_exits_with_4() {
+fn denied_access_exits_with_4() {
     let world = World::serving(good_contents(), Auth::Basic);
     world.directory("mnt");
     insta::assert_snapshot!(transcripts(
@@ -139,7 +139,7 @@ fn access_that_is_denied_exits_with_4() {
 }
 
 #[test]
-fn the_password_is_in_no_message() {
+fn no_message_contains_the_password() {
     let world = World::serving(good_contents(), Auth::Basic);
     world.directory("mnt");
     let mut command = world.command(&["mount", "--creds", "alice:0pen-sesame", "HOST/app:v1", "TMP/mnt"]);
@@ -155,14 +155,17 @@ fn a_registry_that_fails_exits_with_5() {
     let world = World::serving(good_contents(), Auth::Anonymous);
     world.directory("mnt");
     // Nothing listens on port 1 of loopback.
-    insta::assert_snapshot!("nobody_listens", transcripts(&world, 5, &[&["mount", "127.0.0.1:1/app:v1", "TMP/mnt"]]));
+    insta::assert_snapshot!(
+        "connection_refused",
+        transcripts(&world, 5, &[&["mount", "127.0.0.1:1/app:v1", "TMP/mnt"]])
+    );
     world.server().script(vec![Fault::Status(503); 16]);
     insta::assert_snapshot!("server_errors", transcripts(&world, 5, &[&["mount", "HOST/app:v1", "TMP/mnt"]]));
     world.assert_untouched();
 }
 
 #[test]
-fn an_image_that_cannot_be_trusted_exits_with_6() {
+fn an_untrusted_image_exits_with_6() {
     let mut contents = good_contents();
     let oci = "application/vnd.oci.image.manifest.v1+json";
     contents.add_manifest(Some(("bad", "no-json")), oci, "{\"schemaVersion\": 2,");
@@ -214,7 +217,7 @@ fn an_image_that_cannot_be_trusted_exits_with_6() {
 }
 
 #[test]
-fn a_mount_point_that_is_no_directory_exits_with_3() {
+fn a_mount_point_that_is_not_a_directory_exits_with_3() {
     let world = World::serving(good_contents(), Auth::Anonymous);
     std::fs::write(world.path("file"), "").expect("written");
     insta::assert_snapshot!(transcripts(&world, 3, &[&["mount", "HOST/app:v1", "TMP/file"]]));
@@ -222,7 +225,7 @@ fn a_mount_point_that_is_no_directory_exits_with_3() {
 }
 
 #[test]
-fn a_store_that_cannot_be_used_exits_with_8() {
+fn an_unusable_store_exits_with_8() {
     let world = World::new();
     std::fs::write(world.path("file"), "").expect("written");
     std::fs::write(world.directory("photos").join("holiday.jpg"), "").expect("written");

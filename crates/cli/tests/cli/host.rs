@@ -52,7 +52,7 @@ fn a_mount_that_would_hide_the_host_or_the_store_is_refused() {
 }
 
 #[test]
-fn an_image_is_unmounted_where_there_is_no_proc() {
+fn an_image_is_unmounted_without_proc() {
     let Some(fixture) = MountFixture::serving(Auth::Anonymous) else { return };
     let (image, place) = (format!("{}/app:v1", fixture.server().host()), fixture.directory("mnt"));
     for how in ["", "--lazy"] {
@@ -63,6 +63,8 @@ fn an_image_is_unmounted_where_there_is_no_proc() {
         );
         let output = apart(&fixture, &script);
         assert_eq!(code(&output), 0, "{how}: {}", stderr(&output));
+        // The next mount is in another mount namespace, which needs another server.
+        fixture.wait_for_server_to_end();
     }
 }
 
@@ -89,7 +91,7 @@ fn the_store_of_a_mount_is_found_by_the_mount() {
 }
 
 #[test]
-fn a_mount_that_is_in_use_stays_unless_it_is_to_go_lazily() {
+fn a_mount_in_use_stays_unless_unmounted_lazily() {
     let Some(fixture) = MountFixture::serving(Auth::Anonymous) else { return };
     let place = fixture.directory("mnt");
     fixture.stdout(&["--quiet", "mount", "HOST/app:v1", "TMP/mnt"]);

@@ -129,7 +129,7 @@ fn commands_that_wait_for_a_registry_exit_with_130() {
 }
 
 #[test]
-fn a_command_that_was_started_with_sigint_ignored_goes_on_ignoring_it() {
+fn a_command_started_with_sigint_ignored_continues_to_ignore_it() {
     let silent = Silent::new();
     let tarpon = silent.command(&["pull", "HOST/app:v1"]);
     let mut shell = Command::new("sh");

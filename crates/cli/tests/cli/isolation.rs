@@ -6,7 +6,7 @@ use crate::mounts::MountFixture;
 use crate::world::World;
 
 #[test]
-fn a_store_is_of_one_kind_and_whoever_asks_for_the_other_is_told() {
+fn a_store_rejects_the_other_kind_of_isolation() {
     let world = World::new();
     world.stdout(&["--isolation", "tenant", "status"]);
     assert_eq!(world.stdout(&["status"]), "nothing is mounted\nisolation of the store: tenant\n");
@@ -27,7 +27,7 @@ fn a_store_is_of_one_kind_and_whoever_asks_for_the_other_is_told() {
 }
 
 #[test]
-fn an_image_of_an_isolated_store_is_mounted_listed_checked_and_removed_as_any_other() {
+fn commands_work_as_usual_in_an_isolated_store() {
     let Some(fixture) = MountFixture::serving(Auth::Basic) else { return };
     let place = fixture.directory("mnt").canonicalize().expect("there");
     std::fs::write(fixture.path("creds"), format!("{USER}:{PASSWORD}")).expect("written");

@@ -58,7 +58,7 @@ fn ls_lists_like_ls() {
 }
 
 #[test]
-fn what_was_listed_is_in_the_store() {
+fn a_listed_image_is_in_the_store() {
     let world = world();
     world.stdout(&["--quiet", "ls", "--platform", "linux/amd64", IMAGE]);
     let images: serde_json::Value = serde_json::from_str(&world.stdout(&["cache", "ls", "--json"])).expect("JSON");

@@ -33,7 +33,7 @@ fn uses_it(output: &Output) -> bool {
 }
 
 #[test]
-fn a_lock_is_used_where_it_is_named_or_the_users_own() {
+fn a_named_lock_file_or_that_of_the_user_is_used() {
     let world = world();
     assert!(!uses_it(&list(&world, "", &[])));
     assert!(uses_it(&list(&world, "", &["--lock-file", "TMP/team.lock"])));
@@ -47,7 +47,7 @@ fn a_lock_is_used_where_it_is_named_or_the_users_own() {
 }
 
 #[test]
-fn a_lock_in_the_current_directory_is_not_looked_for() {
+fn a_lock_file_in_the_current_directory_is_ignored() {
     let world = world();
     let here = world.directory("checkout");
     for name in ["tarpon.lock", ".config/tarpon/tarpon.lock"] {
@@ -59,7 +59,7 @@ fn a_lock_in_the_current_directory_is_not_looked_for() {
 }
 
 #[test]
-fn a_lock_that_cannot_be_used_is_said_before_anything_is_done() {
+fn an_unusable_lock_file_fails_early() {
     let world = world();
     std::fs::write(world.path("bad.lock"), "{}").expect("written");
     for (arguments, says) in [
@@ -78,7 +78,7 @@ fn a_lock_that_cannot_be_used_is_said_before_anything_is_done() {
 }
 
 #[test]
-fn the_option_that_names_the_lock_file_is_the_same_where_it_is_written() {
+fn the_lock_file_option_is_the_same_for_reading_and_writing() {
     let world = world();
     world.stdout(&["index", "--push", "--lock", "TMP/old.lock", "HOST/app:v1"]);
     let read = |name: &str| std::fs::read_to_string(world.path(name)).expect("written");
@@ -90,7 +90,7 @@ fn the_option_that_names_the_lock_file_is_the_same_where_it_is_written() {
 }
 
 #[test]
-fn an_index_that_is_kept_nowhere_is_said_to_be() {
+fn an_index_that_is_not_saved_gets_a_note() {
     let world = world();
     let said = |arguments: &[&str]| String::from_utf8_lossy(&world.output(arguments).stderr).into_owned();
     let nowhere = said(&["index", "HOST/app:v1"]);

@@ -74,7 +74,7 @@ impl MountFixture {
         Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("not 0")
     }
 
-    fn wait_for_server_to_end(&self) {
+    pub(crate) fn wait_for_server_to_end(&self) {
         let lock = std::fs::File::open(self.path("store/run/server.lock")).expect("there");
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).expect("it ends");
         // Closing is not enough: another test may just be forking, and the inherited descriptor would keep the next server from starting.
@@ -102,7 +102,7 @@ pub(crate) fn stderr(output: &Output) -> String {
 }
 
 #[test]
-fn of_several_who_mount_at_one_place_one_does() {
+fn of_concurrent_mounts_on_one_directory_one_succeeds() {
     let Some(fixture) = MountFixture::serving(Auth::Anonymous) else { return };
     let point = fixture.directory("mnt");
     fixture.stdout(&["--quiet", "ls", "HOST/app:v1"]);
@@ -120,7 +120,7 @@ fn of_several_who_mount_at_one_place_one_does() {
 }
 
 #[test]
-fn what_is_mounted_over_an_image_is_not_taken_along() {
+fn a_mount_over_an_image_is_not_removed_with_it() {
     let Some(fixture) = MountFixture::serving(Auth::Anonymous) else { return };
     let point = fixture.directory("mnt");
     fixture.stdout(&["mount", "HOST/app:v1", "TMP/mnt"]);
@@ -151,7 +151,7 @@ fn a_relative_layout_is_read_wherever_the_server_works() {
 }
 
 #[test]
-fn an_archive_that_was_made_anew_is_noticed_and_one_that_is_gone_is_not_needed() {
+fn a_replaced_archive_is_detected_and_a_removed_one_is_not_needed() {
     let Some(fixture) = MountFixture::new() else { return };
     fixture.directory("mnt");
     for content in ["old\n", "new\n"] {
@@ -168,7 +168,7 @@ fn an_archive_that_was_made_anew_is_noticed_and_one_that_is_gone_is_not_needed()
 }
 
 #[test]
-fn a_mount_with_wrong_credentials_fails_alone_and_says_so() {
+fn wrong_credentials_fail_only_their_own_mount() {
     let Some(fixture) = MountFixture::serving(Auth::Basic) else { return };
     let good = format!("{USER}:{PASSWORD}");
     let (one, other) = (fixture.directory("one"), fixture.directory("other"));
@@ -182,7 +182,7 @@ fn a_mount_with_wrong_credentials_fails_alone_and_says_so() {
 }
 
 #[test]
-fn the_credential_files_are_those_of_the_client() {
+fn the_credentials_files_of_the_client_are_used() {
     let Some(fixture) = MountFixture::serving(Auth::Basic) else { return };
     let (one, other) = (fixture.directory("one"), fixture.directory("other"));
     fixture.stdout(&["--quiet", "ls", "--creds", &format!("{USER}:{PASSWORD}"), "HOST/app:v1"]);
@@ -202,7 +202,7 @@ fn the_credential_files_are_those_of_the_client() {
 }
 
 #[test]
-fn a_mount_that_nobody_here_would_see_is_refused() {
+fn a_mount_invisible_to_the_client_is_rejected() {
     let Some(fixture) = MountFixture::serving(Auth::Anonymous) else { return };
     fixture.directory("mnt");
     fixture.directory("other");
@@ -218,7 +218,7 @@ fn a_mount_that_nobody_here_would_see_is_refused() {
 }
 
 #[test]
-fn a_killed_server_leaves_no_upper_and_recover_says_what_it_could_not_do() {
+fn recover_reports_what_it_cannot_restore_after_a_killed_server() {
     let Some(fixture) = MountFixture::serving(Auth::Basic) else { return };
     let good = format!("{USER}:{PASSWORD}");
     for name in ["mnt", "kept"] {
@@ -254,7 +254,7 @@ fn a_killed_server_leaves_no_upper_and_recover_says_what_it_could_not_do() {
 }
 
 #[test]
-fn what_cannot_be_recovered_can_be_given_up() {
+fn an_unrecoverable_mount_can_be_unmounted() {
     let Some(fixture) = MountFixture::serving(Auth::Anonymous) else { return };
     fixture.directory("mnt");
     fixture.stdout(&["--quiet", "mount", "--rw=TMP/upper", "HOST/app:v1", "TMP/mnt"]);
@@ -267,7 +267,7 @@ fn what_cannot_be_recovered_can_be_given_up() {
 }
 
 #[test]
-fn a_plain_umount_is_noticed_and_the_place_is_free_at_once() {
+fn a_plain_umount_frees_the_mount_point_at_once() {
     let Some(fixture) = MountFixture::serving(Auth::Anonymous) else { return };
     let point = fixture.directory("mnt");
     for _ in 0..10 {
@@ -279,7 +279,7 @@ fn a_plain_umount_is_noticed_and_the_place_is_free_at_once() {
 }
 
 #[test]
-fn an_upper_that_does_not_do_is_refused_with_the_reason() {
+fn an_unsuitable_upper_directory_is_rejected_with_a_reason() {
     let Some(fixture) = MountFixture::serving(Auth::Anonymous) else { return };
     fixture.directory("mnt");
     fixture.directory("other");
@@ -314,7 +314,7 @@ fn a_mount_in_the_foreground_ends_with_the_signal_that_ended_it() {
 const LOOKS: usize = 1000;
 
 #[test]
-fn an_image_is_completed_in_the_background_also_by_a_server_that_comes_after_a_killed_one() {
+fn backfill_continues_after_a_killed_server() {
     let Some(fixture) = MountFixture::serving(Auth::Anonymous) else { return };
     fixture.directory("mnt");
     let completed = || {
@@ -392,7 +392,7 @@ fn a_folder_is_listed_through_a_link_that_ends_in_a_slash() {
 }
 
 #[test]
-fn the_server_tells_metrics_and_why_readers_waited() {
+fn the_server_serves_metrics_and_explains_waits() {
     let Some(fixture) = MountFixture::serving(Auth::Anonymous) else { return };
     let point = fixture.directory("mnt");
     fixture.directory("other");

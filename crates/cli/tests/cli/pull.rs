@@ -18,7 +18,7 @@ const STORE: u64 = 256 << 20;
 const BEGUN: u64 = 4 << 20;
 
 #[test]
-fn a_pull_that_was_killed_goes_on_inside_of_the_layer() {
+fn a_killed_pull_resumes_within_a_layer() {
     let content: Vec<u8> = (0..WORDS).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
     let tar = tar(&[Item::file("large", content)], Dialect::Pax);
     let image = Image::of([Layer::plain(&tar, Compression::None)]);

@@ -71,7 +71,7 @@ fn merged_traces_are_a_trace_whichever_comes_first() {
 }
 
 #[test]
-fn a_picture_goes_to_a_file_or_to_standard_output() {
+fn a_plot_goes_to_a_file_or_to_standard_output() {
     let world = world();
     let svg = world.stdout(&["trace", "plot", "TMP/start.trace"]);
     assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
@@ -80,7 +80,7 @@ fn a_picture_goes_to_a_file_or_to_standard_output() {
 }
 
 #[test]
-fn what_is_no_trace_is_said_in_one_line() {
+fn an_invalid_trace_is_a_one_line_error() {
     let world = world();
     std::fs::write(world.path("picture.png"), b"\x89PNG\r\n\x1a\n").expect("written");
     let later = trace("x", &[]).replace("\"tarpon-trace\":1", "\"tarpon-trace\":2");

@@ -27,11 +27,11 @@ struct Answer {
 pub(super) async fn get(name: &str, server: &str) -> io::Result<Option<Credentials>> {
     let is_word = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     if name.is_empty() || name.starts_with('.') || !name.bytes().all(is_word) {
-        return Err(io::Error::other(format!("credential helper {name:?} is no program name")));
+        return Err(io::Error::other(format!("credential helper {name:?} is not a valid program name")));
     }
     let program = format!("docker-credential-{name}");
     let answer = timeout(timing::HELPER, run(&program, server)).await;
-    let answer = answer.map_err(|_| io::Error::other(format!("{program} did not answer")))?;
+    let answer = answer.map_err(|_| io::Error::other(format!("{program} did not respond")))?;
     answer.map_err(|error| io::Error::new(error.kind(), format!("{program}: {error}")))
 }
 
@@ -52,7 +52,7 @@ async fn run(program: &str, server: &str) -> io::Result<Option<Credentials>> {
         stdout.take(OUTPUT_BYTES + 1).read_to_end(&mut output).await?;
     }
     if output.len() as u64 > OUTPUT_BYTES {
-        return Err(io::Error::other("its answer is too long"));
+        return Err(io::Error::other("its output is too long"));
     }
     if !child.wait().await?.success() {
         // Helpers report "not found" in different words, with a failing exit code.

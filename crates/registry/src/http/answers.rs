@@ -24,7 +24,7 @@ pub(super) async fn expect(call: &Call, response: Response, good: &[u16]) -> Res
 pub(super) fn check_encoding(response: &Response, shown: &str) -> Result<(), Failure> {
     match response.headers.get(CONTENT_ENCODING) {
         Some(encoding) if response.status.is_success() && encoding != "identity" => {
-            Err(Failure::bad_data(format!("{shown}: encoded ({encoding:?}), which was not requested")))
+            Err(Failure::bad_data(format!("{shown}: unexpected content encoding {encoding:?}")))
         }
         _ => Ok(()),
     }
@@ -54,7 +54,7 @@ pub(super) fn check_stored(response: &Response, sent: &Digest, shown: &str) -> R
     match text(&response.headers, "docker-content-digest") {
         Some(stored) if stored != sent.to_string() => {
             let stored: String = stored.chars().filter(|c| !c.is_control()).take(80).collect();
-            let message = format!("{shown}: the registry stored {stored} and not {sent}");
+            let message = format!("{shown}: the registry stored {stored} instead of {sent}");
             Err(Failure::new(Fault::BadData, Retry::Never, message))
         }
         _ => Ok(()),
@@ -84,10 +84,10 @@ pub(super) fn resolve(location: &str, from: &Url) -> Result<Url, Failure> {
     match (from.scheme(), to.scheme()) {
         (_, "https") | ("http", "http") => {}
         ("https", "http") => return Err(refused("from HTTPS to plain HTTP")),
-        _ => return Err(refused("to an address that is not HTTP")),
+        _ => return Err(refused("to a URL that is not HTTP")),
     }
     if !to.username().is_empty() || to.password().is_some() {
-        return Err(refused("to an address with a password in it"));
+        return Err(refused("to a URL with a password"));
     }
     to.set_fragment(None);
     Ok(to)

@@ -222,7 +222,7 @@ impl Authenticator {
                 Ok(Current { header: token::basic(user, password), renew_at: None })
             }
             _ => {
-                let message = format!("{} asks for a user and password: log in or give --creds", self.registry);
+                let message = format!("{} requires credentials: log in or use --creds", self.registry);
                 Err(Failure::new(Fault::Denied, Retry::Never, message))
             }
         }
@@ -272,11 +272,11 @@ impl Authenticator {
         match url.scheme() {
             "https" => {}
             "http" if wire.is_plain() => {}
-            "http" => return Err(refused("is not on HTTPS")),
-            _ => return Err(refused("is not on HTTP")),
+            "http" => return Err(refused("does not use HTTPS")),
+            _ => return Err(refused("does not use HTTP")),
         }
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(refused("has a password in its address"));
+            return Err(refused("has a password in its URL"));
         }
         Ok(url)
     }

@@ -126,7 +126,7 @@ impl Blobs {
     }
 
     fn refused_when_new(&self, ask: Ask, location: &Url) -> Failure {
-        let message = format!("{}: {} refuses an address that is new", self.shown(ask), host(location));
+        let message = format!("{}: {} rejects a new redirect URL", self.shown(ask), host(location));
         Failure::new(Fault::Denied, Retry::Never, message)
     }
 

@@ -121,7 +121,8 @@ impl Feed {
         let found = Blob { digest: state.hasher.clone().finish(), size: state.hashed };
         match &self.known {
             Some((blob, source)) if *blob != found => {
-                let message = format!("{}: blob {}: its bytes are {}", source.name(), blob.digest, found.digest);
+                let message =
+                    format!("{}: blob {}: the content has the digest {}", source.name(), blob.digest, found.digest);
                 Err(SourceError::new(Fault::BadData, message))
             }
             _ => Ok(found),
@@ -133,7 +134,7 @@ impl Feed {
         let mut state = self.state.lock().await;
         state.body += 1;
         if offset > state.hashed {
-            let message = format!("the registry has {offset} bytes of an upload of which {} were sent", state.hashed);
+            let message = format!("the registry has {offset} bytes of an upload, but only {} were sent", state.hashed);
             return Err(SourceError::new(Fault::BadData, message));
         }
         if (state.taken - state.window_bytes as u64..=state.taken).contains(&offset) {
@@ -169,7 +170,7 @@ impl State {
     /// The next piece for the body numbered `body`.
     async fn next(&mut self, body: u64, known: Option<&Blob>) -> Result<Option<Bytes>, SourceError> {
         if body != self.body {
-            return Err(SourceError::new(Fault::Unavailable, "this body was given up"));
+            return Err(SourceError::new(Fault::Unavailable, "this upload was cancelled"));
         }
         if self.at == self.taken && !self.take(known).await? {
             return Ok(None);

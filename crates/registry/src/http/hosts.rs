@@ -136,7 +136,7 @@ impl Pace {
                 Err(Some(until)) => {
                     let left = until.saturating_duration_since(Instant::now());
                     if left >= timing::REQUEST {
-                        let message = format!("{}: {host} asked for a pause", call.shown);
+                        let message = format!("{}: {host} requested a pause", call.shown);
                         return Err(Failure::new(Fault::Unavailable, Retry::After(left), message));
                     }
                     sleep_until(until).await;
@@ -309,7 +309,7 @@ mod tests {
         let failed = host.0.enter(&host.1, &Call::get("x")).now_or_never().unwrap();
         let failure = failed.err().unwrap();
         assert_eq!(failure.retry, Retry::After(timing::HOST_PAUSE_LONGEST));
-        assert!(failure.error.to_string().contains("registry.test asked for a pause"), "{}", failure.error);
+        assert!(failure.error.to_string().contains("registry.test requested a pause"), "{}", failure.error);
         tokio::time::advance(timing::HOST_PAUSE_LONGEST).await;
         assert!(host.enter().is_some(), "what was meant for one user does not last for ever for all");
     }

@@ -81,7 +81,7 @@ impl Session {
         let bad = |why: &dyn std::fmt::Display| Failure::bad_data(format!("{}: {why}", call.shown));
         let served_as = text(&response.headers, CONTENT_TYPE.as_str()).map(MediaType::parse);
         if let Some(served_as) = served_as.filter(|served_as| *served_as != MediaType::Index) {
-            return Err(bad(&format_args!("it is {served_as} and no list")));
+            return Err(bad(&format_args!("{served_as} is not an image index")));
         }
         let filtered = text(&response.headers, "oci-filters-applied")
             .is_some_and(|applied| applied.split(',').any(|filter| filter.trim() == "artifactType"));

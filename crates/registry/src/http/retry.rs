@@ -98,7 +98,7 @@ impl Budget {
         attempt: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
         timeout_at(self.deadline, attempt).await.unwrap_or_else(|_| {
-            let message = format!("{shown}: no answer within {} s", self.time.as_secs());
+            let message = format!("{shown}: no response within {} s", self.time.as_secs());
             Err(Failure::new(Fault::Timeout, Retry::Never, message))
         })
     }
@@ -120,7 +120,7 @@ impl Budget {
             return Err(self.final_error(&failure.error, ""));
         }
         if Instant::now() + pause >= self.deadline {
-            let why = format!(", and the next may start only in {} s", pause.as_secs());
+            let why = format!(", next attempt only in {} s", pause.as_secs());
             return Err(self.final_error(&failure.error, &why));
         }
         tracing::debug!(error = %failure.error, pause = ?pause, "trying again");

@@ -180,7 +180,7 @@ impl Session {
                 return Ok(response);
             }
             if challenged {
-                let message = format!("{}: 401 Unauthorized, also with a fresh token", call.shown);
+                let message = format!("{}: 401 Unauthorized, even with a new token", call.shown);
                 self.auth.denied(&message).await;
                 return Err(Failure::new(Fault::Denied, Retry::Never, message));
             }

@@ -92,10 +92,10 @@ impl TokenRequest<'_> {
         let bytes = body::collect(response, limits::TOKEN_BYTES, &asked).await?;
         // The message of the parser could quote the token.
         let answer: Answer = serde_json::from_slice(&bytes)
-            .map_err(|_| Failure::bad_data(format!("{asked}: the answer is not a token")))?;
+            .map_err(|_| Failure::bad_data(format!("{asked}: the response is not a token")))?;
         let secret = answer.token.filter(|token| !token.is_empty()).or(answer.access_token);
         let secret = secret.filter(|token| !token.is_empty() && bearer(token).is_some());
-        let secret = secret.ok_or_else(|| Failure::bad_data(format!("{asked}: the answer holds no token")))?;
+        let secret = secret.ok_or_else(|| Failure::bad_data(format!("{asked}: the response contains no token")))?;
         let lifetime = answer.expires_in.filter(|seconds| *seconds > 0).map_or(timing::TOKEN, Duration::from_secs);
         Ok(Token { secret: Secret::new(secret), lifetime: lifetime.min(timing::TOKEN_LONGEST) })
     }

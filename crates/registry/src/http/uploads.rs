@@ -191,7 +191,9 @@ impl Session {
                 let message = format!("{}: {sent} bytes were sent, 0-{last} arrived", call.shown);
                 Err(Failure::bad_data(message))
             }
-            _ if !complete => Err(Failure::bad_data(format!("{}: answered before it was sent whole", call.shown))),
+            _ if !complete => {
+                Err(Failure::bad_data(format!("{}: response before the whole body was sent", call.shown)))
+            }
             _ => Ok(()),
         }
     }

@@ -192,14 +192,14 @@ impl Wire {
 }
 
 fn too_slow(time_limit: Duration) -> TransportError {
-    TransportError::new(TransportFault::Slow, format!("no answer within {} s", time_limit.as_secs()))
+    TransportError::new(TransportFault::Slow, format!("no response within {} s", time_limit.as_secs()))
 }
 
 fn failure(shown: &str, error: &TransportError) -> Failure {
     let message = match error.kind {
         TransportFault::Certificate => format!("{shown}: TLS: {error}"),
         TransportFault::NotTls => {
-            format!("{shown}: no TLS there: {error} (for a registry on plain HTTP give --tls-verify=false)")
+            format!("{shown}: not a TLS server: {error} (for a registry on plain HTTP use --tls-verify=false)")
         }
         TransportFault::Connect => format!("{shown}: cannot connect: {error}"),
         TransportFault::Broken | TransportFault::Slow => format!("{shown}: {error}"),

@@ -58,7 +58,7 @@ impl Archive {
             if kind.is_file() {
                 let place = BlobPlace { file: file.clone(), offset: entry.raw_file_position(), size: entry.size() };
                 if place.offset.checked_add(place.size).is_none_or(|end| end > length) {
-                    return Err(io::Error::other(format!("{name:?} ends after the archive does")));
+                    return Err(io::Error::other(format!("{name:?} extends beyond the end of the archive")));
                 }
                 archive.files.insert(name, place);
             } else if kind.is_symlink() || kind.is_hard_link() {
@@ -94,8 +94,9 @@ impl Archive {
 
     /// The content of the file called `name`, at most `limit` bytes.
     pub(super) fn read(&self, name: &str, limit: u64) -> io::Result<bytes::Bytes> {
-        let place =
-            self.find(name).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("no {name} in it")))?;
+        let place = self
+            .find(name)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("no {name} in the archive")))?;
         if place.size > limit {
             return Err(io::Error::other(format!("{name} is larger than {limit} bytes")));
         }

@@ -111,7 +111,7 @@ impl LocalBlobs {
     /// Reads a manifest whole. Blocks on the local disk.
     pub(super) fn read_manifest(&self, blob: Blob) -> Result<Verified<Bytes>, SourceError> {
         if blob.size > limits::MANIFEST_BYTES {
-            let message = format!("{}: manifest {}: {} bytes are too many", self.name, blob.digest, blob.size);
+            let message = format!("{}: manifest {}: {} bytes are more than allowed", self.name, blob.digest, blob.size);
             return Err(SourceError::new(Fault::Refused, message));
         }
         self.read_small(blob)
@@ -136,7 +136,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, SourceError> + Send + 'static,
 ) -> Result<T, SourceError> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|_| Err(SourceError::new(Fault::Unavailable, "the program is ending")))
+    done.unwrap_or_else(|_| Err(SourceError::new(Fault::Unavailable, "the program is exiting")))
 }
 
 /// [`LocalBlobs`] as a source.

@@ -63,7 +63,7 @@ fn make_manifest(archive: &Archive, reference: Option<&Reference>) -> io::Result
     places.insert(*config.bytes.digest(), place.clone());
     let mut descriptors = Vec::new();
     for (path, diff_id) in layers.iter().zip(&config.diff_ids) {
-        let place = archive.find(path).ok_or_else(|| not_found(format!("layer {path} is not in it")))?;
+        let place = archive.find(path).ok_or_else(|| not_found(format!("layer {path} is missing")))?;
         let (digest, compression) = name_layer(place, diff_id)?;
         places.insert(digest, place.clone());
         descriptors.push(descriptor(compression.layer_media_type(), &digest, place.size));
@@ -84,11 +84,11 @@ fn select<'a>(saved: &'a [Saved], reference: Option<&Reference>) -> io::Result<&
         (_, Some(wanted)) => {
             let is_wanted = |name: &String| name.parse::<Reference>().is_ok_and(|name| name == *wanted);
             let found = saved.iter().find(|image| names(image).iter().any(is_wanted));
-            found.ok_or_else(|| not_found(format!("no image {wanted} in it; there is {}", all())))
+            found.ok_or_else(|| not_found(format!("no image {wanted}; available: {}", all())))
         }
         ([only], None) => Ok(only),
-        ([], None) => Err(not_found("no image in it".to_owned())),
-        (_, None) => Err(not_found(format!("several images in it, name one: {}", all()))),
+        ([], None) => Err(not_found("it contains no image".to_owned())),
+        (_, None) => Err(not_found(format!("it contains several images, specify one: {}", all()))),
     }
 }
 

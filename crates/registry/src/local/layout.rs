@@ -84,12 +84,12 @@ impl LayoutIndex {
         };
         match candidates[..] {
             [] => match &self.tag {
-                Some(tag) => Err(not_found(format!("no image {tag:?} in it; there is {}", self.names()))),
-                None => Err(not_found("no image in it".to_owned())),
+                Some(tag) => Err(not_found(format!("no image {tag:?}; available: {}", self.names()))),
+                None => Err(not_found("it contains no image".to_owned())),
             },
             [only] => Ok(only),
             _ => {
-                let several = || not_found(format!("several images in it, name one: {}", self.names()));
+                let several = || not_found(format!("it contains several images, specify one: {}", self.names()));
                 let ranked =
                     candidates.iter().filter_map(|found| Some((platform.distance(found.platform.as_ref()?)?, *found)));
                 let mut ranked: Vec<_> = ranked.collect();

@@ -74,7 +74,7 @@ impl LayoutWriter {
         }
         let found = blob.blob();
         if let Some(expected) = expected.filter(|expected| *expected != found) {
-            let message = format!("blob {}: its bytes are {} ({})", expected.digest, found.digest, found.size);
+            let message = format!("blob {}: the content is {} ({})", expected.digest, found.digest, found.size);
             return Err(UploadError::Source(SourceError::new(Fault::BadData, message)));
         }
         self.write(move |directory| blob.name(directory)).await.map_err(UploadError::Push)
