@@ -1,11 +1,14 @@
 //! External parts of the tests: a registry with real images, umoci, skopeo.
 
+use std::fs::File;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use rustix::fs::FlockOperation;
+use tarpon_oci::Digest;
 
 use crate::dump::{Dump, dump};
 
@@ -71,11 +74,16 @@ pub fn has_tag(registry: &str, image: &str, tag: &str) -> bool {
     run(Command::new("skopeo").args(["inspect", "--raw", "--tls-verify=false", &reference])).is_ok()
 }
 
-/// A temporary directory on the disk, not in a tmpfs: overlay uppers and large images need that.
-pub fn scratch() -> Result<tempfile::TempDir> {
+/// The folder of all temporary files. It is on the disk, not in a tmpfs: overlay uppers and large images need that.
+fn scratch_folder() -> Result<PathBuf> {
     let target = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/e2e");
     std::fs::create_dir_all(&target)?;
-    Ok(tempfile::Builder::new().prefix("t-").tempdir_in(target.canonicalize()?)?)
+    Ok(target.canonicalize()?)
+}
+
+/// A temporary directory.
+pub fn scratch() -> Result<tempfile::TempDir> {
+    Ok(tempfile::Builder::new().prefix("t-").tempdir_in(scratch_folder()?)?)
 }
 
 /// The tool that unpacked the expected tree.
@@ -97,13 +105,27 @@ pub fn unpacked(registry: &str, image: &str) -> Result<(Oracle, Dump)> {
 
 /// The tree that `umoci unpack` makes of an image.
 pub fn umoci_dump(registry: &str, image: &str) -> Result<Dump> {
-    let work = scratch()?;
-    let layout = format!("{}/layout:image", work.path().display());
-    let reference = format!("docker://{registry}/{image}");
-    run(Command::new("skopeo").args(["copy", "-q", "--src-tls-verify=false", &reference, &format!("oci:{layout}")]))?;
-    let bundle = work.path().join("bundle");
-    run(Command::new("umoci").args(["unpack", "--image", &layout]).arg(&bundle))?;
-    dump(&bundle.join("rootfs"))
+    dump(&umoci_bundle(&format!("docker://{registry}/{image}"))?.join("rootfs"))
+}
+
+/// The folder in which umoci unpacked an image. Each image is unpacked once: many tests compare with it, and none changes it.
+fn umoci_bundle(reference: &str) -> Result<PathBuf> {
+    let manifest = run(Command::new("skopeo").args(["inspect", "--raw", "--tls-verify=false", reference]))?;
+    let folder = scratch_folder()?.join("umoci");
+    std::fs::create_dir_all(&folder)?;
+    let bundle = folder.join(Digest::of(manifest.as_bytes()).hex());
+    let lock = File::create(bundle.with_extension("lock"))?;
+    rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
+    if !bundle.exists() {
+        let work = scratch()?;
+        let layout = format!("{}/layout:image", work.path().display());
+        let to = format!("oci:{layout}");
+        run(Command::new("skopeo").args(["copy", "-q", "--src-tls-verify=false", reference, &to]))?;
+        let unpacked = work.path().join("bundle");
+        run(Command::new("umoci").args(["unpack", "--image", &layout]).arg(&unpacked))?;
+        std::fs::rename(&unpacked, &bundle)?;
+    }
+    Ok(bundle)
 }
 
 /// The tree that Podman's overlay store makes of an image.

@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use tarpon_testkit::matrix;
 use tarpon_tests::expected::Expected;
 use tarpon_tests::real;
 use tarpon_tests::tarpon::Tarpon;
@@ -30,14 +31,17 @@ fn check(image: &str) {
     let source = format!("{registry}/{image}:gzip");
     let expected = Expected::of(&registry, &format!("{image}:gzip")).unwrap();
     let work = real::scratch().unwrap();
-    for format in FORMATS {
+    for (number, format) in FORMATS.into_iter().enumerate() {
         let mut tarpon = Tarpon::new().unwrap();
         let layout = format!("oci:{}:{format}", work.path().join("layout").display());
         let pushed = format!("{registry}/converted/{image}:{format}");
         let first = convert(&tarpon, format, &source, &layout);
         let second = convert(&tarpon, format, &source, &pushed);
         assert_eq!(first, second, "{image} as {format}: the digest depends on where it goes");
-        for (result, mode) in [(&layout, MODES[0]), (&pushed, MODES[1])] {
+        let results = [(&layout, MODES[0]), (&pushed, MODES[1])];
+        // Both have one digest, so that one of them is enough where not everything is tested.
+        let mounted = if matrix::is_full() { &results[..] } else { &results[number..=number] };
+        for (result, mode) in mounted {
             let root = tarpon.mount(result, &["--mode", mode, "--suid", "--dev"]).unwrap();
             expected.assert_at(&root, format, &format!("{result} in mode {mode}"));
             tarpon.unmount(&root).unwrap();

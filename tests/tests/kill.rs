@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tarpon_oci::Digest;
+use tarpon_testkit::matrix;
 use tarpon_tests::dump::dump;
 use tarpon_tests::expected::Expected;
 use tarpon_tests::real;
@@ -22,7 +23,8 @@ const HUNG: Duration = Duration::from_secs(60);
 
 /// Number of kills per mode; `TARPON_KILLS` requests more.
 fn rounds() -> u64 {
-    std::env::var("TARPON_KILLS").ok().and_then(|count| count.parse().ok()).unwrap_or(15)
+    let usual = if matrix::is_full() { 15 } else { 5 };
+    std::env::var("TARPON_KILLS").ok().and_then(|count| count.parse().ok()).unwrap_or(usual)
 }
 
 /// Files that are read back after each kill; after the last one the whole tree is read.

@@ -56,6 +56,7 @@ fn pulled_images_run_and_nothing_was_fetched_but_what_they_read() {
 fn what_podman_has_is_what_the_images_hold() {
     let Some(fixture) = fixture() else { return };
     for name in ["debian-base", "redis", "quirks"] {
+        let expected = Expected::of(&fixture.registry, &format!("dev/{name}:gzip")).unwrap();
         for format in SEEKABLE {
             let tag = format!("dev/{name}:{format}");
             if !real::has_tag(&fixture.registry, &format!("dev/{name}"), format) {
@@ -64,7 +65,6 @@ fn what_podman_has_is_what_the_images_hold() {
             }
             let image = pull(&fixture, &format!("{name}:{format}"));
             assert!(fixture.all_layers_are_lazy(), "{image}");
-            let expected = Expected::of(&fixture.registry, &format!("dev/{name}:gzip")).unwrap();
             let shown: Value = serde_json::from_str(&fixture.podman(&["inspect", &image])).unwrap();
             let layers = fixture.folder.path().join("root/overlay-images/images.json");
             let images: Value = serde_json::from_slice(&std::fs::read(layers).unwrap()).unwrap();

@@ -7,6 +7,7 @@ pub mod fixture;
 pub mod fuzz;
 pub mod kernel;
 pub mod layers;
+pub mod matrix;
 pub mod registry;
 pub mod server;
 pub mod sinks;

@@ -30,6 +30,9 @@ pub(crate) struct Args {
     /// Only what needs no system packages and no images: no end-to-end tests
     #[arg(long)]
     quick: bool,
+    /// All combinations of formats, modes and kinds of damage, as before a release
+    #[arg(long, conflicts_with = "quick")]
+    all: bool,
 }
 
 /// The device that a slow link needs.
@@ -65,7 +68,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     all += check("lints", cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]));
     all += check("rules", tidy::run);
     all += dependencies(&mut skipped);
-    all += if args.quick { tests(&Which::AllButEndToEnd, Count::default)? } else { end_to_end(&mut skipped)? };
+    all +=
+        if args.quick { tests(&Which::AllButEndToEnd, Count::default)? } else { end_to_end(args.all, &mut skipped)? };
     for line in skipped {
         println!("skipped: {line}");
     }
@@ -111,14 +115,14 @@ fn dependencies(skipped: &mut Skipped) -> Count {
 }
 
 /// Runs all cargo tests, and the benchmarks that serve as checks.
-fn end_to_end(skipped: &mut Skipped) -> Result<Count> {
+fn end_to_end(is_full: bool, skipped: &mut Skipped) -> Result<Count> {
     let images = prepare_images();
     let registry = images.as_ref().map(images::TestImages::registry);
     let _disk = images.as_ref().and_then(|_| {
         let made = disk::Disk::mount();
         made.inspect_err(|error| println!("the tests use the disk of {}: {error:#}", paths::root().display())).ok()
     });
-    tests(&Which::All { registry }, || benchmark(images.as_ref(), skipped) + count_instructions(skipped))
+    tests(&Which::All { registry, is_full }, || benchmark(images.as_ref(), skipped) + count_instructions(skipped))
 }
 
 /// Builds and runs tests. `meanwhile` runs between the two, alone on the machine, because it measures.

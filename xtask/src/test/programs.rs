@@ -26,8 +26,13 @@ pub(super) enum Which<'a> {
     /// All tests, with the registry that has the images of the end-to-end tests.
     All {
         registry: Option<&'a str>,
+        /// Whether the tests go through all combinations of their cases.
+        is_full: bool,
     },
 }
+
+/// Makes the tests go through all combinations: read by `tarpon_testkit::matrix`.
+const FULL: &str = "TARPON_TEST_ALL";
 
 /// Time limit for one program: several times what the slowest takes on two busy processors. A test that hangs is
 /// detected, and the other results are not lost.
@@ -84,7 +89,7 @@ pub(super) fn run(root: &Path, which: &Which<'_>, programs: Vec<cargo::Program>)
     println!("(all that the tests printed: {})", logs.display());
     let sum = sum.into_inner().unwrap_or_else(PoisonError::into_inner);
     // With a registry everything that packages and images provide is available.
-    Ok(sum.show(matches!(which, Which::All { registry: Some(_) })))
+    Ok(sum.show(matches!(which, Which::All { registry: Some(_), .. })))
 }
 
 fn task(which: &Which<'_>, logs: &Path, program: cargo::Program) -> (Claim, Job) {
@@ -96,8 +101,11 @@ fn task(which: &Which<'_>, logs: &Path, program: cargo::Program) -> (Claim, Job)
 fn job(which: &Which<'_>, logs: &Path, name: &str, mut command: Command) -> Job {
     // A different snapshot must be a failure, not a new file in the work tree.
     command.env("INSTA_UPDATE", "no").stdin(Stdio::null());
-    if let Which::All { registry: Some(registry) } = which {
+    if let Which::All { registry: Some(registry), .. } = which {
         command.env("REGISTRY", registry);
+    }
+    if let Which::All { is_full: true, .. } = which {
+        command.env(FULL, "1");
     }
     Job { name: name.to_owned(), command, log: logs.join(name.replace('/', "-")) }
 }

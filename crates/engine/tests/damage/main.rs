@@ -11,9 +11,10 @@ use std::net::TcpStream;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use store::{DAMAGES, Damage, DamageFixture, FILES, damage_file};
+use store::{Damage, DamageFixture, FILES, damage_file, damages};
 use tarpon_engine::{ErrorKind, Mode, Pull, Server};
 use tarpon_testkit::kernel::can_mount;
+use tarpon_testkit::matrix;
 
 /// When the damage happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +28,7 @@ enum Moment {
 }
 
 async fn attack(mode: Mode, moment: Moment) {
-    for damage in DAMAGES {
+    for &damage in damages(mode) {
         let fixture = DamageFixture::new().await;
         let engine = fixture.engine();
         let server = Server::start(&engine).await.unwrap();
@@ -83,7 +84,7 @@ enum Use {
 
 /// Damages the mounted content, and has it verified.
 async fn attack_live(mode: Mode, how: Use) {
-    for damage in DAMAGES {
+    for &damage in damages(mode) {
         let fixture = DamageFixture::new().await;
         let engine = fixture.engine();
         let server = Server::start(&engine).await.unwrap();
@@ -299,7 +300,10 @@ async fn an_image_with_any_damaged_file_of_its_record_is_prepared_again_and_says
             let mut engine = fixture.engine();
             let mut server = Server::start(&engine).await.unwrap();
             for (number, name) in RECORD.into_iter().enumerate() {
-                for damage in [Damage::Flip, Damage::Cut, Damage::Zero, Damage::Remove] {
+                let damages = [Damage::Flip, Damage::Cut, Damage::Zero, Damage::Remove];
+                // Otherwise two of them, which differ from file to file.
+                let tested = if matrix::is_full() { &damages[..] } else { &damages[number % 2 * 2..][..2] };
+                for &damage in tested {
                     fixture.mount(&engine, &server, mode).await.unwrap();
                     server.unmount(fixture.point()).await.unwrap();
                     let hurt = || damage_file(&fixture.record_file(name), damage, number);

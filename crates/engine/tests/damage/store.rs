@@ -8,6 +8,7 @@ use tarpon_engine::oci::Digest;
 use tarpon_engine::{Engine, ImageRequest, Mode, MountStatus, Prepared, Pull, Server};
 use tarpon_testkit::fixture::Fixture;
 use tarpon_testkit::layers::{Image, Item, Layer};
+use tarpon_testkit::matrix;
 
 use crate::support::{EngineFixture, Notes, mount_request};
 
@@ -25,8 +26,13 @@ pub(crate) enum Damage {
     Remove,
 }
 
-pub(crate) const DAMAGES: [Damage; 6] =
-    [Damage::Flip, Damage::Cut, Damage::Extend, Damage::Zero, Damage::Swap, Damage::Remove];
+const DAMAGES: [Damage; 6] = [Damage::Flip, Damage::Cut, Damage::Swap, Damage::Extend, Damage::Zero, Damage::Remove];
+
+/// The kinds of damage to test in a mode: all of them in a full run, otherwise half of them in each.
+pub(crate) fn damages(mode: Mode) -> &'static [Damage] {
+    let half = if mode == Mode::Native { &DAMAGES[..3] } else { &DAMAGES[3..] };
+    if matrix::is_full() { &DAMAGES } else { half }
+}
 
 /// A registry that serves the image, and a store to damage.
 pub(crate) struct DamageFixture {
