@@ -9,6 +9,7 @@ use tarpon_client::rootfs::Folders;
 use tarpon_client::{Client, prepare_to_mount, traces};
 use tarpon_images::{ImageRequest, Images, Inspection, Prepared, Progress, Pulled, Result, TreeView};
 use tarpon_oci::Digest;
+use tarpon_podman::Podman;
 use tarpon_store::{Isolation, Store};
 use tarpon_trace::Trace;
 
@@ -67,6 +68,11 @@ impl Engine {
     /// The store's server.
     pub fn client(&self) -> Client {
         self.client.clone()
+    }
+
+    /// What Podman sees of the store.
+    pub fn podman(&self) -> Podman {
+        Podman::new(self.images.clone(), self.client.clone())
     }
 
     /// Leaves a trace where the server finds it, until the returned value is dropped.

@@ -33,12 +33,10 @@
 mod containers;
 mod engine;
 mod mounts;
-mod podman;
 mod publish;
 mod why;
 
 pub use engine::{Engine, EngineOptions};
-pub use podman::{PodmanVersion, PodmanWish, Setup, guard, offer};
 pub use tarpon_blob::LogLimit;
 pub use tarpon_client::protocol::{
     Backfill, BackfillState, BackfillStatus, DiffIds, LayerVerification, LayersPart, Mended, MountAccount,
@@ -63,6 +61,7 @@ pub use tarpon_images::{
 pub use tarpon_layer::toc::Format as LayerFormat;
 pub use tarpon_mount::{Capability, Mode, ModeChoice, Unmounted, Writable, probe};
 pub use tarpon_oci as oci;
+pub use tarpon_podman::{Podman, PodmanVersion, PodmanWish, Setup, guard, offer};
 pub use tarpon_publish::{
     BootPack, Change, CommitReport, CommitRequest, CommitSource, Conversion, ConvertRequest, ConvertedImage,
     ConvertedLayer, Fit, ImageIndexArtifact, IndexCheck, IndexedLayer, MAX_CONVERT_JOBS, Outcome, Platforms,

@@ -7,14 +7,14 @@ use tarpon_client::protocol::MountStatus;
 use tarpon_images::Prepared;
 use tarpon_server::ServerSetup;
 
-use crate::{Engine, Error, ErrorKind, Result, Rootfs, RootfsRequest, podman};
+use crate::{Engine, Error, ErrorKind, Result, Rootfs, RootfsRequest};
 
 impl From<&Engine> for ServerSetup {
     fn from(engine: &Engine) -> Self {
         Self {
             client: engine.client(),
             rootfs_folders: engine.rootfs_folders().clone(),
-            exhibits: &podman::EXHIBITS,
+            exhibits: &tarpon_podman::EXHIBITS,
             may_run_on: tarpon_containers::may_run_on,
         }
     }

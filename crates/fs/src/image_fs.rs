@@ -28,12 +28,12 @@ impl<B: AsRef<[u8]>> ImageFs<B> {
     }
 
     /// Whether this directory hides lower layers.
-    pub(crate) fn is_opaque(&self, node: NodeId) -> Result<bool, Errno> {
+    pub fn is_opaque(&self, node: NodeId) -> Result<bool, Errno> {
         Ok(self.image.is_opaque(self.nid(node))?)
     }
 
     /// Size of the image in bytes.
-    pub(crate) fn size(&self) -> u64 {
+    pub fn size(&self) -> u64 {
         self.image.as_bytes().len() as u64
     }
 

@@ -36,7 +36,7 @@ impl Serve {
         let session = Session::open_as_it_is(global)?;
         logging::bound(server_log::path(session.engine().store()));
         if self.offer {
-            let offered = tarpon_engine::offer(session.engine(), std::io::stdin(), std::io::stdout());
+            let offered = tarpon_engine::offer(session.engine().images(), std::io::stdin(), std::io::stdout());
             return runtime()?.block_on(offered).doing(|| "cannot prepare the image");
         }
         runtime()?

@@ -9,7 +9,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use tarpon_engine::{Engine, ImageRequest, Rootfs, RootfsRequest, Server, Silent};
 
 use crate::Result;
-use crate::figures::{Memory, told};
+use crate::figures::{Memory, print_times};
 
 /// The resources of calls.
 pub(crate) struct Host {
@@ -63,8 +63,8 @@ pub(crate) async fn measure(host: &Host, calls: usize, at_once: usize) -> Result
         stream::iter(0..calls).map(|_| one()).buffer_unordered(at_once).try_collect().await?;
     let whole = began.elapsed();
     println!("{calls} calls, {at_once} at a time, in {whole:.2?}: {:.0}/s", calls as f64 / whole.as_secs_f64());
-    told("prepare + rootfs", all.iter().map(|(made, _)| *made));
-    told("close", all.iter().map(|(_, closed)| *closed));
+    print_times("prepare + rootfs", all.iter().map(|(made, _)| *made));
+    print_times("close", all.iter().map(|(_, closed)| *closed));
     Ok(())
 }
 

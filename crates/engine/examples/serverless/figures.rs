@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::Result;
 
 /// Prints quantiles and a histogram.
-pub(crate) fn told(what: &str, times: impl Iterator<Item = Duration>) {
+pub(crate) fn print_times(what: &str, times: impl Iterator<Item = Duration>) {
     let mut times: Vec<Duration> = times.collect();
     times.sort_unstable();
     let at = |per_mille: usize| times.get((times.len() * per_mille / 1000).min(times.len().saturating_sub(1)));

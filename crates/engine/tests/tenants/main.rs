@@ -166,9 +166,9 @@ async fn what_would_show_images_to_others_is_refused_by_an_isolated_store() {
     let wish = PodmanWish { name: None, backfill: tarpon_engine::Backfill::Off };
     let conf = fixture.path("storage.conf");
     let errors = [
-        engine.podman_add(&request, &prepared, &wish, &Silent).await.unwrap_err(),
-        engine.podman_setup(&conf, true, false).unwrap_err(),
-        engine.podman_layers_start(request.access.clone(), DiffIds::Hashed).unwrap_err(),
+        engine.podman().add(&request, &prepared, &wish, &Silent).await.unwrap_err(),
+        engine.podman().set_up(&conf, true, false).unwrap_err(),
+        engine.podman().start_layers(request.access.clone(), DiffIds::Hashed).unwrap_err(),
         engine.may_serve_containerd().unwrap_err(),
         prepare(&engine, &format!("oci:{}", fixture.folder().display()), None).await.unwrap_err(),
         engine.prepare(&ImageRequest { pull: Pull::Never, ..request.clone() }, &Silent).await.unwrap_err(),

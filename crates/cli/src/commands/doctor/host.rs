@@ -57,12 +57,12 @@ fn free_space(engine: &Engine) -> Check {
 
 fn podman(engine: &Engine, conf: &Path) -> Option<Check> {
     let version = PodmanVersion::installed()?;
-    let text = match engine.podman_reads(conf) {
+    let text = match engine.podman().reads(conf) {
         true => format!("Podman {version}, {} names the store", conf.display()),
         false => format!("Podman {version}, {} does not name the store (tarpon podman setup)", conf.display()),
     };
     let folder = engine.store().podman_folder();
-    let found = match engine.podman_reads(conf) && !folder.is_dir() {
+    let found = match engine.podman().reads(conf) && !folder.is_dir() {
         true => Err(format!("{} names {}, which does not exist: Podman fails", conf.display(), folder.display())),
         false => Ok(text),
     };

@@ -47,7 +47,7 @@ impl Add {
             return Err(Failure::new(Exit::Usage, cause).hint("add the images one by one"));
         }
         let session = Session::open(global)?;
-        session.engine().may_show_to_podman().doing(|| "cannot add images to Podman")?;
+        session.engine().podman().may_show().doing(|| "cannot add images to Podman")?;
         let runtime = runtime()?;
         let wish = PodmanWish { name: self.name, backfill: self.backfill };
         for image in self.images {
@@ -57,7 +57,7 @@ impl Add {
             let engine = session.engine();
             let added = runtime.block_on(async {
                 let prepared = engine.prepare_to_mount(&request, &*progress).await?;
-                engine.podman_add(&request, &prepared, &wish, &*progress).await
+                engine.podman().add(&request, &prepared, &wish, &*progress).await
             });
             drop(progress);
             let added = added.doing(doing)?;

@@ -73,8 +73,8 @@ impl Start {
     fn run(self, global: &Global) -> Result {
         let session = Session::open(global)?;
         let diff_ids = if self.claimed_diff_ids { DiffIds::Claimed } else { DiffIds::Hashed };
-        session.engine().may_show_to_podman().doing(|| "cannot serve layers to Podman")?;
-        let mounted = session.engine().podman_layers_start(self.registry.access(), diff_ids);
+        session.engine().podman().may_show().doing(|| "cannot serve layers to Podman")?;
+        let mounted = session.engine().podman().start_layers(self.registry.access(), diff_ids);
         let mounted = mounted.doing(|| "cannot serve layers to Podman")?;
         if !global.quiet {
             output::note(&format!("serving layers to Podman in {}", mounted.mountpoint.display()));
@@ -97,7 +97,7 @@ struct Stop {
 impl Stop {
     fn run(self, global: &Global) -> Result {
         let session = Session::open(global)?;
-        session.engine().podman_layers_stop(self.force).doing(|| "cannot stop serving layers to Podman")
+        session.engine().podman().stop_layers(self.force).doing(|| "cannot stop serving layers to Podman")
     }
 }
 
@@ -115,7 +115,7 @@ struct Ls {
 impl Ls {
     fn run(&self, global: &Global) -> Result {
         let session = Session::open(global)?;
-        let layers = session.engine().podman_layers().doing(|| "cannot list the layers")?;
+        let layers = session.engine().podman().layers().doing(|| "cannot list the layers")?;
         if self.json { output::json(&layers) } else { output::text(&text(&layers)) }
     }
 }

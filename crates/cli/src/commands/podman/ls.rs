@@ -22,11 +22,11 @@ pub(super) struct Ls {
 impl Ls {
     pub(super) fn run(&self, global: &Global) -> Result {
         let session = Session::open(global)?;
-        let images = session.engine().podman_images().doing(|| "cannot list the images")?;
+        let images = session.engine().podman().images().doing(|| "cannot list the images")?;
         if self.json {
             return output::json(&images);
         }
-        let layers = session.engine().podman_layers().doing(|| "cannot list the layers")?;
+        let layers = session.engine().podman().layers().doing(|| "cannot list the layers")?;
         let layers = if layers.is_empty() { String::new() } else { format!("\n{}", layers::text(&layers)) };
         output::text(&format!("{}{layers}", table(&images)))
     }

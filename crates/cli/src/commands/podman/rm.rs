@@ -38,17 +38,17 @@ pub(super) struct Rm {
 impl Rm {
     pub(super) fn run(self, global: &Global) -> Result {
         let session = Session::open(global)?;
-        let images = session.engine().podman_images().doing(|| "cannot list the images")?;
+        let images = session.engine().podman().images().doing(|| "cannot list the images")?;
         let doing = |name: &str| format!("cannot remove {name} from Podman");
         if self.all {
             return remove_all(&images, |image| {
-                session.engine().podman_remove(image, None, self.force).doing(|| doing(&image.image))
+                session.engine().podman().remove(image, None, self.force).doing(|| doing(&image.image))
             });
         }
         for name in &self.images {
             let (image, its_name) = find(&images, name)
                 .ok_or_else(|| Failure::new(Exit::NotFound, format_args!("{}: no such image", doing(name))))?;
-            session.engine().podman_remove(image, its_name, self.force).doing(|| doing(name))?;
+            session.engine().podman().remove(image, its_name, self.force).doing(|| doing(name))?;
         }
         Ok(())
     }

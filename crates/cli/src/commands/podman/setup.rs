@@ -59,20 +59,20 @@ impl Setup {
             output::note(&format!("not serving layers: {problem}"));
         }
         if layers {
-            session.engine().may_show_to_podman().doing(|| "cannot serve layers to Podman")?;
+            session.engine().podman().may_show().doing(|| "cannot serve layers to Podman")?;
         }
-        if self.undo && (file == Path::new(STORAGE_CONF) || !session.engine().podman_reads(Path::new(STORAGE_CONF))) {
+        if self.undo && (file == Path::new(STORAGE_CONF) || !session.engine().podman().reads(Path::new(STORAGE_CONF))) {
             // Podman no longer reads this store, so its images are useless.
-            session.engine().podman_remove_all().doing(|| "cannot undo the setup")?;
+            session.engine().podman().remove_all().doing(|| "cannot undo the setup")?;
         }
-        let done = session.engine().podman_setup(&file, layers, self.undo).map_err(Failure::from)?;
+        let done = session.engine().podman().set_up(&file, layers, self.undo).map_err(Failure::from)?;
         if !self.undo {
             // Images that were available before a reboot are restored.
             let mounts = session.client().recover().doing(|| "cannot start the server")?;
             // If layers are served already, their options stay.
             if layers && !mounts.iter().any(|mount| mount.alive && mount.layers.is_some()) {
                 let access = Access { authfiles: auth_files(), ..Access::default() };
-                let started = session.engine().podman_layers_start(access, DiffIds::default());
+                let started = session.engine().podman().start_layers(access, DiffIds::default());
                 started.doing(|| "cannot serve layers to Podman")?;
             }
         }

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tarpon_client::mount_record::SavedMount;
 use tarpon_client::protocol::{MountRequest, MountStatus, PodmanImage};
-use tarpon_fs::{Directory, StoreFs};
 use tarpon_mount::Mounted;
 use tarpon_oci::Digest;
 use tarpon_server::{Exhibit, ExhibitHost, LoadedImage, cannot_mount, exposed};
@@ -25,6 +24,7 @@ use super::listed::Listed;
 use super::place::image_folder;
 use super::view::View;
 use super::{in_use, place, view};
+use crate::store_fs::{Directory, StoreFs};
 use crate::{Error, ErrorKind, Result};
 
 /// The name of these mounts as a mode.
@@ -188,11 +188,11 @@ impl PodmanImageStore {
         let root = self.view(state, |_| true);
         let files = Arc::new(StoreFs::new(root, now()));
         let mounted = self.host.mount_files(files.clone(), &self.folder).map_err(|error| {
-            cannot_mount(error).hint("images are shown to Podman by root, with /dev/fuse; `tarpon doctor` says more")
+            cannot_mount(error).hint("images are shown to Podman by root, with /dev/fuse; `tarpon doctor` shows more")
         })?;
         let guard = Guard::start(self.host.server_command(), &self.folder);
         if let Err(error) = &guard {
-            tracing::warn!(%error, "nobody will unmount Podman's store if this server is killed");
+            tracing::warn!(%error, "Podman's store stays mounted if this server is killed");
         }
         state.shown = Some(Shown { files, mounted, _guard: guard.ok().flatten() });
         Ok(())

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tarpon_client::child::read_line;
 
 /// How long Podman may take to print its version.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A version of Podman.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,10 +26,10 @@ impl PodmanVersion {
         let mut command = Command::new("podman");
         command.arg("--version").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().ok()?;
-        let said = child.stdout.take().map(|output| read_line(output, Instant::now() + PATIENCE));
+        let line = child.stdout.take().map(|output| read_line(output, Instant::now() + TIMEOUT));
         let _ended = child.kill();
         let _reaped = child.wait();
-        Self::read(&said?.ok()?)
+        Self::read(&line?.ok()?)
     }
 
     /// Reads `podman version 4.3.1`.

@@ -1,16 +1,30 @@
 //! Images from a scripted registry, with use counts of their layers, and servers that restart.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
 
+use tarpon_client::Client;
+use tarpon_client::mount_record::SavedMount;
+use tarpon_client::protocol::{Backfill, DiffIds, LayersPart, MountRequest};
+use tarpon_fs::Errno;
+use tarpon_images::Access;
+use tarpon_images::{ImageRequest, Images, Prepared, Pull, Silent};
+use tarpon_oci::Digest;
 use tarpon_registry::serve::Contents;
+use tarpon_server::{Exhibit, ExhibitHost};
 use tarpon_testkit::layers::{EstargzOptions, Image as TestImage, ImageBuilder, Item, Layer, estargz};
 use tarpon_testkit::registry::{Auth, FakeRegistry};
 use tarpon_testkit::server::TestServer;
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 
-use super::*;
-use crate::{Engine, EngineOptions, ImageRequest, Pull, Silent};
+use super::exhibit::UNUSED;
+use super::store::LayerStore;
+use crate::Result;
+use crate::forms::keep_forms;
+use crate::layer_store_fs::{LayerKey, Layers, Use};
 
 fn lazy(name: &str) -> Layer {
     estargz(&[Item::file(name, name.as_bytes().repeat(1000))], EstargzOptions::default())
@@ -24,7 +38,7 @@ fn image(layers: &[&str]) -> TestImage {
 struct Lab {
     folder: TempDir,
     server: TestServer,
-    engine: Engine,
+    images: Images,
 }
 
 impl Lab {
@@ -39,40 +53,40 @@ impl Lab {
         let server = TestServer::start(Arc::new(FakeRegistry::new(contents, Auth::Anonymous, None))).await.unwrap();
         let folder = tempfile::tempdir().unwrap();
         let store = folder.path().join("store");
-        let engine = Engine::open(EngineOptions { store, server_command: Vec::new() }).unwrap();
-        Self { folder, server, engine }
+        let images = Images::open(&store).unwrap();
+        Self { folder, server, images }
     }
 
     fn name(&self, tag: &str) -> String {
         format!("{}/app:{tag}", self.server.host())
     }
 
-    async fn prepare(&self, tag: &str) -> Result<crate::Prepared> {
+    async fn prepare(&self, tag: &str) -> Result<Prepared> {
         let text = self.name(tag);
         let request = ImageRequest {
             pull: Pull::Always,
             ..ImageRequest::new(&text, text.parse().unwrap(), "linux/amd64".parse().unwrap())
         };
-        let prepared = self.engine.images().prepare_without_streaming(&request, &Silent).await?;
-        self.engine.keep_forms(&request, &prepared.record, true, &Silent).await?;
+        let prepared = self.images.prepare_without_streaming(&request, &Silent).await?;
+        keep_forms(&self.images, &request, &prepared.record, true, &Silent).await?;
         Ok(prepared)
     }
 
     /// Prepares the image, and requests its layers under the name `shown`.
     async fn request(&self, tag: &str, shown: &str) -> MountRequest {
-        let prepared = crate::Prepared { text: self.name(shown), ..self.prepare(tag).await.unwrap() };
+        let prepared = Prepared { text: self.name(shown), ..self.prepare(tag).await.unwrap() };
         let layers = Some(LayersPart::Image { uses: BTreeMap::new() });
         MountRequest { layers, ..MountRequest::for_image(&prepared, self.folder.path().to_owned()) }
     }
 
     /// A server that shows what is on record, without the kernel.
     fn server(&self) -> Arc<LayerStore> {
-        let host = ExhibitHost::new(&self.engine.client(), Handle::current()).unwrap();
+        let host = ExhibitHost::new(&Client::new(self.images.store().clone(), Vec::new()), Handle::current()).unwrap();
         let layers = LayerStore::new(host);
         let settings = Some(LayersPart::Store { diff_ids: DiffIds::Hashed });
         let request = MountRequest { layers: settings, ..bare() };
         layers.state.write().settings = Some(request);
-        for mount in self.engine.store().mounts().unwrap() {
+        for mount in self.images.store().mounts().unwrap() {
             layers.show(SavedMount::read(&mount.record).unwrap().request).unwrap();
         }
         layers
@@ -161,8 +175,8 @@ async fn uses_are_what_podman_said_whatever_servers_come_and_go() {
         }
         let left = server.state.read().images.iter().filter(|entry| entry.uses() > 0).count();
         assert_eq!(left, 0, "seed {seed}");
-        for record in lab.engine.store().mounts().unwrap() {
-            lab.engine.store().forget_mount(&record.record.mountpoint).unwrap();
+        for record in lab.images.store().mounts().unwrap() {
+            lab.images.store().forget_mount(&record.record.mountpoint).unwrap();
         }
     }
 }
@@ -180,10 +194,10 @@ async fn the_last_use_takes_an_image_away_and_its_record() {
     for change in [Use::Less, Use::More, Use::More, Use::Less] {
         server.used(&key, change).await;
         assert!(server.get(&key).is_some());
-        assert_eq!(lab.engine.store().mounts().unwrap().len(), 1);
+        assert_eq!(lab.images.store().mounts().unwrap().len(), 1);
     }
     server.used(&key, Use::Less).await;
-    assert!(server.get(&key).is_none() && lab.engine.store().mounts().unwrap().is_empty());
+    assert!(server.get(&key).is_none() && lab.images.store().mounts().unwrap().is_empty());
     assert_eq!(server.tidy().len(), 1, "nothing is done for it any more");
     let blob = server.blob(&key, 0, 10).await;
     assert_eq!(blob, Err(Errno::Stale));
@@ -233,5 +247,5 @@ async fn an_image_with_a_layer_that_would_have_to_be_streamed_is_refused_and_not
     let lab = Lab::new(&[("v1", &image)]).await;
     let refused = lab.prepare("v1").await.unwrap_err();
     assert!(refused.to_string().contains("layer 2"), "{refused}");
-    assert_eq!(lab.engine.store().usage().unwrap().objects, 0);
+    assert_eq!(lab.images.store().usage().unwrap().objects, 0);
 }

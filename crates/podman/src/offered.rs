@@ -13,12 +13,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::Serialize;
 use tarpon_client::protocol::DiffIds;
-use tarpon_fs::DiffFs;
 use tarpon_oci::Digest;
 use tarpon_store::{Store, StoreError};
 
 use super::documents;
 use super::forms::{Forms, LayerForm};
+use crate::diff_fs::DiffFs;
 use crate::{Error, ErrorKind, Result};
 
 /// The layers of an image.

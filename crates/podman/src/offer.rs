@@ -10,10 +10,11 @@ use serde::{Deserialize, Serialize};
 use tarpon_client::child::read_line;
 use tarpon_images::Access;
 use tarpon_images::progress::Silent;
-use tarpon_images::{ImageRequest, IndexChoice, Pull};
+use tarpon_images::{ImageRequest, Images, IndexChoice, Pull};
 use tarpon_oci::{Digest, Platform, Reference, Source};
 
-use crate::{Engine, Error, ErrorKind, Result};
+use super::forms::keep_forms;
+use crate::{Error, ErrorKind, Result};
 
 /// Maximum length of an input line.
 const LINE_BYTES: u64 = 1 << 20;
@@ -41,18 +42,18 @@ pub(crate) enum Offer {
 }
 
 /// Prepares the image that `input` names, and writes the result.
-pub async fn offer(engine: &Engine, input: impl Read, mut output: impl Write) -> Result<()> {
+pub async fn offer(images: &Images, input: impl Read, mut output: impl Write) -> Result<()> {
     let failed = |error: io::Error| Error::new(ErrorKind::Other, "answer the server", error);
     let mut line = String::new();
     io::BufReader::new(input.take(LINE_BYTES)).read_line(&mut line).map_err(failed)?;
     let ask: Ask = serde_json::from_str(&line).map_err(|error| failed(error.into()))?;
-    let offer = prepare(engine, ask).await.unwrap_or_else(|error| Offer::Refused(error.to_string()));
+    let offer = prepare(images, ask).await.unwrap_or_else(|error| Offer::Refused(error.to_string()));
     let mut line = serde_json::to_vec(&offer).map_err(|error| failed(error.into()))?;
     line.push(b'\n');
     output.write_all(&line).and_then(|()| output.flush()).map_err(failed)
 }
 
-async fn prepare(engine: &Engine, ask: Ask) -> Result<Offer> {
+async fn prepare(images: &Images, ask: Ask) -> Result<Offer> {
     let source: Source = ask.image.parse().map_err(|error| Error::new(ErrorKind::NotFound, "read the name", error))?;
     let request = ImageRequest {
         // Resolved again: Podman has just requested it.
@@ -62,8 +63,8 @@ async fn prepare(engine: &Engine, ask: Ask) -> Result<Offer> {
         index: IndexChoice::None,
         ..ImageRequest::new(ask.image, source, Platform::host())
     };
-    let prepared = engine.images().prepare_without_streaming(&request, &Silent).await?;
-    engine.keep_forms(&request, &prepared.record, true, &Silent).await?;
+    let prepared = images.prepare_without_streaming(&request, &Silent).await?;
+    keep_forms(images, &request, &prepared.record, true, &Silent).await?;
     Ok(Offer::Ready { manifest: *prepared.manifest(), fallbacks: prepared.fallbacks })
 }
 
@@ -86,7 +87,7 @@ pub(crate) fn ask(
     let output = child.0.stdout.take().ok_or_else(|| io::Error::other("no answer"))?;
     let line = read_line(output, until)?;
     if line.is_empty() {
-        return Err(io::Error::other("the process that prepares it ended without a word"));
+        return Err(io::Error::other("the process that prepares it exited without output"));
     }
     Ok(serde_json::from_str(&line)?)
 }

@@ -21,11 +21,11 @@ use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
+use tarpon_fs::{Attempt, Attr, Content, DirEntry, Errno, Kind, NodeId, Operations, Take, Totals};
 use tarpon_layer::Timestamp;
 use tarpon_oci::{Digest, Reference};
 
-use crate::diff_fs::NODE_BITS;
-use crate::{Attempt, Attr, Content, DiffFs, DirEntry, Errno, Kind, NodeId, Operations, Take, Totals};
+use super::diff_fs::{DiffFs, NODE_BITS};
 
 /// Node ids per directory, including its files.
 const NODES: u64 = 4;
@@ -37,27 +37,27 @@ const LAYERS: usize = (1 << (64 - NODE_BITS)) - 2;
 
 /// Identifies a layer: by its image, and by the digest of its blob or of its table of contents.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct LayerKey {
+pub(crate) struct LayerKey {
     /// The image.
-    pub image: Reference,
+    pub(crate) image: Reference,
     /// One of the two digests.
-    pub digest: Digest,
+    pub(crate) digest: Digest,
 }
 
 /// Content of a layer's directory.
 #[derive(Clone)]
-pub struct ShownLayer {
+pub(crate) struct ShownLayer {
     /// The layer.
-    pub diff: Arc<DiffFs<Bytes>>,
+    pub(crate) diff: Arc<DiffFs<Bytes>>,
     /// Its description.
-    pub info: Bytes,
+    pub(crate) info: Bytes,
     /// Size of its blob in bytes.
-    pub blob_size: u64,
+    pub(crate) blob_size: u64,
 }
 
 /// A change of a layer's use count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Use {
+pub(crate) enum Use {
     /// One more.
     More,
     /// One less.
@@ -65,7 +65,7 @@ pub enum Use {
 }
 
 /// The source of layers.
-pub trait Layers: Send + Sync + 'static {
+pub(crate) trait Layers: Send + Sync + 'static {
     /// The layer, if it is known. Answers from memory.
     fn get(&self, key: &LayerKey) -> Option<ShownLayer>;
 
@@ -81,7 +81,7 @@ pub trait Layers: Send + Sync + 'static {
 }
 
 /// The file system.
-pub struct LayerStoreFs {
+pub(crate) struct LayerStoreFs {
     layers: Arc<dyn Layers>,
     nodes: Mutex<Nodes>,
     since: Timestamp,
@@ -149,7 +149,7 @@ fn image(name: &[u8]) -> Option<Reference> {
 
 impl LayerStoreFs {
     /// Creates a file system that shows `layers`. `since`: the time of its own directories and files.
-    pub fn new(layers: Arc<dyn Layers>, since: Timestamp) -> Self {
+    pub(crate) fn new(layers: Arc<dyn Layers>, since: Timestamp) -> Self {
         Self { layers, nodes: Mutex::default(), since }
     }
 

@@ -13,10 +13,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::RwLock;
+use tarpon_fs::{Attr, Content, DirEntry, Errno, Kind, NodeId, Operations, Take, Totals};
 use tarpon_layer::Timestamp;
 
-use crate::diff_fs::NODE_BITS;
-use crate::{Attr, Content, DiffFs, DirEntry, Errno, Kind, NodeId, Operations, Take, Totals};
+use super::diff_fs::{DiffFs, NODE_BITS};
 
 /// Maximum number of replaced files kept for open readers: a reader of one takes milliseconds.
 const OLD_FILES: usize = 64;
@@ -24,7 +24,7 @@ const OLD_FILES: usize = 64;
 const LAYERS: usize = (1 << (64 - NODE_BITS)) - 2;
 
 /// The target of a name.
-pub enum Item {
+pub(crate) enum Item {
     /// A directory.
     Directory(Directory),
     /// A file with these bytes, mode 0644.
@@ -37,24 +37,24 @@ pub enum Item {
 
 /// A directory of mode 0755, with the names in it.
 #[derive(Default)]
-pub struct Directory {
+pub(crate) struct Directory {
     /// Its owner.
-    pub uid: u32,
+    pub(crate) uid: u32,
     /// Its group.
-    pub gid: u32,
+    pub(crate) gid: u32,
     /// Its content.
-    pub items: BTreeMap<String, Item>,
+    pub(crate) items: BTreeMap<String, Item>,
 }
 
 impl Directory {
     /// A directory of root with these entries.
-    pub fn of<const N: usize>(items: [(&str, Item); N]) -> Self {
+    pub(crate) fn of<const N: usize>(items: [(&str, Item); N]) -> Self {
         Self { uid: 0, gid: 0, items: items.map(|(name, item)| (name.to_owned(), item)).into() }
     }
 }
 
 /// The file system.
-pub struct StoreFs {
+pub(crate) struct StoreFs {
     state: RwLock<State>,
 }
 
@@ -120,14 +120,14 @@ fn outward(number: u64, node: NodeId) -> NodeId {
 
 impl StoreFs {
     /// Creates a file system that shows `root`.
-    pub fn new(root: Directory, now: Timestamp) -> Self {
+    pub(crate) fn new(root: Directory, now: Timestamp) -> Self {
         let files = Self { state: RwLock::new(State { last: NodeId::ROOT.0, ..State::default() }) };
         files.set(root, now);
         files
     }
 
     /// Shows `root` from now on. Directories with the same path stay the same nodes, as do unchanged files and links.
-    pub fn set(&self, root: Directory, now: Timestamp) {
+    pub(crate) fn set(&self, root: Directory, now: Timestamp) {
         let mut state = self.state.write();
         let before = std::mem::take(&mut state.nodes);
         let mut change = Change { state: &mut state, before: &before, now };

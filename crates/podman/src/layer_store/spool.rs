@@ -21,7 +21,7 @@ use tokio::task::AbortHandle;
 /// Maximum number of layers fetched concurrently: Podman pushes six.
 const AT_A_TIME: usize = 6;
 /// How long a read waits for its bytes, queueing included: less than the watchdog of mounts waits for a response.
-const PATIENCE: Duration = Duration::from_secs(100);
+const READ_TIMEOUT: Duration = Duration::from_secs(100);
 /// How long an unread layer is kept.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -85,7 +85,7 @@ impl Spools {
             };
             let mut here = spool.here.clone();
             let waited = async { here.wait_for(is_here).await.map(|here| *here) };
-            match tokio::time::timeout(PATIENCE, waited).await {
+            match tokio::time::timeout(READ_TIMEOUT, waited).await {
                 Ok(Ok(Here::Bytes(_) | Here::Whole)) => {}
                 _ => return Err(Errno::Io),
             }
@@ -114,8 +114,8 @@ impl Spools {
             Errno::Io
         })?;
         let file = Arc::new(file);
-        let (told, here) = watch::channel(Here::Bytes(0));
-        let bringing = bring(blob, source, file.clone(), self.turns.clone(), told);
+        let (progress, here) = watch::channel(Here::Bytes(0));
+        let bringing = bring(blob, source, file.clone(), self.turns.clone(), progress);
         let task = self.runtime.spawn(bringing).abort_handle();
         let spool = Arc::new(Spool { file, here, task, last: Mutex::new(Instant::now()) });
         all.insert(blob.digest, spool.clone());
@@ -133,24 +133,24 @@ async fn bring(
     source: Arc<dyn BlobSource>,
     file: Arc<File>,
     turns: Arc<Semaphore>,
-    told: watch::Sender<Here>,
+    progress: watch::Sender<Here>,
 ) {
     let _turn = turns.acquire().await;
-    let outcome = match download(blob, &*source, file, &told).await {
+    let outcome = match download(blob, &*source, file, &progress).await {
         Ok(_) => Here::Whole,
         Err(problem) => {
             tracing::warn!(layer = %blob.digest, "Podman cannot read the layer: {problem}");
             Here::Failed
         }
     };
-    told.send_replace(outcome);
+    progress.send_replace(outcome);
 }
 
 async fn download(
     blob: Blob,
     source: &dyn BlobSource,
     file: Arc<File>,
-    told: &watch::Sender<Here>,
+    progress: &watch::Sender<Here>,
 ) -> Result<Verified<()>, String> {
     let (mut hasher, mut at) = (Hasher::new(), 0);
     if blob.size > 0 {
@@ -162,7 +162,7 @@ async fn download(
             let written = tokio::task::spawn_blocking(move || into.write_all_at(&piece, at)).await;
             written.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
             at += length;
-            told.send_replace(Here::Bytes(at));
+            progress.send_replace(Here::Bytes(at));
         }
     }
     Verified::check_stream(&blob.digest, hasher).map_err(|error| error.to_string())

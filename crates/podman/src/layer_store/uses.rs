@@ -1,41 +1,10 @@
 //! Counts Podman's uses of layers. Podman reports each use exactly once, so the count is in the record before Podman gets its reply.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tarpon_client::protocol::LayersPart;
-use tarpon_fs::{LayerKey, Use};
-use tarpon_oci::Digest;
-
-use super::{Entry, LayerStore};
-
-impl Entry {
-    fn used(&self) -> Option<&BTreeMap<Digest, u64>> {
-        match &self.request.layers {
-            Some(LayersPart::Image { uses }) => Some(uses),
-            _ => None,
-        }
-    }
-
-    /// Number of uses of all its layers together.
-    pub(super) fn uses(&self) -> u64 {
-        self.used().into_iter().flat_map(BTreeMap::values).fold(0, |sum, uses| sum.saturating_add(*uses))
-    }
-
-    fn uses_of(&self, digest: &Digest) -> u64 {
-        self.used().and_then(|uses| uses.get(digest)).copied().unwrap_or(0)
-    }
-
-    fn change(&mut self, digest: &Digest, change: Use) {
-        let Some(LayersPart::Image { uses }) = &mut self.request.layers else { return };
-        let count = uses.entry(*digest).or_default();
-        *count = match change {
-            Use::More => count.saturating_add(1),
-            Use::Less => count.saturating_sub(1),
-        };
-        uses.retain(|_, count| *count > 0);
-    }
-}
+use super::entry::Entry;
+use super::store::LayerStore;
+use crate::layer_store_fs::{LayerKey, Use};
 
 impl LayerStore {
     /// Counts a use, also of a layer that is no longer shown: Podman still has what it found.
@@ -53,7 +22,7 @@ impl LayerStore {
                 "Podman uses a layer that is not shown, and cannot be found again: its image may fail to run; remove it and pull again"
             ),
             Use::Less => {
-                tracing::debug!(image = %key.image, layer = %key.digest, "Podman lets go of a layer that is not shown");
+                tracing::debug!(image = %key.image, layer = %key.digest, "Podman releases a layer that is not shown");
             }
         }
     }

@@ -10,9 +10,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// Poll interval for a mount that the kernel has not yet marked as dead.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum number of polls: the kernel releases everything of a process within milliseconds of its end.
-const LOOKS: u32 = 100;
+const POLLS: u32 = 100;
 
 /// A running guard. It ends by itself when this is dropped or this process dies.
 pub(crate) struct Guard {
@@ -47,7 +47,7 @@ pub fn guard(mut input: impl Read, folder: &Path) -> io::Result<()> {
     let _is_leader_already = rustix::process::setsid();
     let mut ignored = [0; 64];
     while input.read(&mut ignored)? > 0 {}
-    for _ in 0..LOOKS {
+    for _ in 0..POLLS {
         let is_ours = tarpon_mount::mount_at(folder)?.is_some_and(|mount| mount.is_ours());
         if !is_ours {
             return Ok(());
@@ -55,7 +55,7 @@ pub fn guard(mut input: impl Read, folder: &Path) -> io::Result<()> {
         match tarpon_mount::clear_dead(folder) {
             Ok(true) => return Ok(()),
             // Alive: a successor's, or the kernel is just releasing it.
-            Ok(false) => std::thread::sleep(LOOK),
+            Ok(false) => std::thread::sleep(POLL_INTERVAL),
             Err(error) => return Err(io::Error::other(error)),
         }
     }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tarpon_fs::DiffFs;
 use tarpon_oci::{Digest, ImageConfig};
 use tarpon_store::{Store, StoreError};
 
 use super::documents::{self, Originals};
 use super::forms::Forms;
+use crate::diff_fs::DiffFs;
 use crate::{Error, ErrorKind, Result};
 
 /// The parts of an image that come from its record.

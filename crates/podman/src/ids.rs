@@ -8,24 +8,24 @@
 
 use tarpon_oci::Digest;
 
-/// What is known about a layer.
+/// What identifies a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Known {
+pub(crate) enum LayerSource {
     /// Its diffID.
     Content(Digest),
     /// The digest of its table of contents.
     Toc(Digest),
     /// The digest of an external index's claims.
-    Said(Digest),
+    Index(Digest),
 }
 
-impl Known {
+impl LayerSource {
     /// The diffID, or its substitute.
     pub(crate) fn diff_id(self) -> Digest {
         match self {
             Self::Content(diff_id) => diff_id,
             Self::Toc(toc) => Digest::of(format!("tarpon: a layer with the table of contents {toc}").as_bytes()),
-            Self::Said(index) => Digest::of(format!("tarpon: a layer with the index {index}").as_bytes()),
+            Self::Index(index) => Digest::of(format!("tarpon: a layer with the index {index}").as_bytes()),
         }
     }
 }
@@ -84,7 +84,8 @@ mod tests {
     #[test]
     fn what_was_not_hashed_has_no_digest_of_anything() {
         let digest = Digest::of(b"content");
-        let known = [Known::Content(digest), Known::Toc(digest), Known::Said(digest)].map(Known::diff_id);
+        let known = [LayerSource::Content(digest), LayerSource::Toc(digest), LayerSource::Index(digest)]
+            .map(LayerSource::diff_id);
         assert_eq!(known[0], digest);
         assert!(known[1] != digest && known[2] != digest && known[1] != known[2]);
     }

@@ -12,10 +12,9 @@
 
 use std::collections::HashSet;
 
+use tarpon_fs::{Attr, Content, DirEntry, Errno, ImageFs, Kind, NodeId, Operations, Take, Totals};
 use tarpon_layer::Timestamp;
 use tarpon_tree::erofs::ImageError;
-
-use crate::{Attr, Content, DirEntry, Errno, ImageFs, Kind, NodeId, Operations, Take, Totals};
 
 /// The xattr that marks an opaque directory for overlayfs.
 const OPAQUE: &[u8] = b"trusted.overlay.opaque";
@@ -28,7 +27,7 @@ pub(crate) const NODE_BITS: u32 = 34;
 const WHITEOUT_POSITIONS: u64 = 1 << 62;
 
 /// One layer. `B` holds the bytes of its tree.
-pub struct DiffFs<B> {
+pub(crate) struct DiffFs<B> {
     files: ImageFs<B>,
     /// `None` in the form *alone*, whose image contains the opaque marks.
     merged: Option<Merged>,
@@ -42,7 +41,7 @@ struct Merged {
 
 impl<B: AsRef<[u8]> + Send + Sync + 'static> DiffFs<B> {
     /// Creates the layer from the difference in `image`.
-    pub fn alone(image: B) -> Result<Self, ImageError> {
+    pub(crate) fn alone(image: B) -> Result<Self, ImageError> {
         let files = ImageFs::new(image)?;
         if files.size() / 32 >= WHITEOUTS {
             return Err(ImageError::Corrupt("it is too large"));
@@ -51,7 +50,7 @@ impl<B: AsRef<[u8]> + Send + Sync + 'static> DiffFs<B> {
     }
 
     /// Creates the layer from the merged tree in `image`, where lower layers have the names `below` in their roots.
-    pub fn merged(image: B, below: impl IntoIterator<Item = Box<[u8]>>) -> Result<Self, ImageError> {
+    pub(crate) fn merged(image: B, below: impl IntoIterator<Item = Box<[u8]>>) -> Result<Self, ImageError> {
         let alone = Self::alone(image)?;
         let mut opaque = HashSet::new();
         let mut present = HashSet::new();
@@ -199,3 +198,6 @@ impl<B: AsRef<[u8]> + Send + Sync + 'static> Operations for DiffFs<B> {
         self.files.totals()
     }
 }
+
+#[cfg(test)]
+mod tests;

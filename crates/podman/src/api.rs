@@ -1,61 +1,22 @@
-//! Images exposed to Podman: one file system that Podman reads as an additional store of images, in the format of containers/storage.
-//!
-//! ```text
-//! add: prepare ─► layers as directories (forms) ─► record ──► server: images.json, layers.json, overlay/ID/diff … ─► StoreFs
-//! ```
-//!
-//! Beside it, a store of layers, which Podman queries for each layer that it pulls. Podman keeps what it finds there ([`offer`],
-//! [`offered`]):
-//!
-//! ```text
-//! podman pull ─► server ─► offer: prepare ─► layers by themselves (forms) ─► server: LAYER/{diff,info,blob} ─► LayerStoreFs
-//! ```
-//!
-//! Each change regenerates the served content from all added images ([`documents`], [`image_store`]) and exposes it at once. Podman may apply
-//! what it reads to other images as well, so that contains only what was hashed as a whole ([`ids`]).
-
-mod clock;
-mod documents;
-mod forms;
-mod guard;
-mod ids;
-mod image_store;
-mod in_use;
-mod layer_store;
-mod listed;
-mod offer;
-mod offered;
-mod place;
-mod setup;
-mod version;
-mod view;
+//! [`Podman`]: what Podman sees of a store, and how that changes.
 
 use std::path::Path;
-use std::sync::Arc;
 
-use tarpon_mount::{ModeChoice, Writable};
-use tarpon_oci::{Digest, Reference, Source};
-
-pub use self::guard::guard;
-pub use self::offer::offer;
-use self::place::image_folder;
-pub use self::setup::Setup;
-pub use self::version::PodmanVersion;
-use crate::{Engine, Error, ErrorKind, Result};
+use tarpon_client::Client;
 use tarpon_client::protocol::{Backfill, DiffIds, LayersPart, MountRequest, MountStatus, PodmanNames};
 use tarpon_images::Access;
 use tarpon_images::progress::Progress;
-use tarpon_images::{ImageRequest, Prepared};
-use tarpon_server::{Exhibit, NewExhibit};
+use tarpon_images::{ImageRequest, Images, Prepared};
+use tarpon_mount::{ModeChoice, Writable};
+use tarpon_oci::{Digest, Reference, Source};
+
+use super::forms::keep_forms;
+use super::place::{self, image_folder};
+use super::setup::{self, Setup};
+use crate::{Error, ErrorKind, Result};
 
 /// Stands for an image where the store of layers is listed among mounts.
 const LAYERS: &str = "podman-layers";
-
-/// The stores that a server exposes to Podman.
-pub(crate) const EXHIBITS: [NewExhibit; 2] = [
-    |host| -> Arc<dyn Exhibit> { Arc::new(image_store::PodmanImageStore::new(host)) },
-    |host| -> Arc<dyn Exhibit> { layer_store::LayerStore::new(host) },
-];
 
 /// Options of an image to expose to Podman.
 #[derive(Debug, Clone, Default)]
@@ -66,13 +27,25 @@ pub struct PodmanWish {
     pub backfill: Backfill,
 }
 
-impl Engine {
+/// The images and layers of a store that Podman sees.
+#[derive(Debug, Clone)]
+pub struct Podman {
+    images: Images,
+    client: Client,
+}
+
+impl Podman {
+    /// `client`: of the server of the same store.
+    pub fn new(images: Images, client: Client) -> Self {
+        Self { images, client }
+    }
+
     /// Whether this user may expose images to Podman. To be checked before anything is fetched for it.
     ///
     /// # Errors
     /// [`ErrorKind::CannotMount`] if not, [`ErrorKind::Refused`] if the store is isolated.
-    pub fn may_show_to_podman(&self) -> Result<()> {
-        self.images().refuse_isolated("show images to Podman")?;
+    pub fn may_show(&self) -> Result<()> {
+        self.images.refuse_isolated("show images to Podman")?;
         if rustix::process::geteuid().is_root() {
             return Ok(());
         }
@@ -80,42 +53,42 @@ impl Engine {
     }
 
     /// Exposes a prepared image to Podman. Usable when it returns. Starts a server if none runs.
-    pub async fn podman_add(
+    pub async fn add(
         &self,
         request: &ImageRequest,
         prepared: &Prepared,
         wish: &PodmanWish,
         progress: &dyn Progress,
     ) -> Result<MountStatus> {
-        self.images().refuse_isolated("show the image to Podman")?;
+        self.images.refuse_isolated("show the image to Podman")?;
         let name = full_name(&request.source, wish.name.as_deref())?;
-        let config = self.store().image_config(prepared.manifest());
+        let config = self.images.store().image_config(prepared.manifest());
         let failed = |cause: String| Error::new(ErrorKind::Store, "load the image's record", cause);
         let config = config.map_err(|error| failed(error.to_string()))?;
         let id = *config.ok_or_else(|| failed("it is not in the store, or damaged".into()))?.digest();
-        self.keep_forms(request, &prepared.record, false, progress).await?;
+        keep_forms(&self.images, request, &prepared.record, false, progress).await?;
         let added = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
         let added = u64::try_from(added).unwrap_or(u64::MAX);
         let mount = MountRequest {
             podman: Some(PodmanNames { names: vec![name], added }),
             backfill: wish.backfill,
-            ..MountRequest::for_image(prepared, image_folder(&self.store().podman_folder(), &id))
+            ..MountRequest::for_image(prepared, image_folder(&self.images.store().podman_folder(), &id))
         };
-        self.client().mount(mount)
+        self.client.mount(mount)
     }
 
     /// The images exposed to Podman, even if their server is dead.
-    pub fn podman_images(&self) -> Result<Vec<MountStatus>> {
-        Ok(self.mounts()?.into_iter().filter(|mount| mount.podman.is_some()).collect())
+    pub fn images(&self) -> Result<Vec<MountStatus>> {
+        Ok(self.client.mounts()?.into_iter().filter(|mount| mount.podman.is_some()).collect())
     }
 
     /// Adds the store to the `storage.conf` at `file`, or removes it with `undo`; with `layers`, the store of layers as well. Creates the
     /// folders that Podman then reads: it fails if one is missing.
-    pub fn podman_setup(&self, file: &Path, layers: bool, undo: bool) -> Result<Setup> {
+    pub fn set_up(&self, file: &Path, layers: bool, undo: bool) -> Result<Setup> {
         if !undo {
-            self.images().refuse_isolated("tell Podman of the store")?;
+            self.images.refuse_isolated("tell Podman of the store")?;
         }
-        let (images, of_layers) = (self.store().podman_folder(), self.store().podman_layers_folder());
+        let (images, of_layers) = (self.images.store().podman_folder(), self.images.store().podman_layers_folder());
         let failed = |error| Error::new(ErrorKind::Store, "make a directory for Podman's store", error);
         // A mounted folder is not to be written to, and is complete.
         let is_mounted = |folder: &Path| -> Result<bool> {
@@ -132,19 +105,19 @@ impl Engine {
     }
 
     /// Whether the `storage.conf` at `file` names the store of images.
-    pub fn podman_reads(&self, file: &Path) -> bool {
-        setup::names(file, &self.store().podman_folder())
+    pub fn reads(&self, file: &Path) -> bool {
+        setup::names(file, &self.images.store().podman_folder())
     }
 
     /// Serves layers to Podman, from images that it pulls from now on, and again after a restart of the server. `access` is used for
     /// registries, since Podman does not pass its own. Starts a server if none runs.
-    pub fn podman_layers_start(&self, access: Access, diff_ids: DiffIds) -> Result<MountStatus> {
-        self.images().refuse_isolated("serve layers to Podman")?;
+    pub fn start_layers(&self, access: Access, diff_ids: DiffIds) -> Result<MountStatus> {
+        self.images.refuse_isolated("serve layers to Podman")?;
         let request = MountRequest {
             image: LAYERS.to_owned(),
             // It belongs to no image: its record keeps nothing from eviction.
             manifest: Digest::of(b""),
-            mountpoint: self.store().podman_layers_folder(),
+            mountpoint: self.images.store().podman_layers_folder(),
             mode: ModeChoice::Auto,
             writable: Writable::No,
             suid: false,
@@ -160,38 +133,38 @@ impl Engine {
             layers: Some(LayersPart::Store { diff_ids }),
             fallbacks: Vec::new(),
         };
-        self.client().mount(request)
+        self.client.mount(request)
     }
 
     /// Stops serving layers.
     ///
     /// # Errors
     /// [`ErrorKind::CannotMount`] if images in Podman use served layers, unless `force`; [`ErrorKind::NotFound`] if none are served.
-    pub fn podman_layers_stop(&self, force: bool) -> Result<()> {
-        let folder = self.store().podman_layers_folder();
-        if !self.podman_layers()?.iter().any(|mount| mount.mountpoint == folder) {
+    pub fn stop_layers(&self, force: bool) -> Result<()> {
+        let folder = self.images.store().podman_layers_folder();
+        if !self.layers()?.iter().any(|mount| mount.mountpoint == folder) {
             return Err(Error::new(ErrorKind::NotFound, "unmount Podman's layers", "they are not served"));
         }
-        self.client().podman_remove(&folder, None, force)
+        self.client.podman_remove(&folder, None, force)
     }
 
     /// The store of layers and the images in it, even if their server is dead.
-    pub fn podman_layers(&self) -> Result<Vec<MountStatus>> {
-        Ok(self.mounts()?.into_iter().filter(|mount| mount.layers.is_some()).collect())
+    pub fn layers(&self) -> Result<Vec<MountStatus>> {
+        Ok(self.client.mounts()?.into_iter().filter(|mount| mount.layers.is_some()).collect())
     }
 
     /// Removes all images from Podman and stops serving layers to it.
     ///
     /// # Errors
     /// [`ErrorKind::CannotMount`] if Podman uses any of them: then all stay.
-    pub fn podman_remove_all(&self) -> Result<()> {
-        let (images, layers) = (self.podman_images()?, self.podman_layers()?);
+    pub fn remove_all(&self) -> Result<()> {
+        let (images, layers) = (self.images()?, self.layers()?);
         if images.is_empty() && layers.is_empty() {
             return Ok(());
         }
-        self.client().podman_unused()?;
-        images.iter().try_for_each(|image| self.podman_remove(image, None, false))?;
-        match self.podman_layers_stop(false) {
+        self.client.podman_unused()?;
+        images.iter().try_for_each(|image| self.remove(image, None, false))?;
+        match self.stop_layers(false) {
             Err(error) if error.kind == ErrorKind::NotFound => Ok(()),
             stopped => stopped,
         }
@@ -201,8 +174,8 @@ impl Engine {
     ///
     /// # Errors
     /// [`ErrorKind::CannotMount`] if a container uses it, unless `force`.
-    pub fn podman_remove(&self, image: &MountStatus, name: Option<&str>, force: bool) -> Result<()> {
-        self.client().podman_remove(&image.mountpoint, name, force)
+    pub fn remove(&self, image: &MountStatus, name: Option<&str>, force: bool) -> Result<()> {
+        self.client.podman_remove(&image.mountpoint, name, force)
     }
 }
 

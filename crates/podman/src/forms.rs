@@ -15,19 +15,19 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use tarpon_images::ImageRequest;
 use tarpon_images::prepare::assemble::chunk_table;
 use tarpon_images::prepare::known::{self, known_layers};
 use tarpon_images::prepare::layer::Layer;
 use tarpon_images::progress::Progress;
+use tarpon_images::{ImageRequest, Images};
 use tarpon_layer::toc::Claim;
 use tarpon_layer::{Attributes, LayerIndex, Node, ObjectId, packed};
 use tarpon_oci::{Compression, Digest, ImageConfig, Manifest};
 use tarpon_store::{ImageRecord, Store};
 use tarpon_tree::{Object, Tree, delta, erofs, merge, underlay};
 
-use super::ids::{self, Known};
-use crate::{Engine, Error, ErrorKind, Result};
+use super::ids::{self, LayerSource};
+use crate::{Error, ErrorKind, Result};
 
 /// Changes with every change to the kept form. Other versions are made again.
 const VERSION: u32 = 3;
@@ -125,27 +125,25 @@ fn range((start, length): (u64, u64)) -> Option<Range<usize>> {
     Some(usize::try_from(start).ok()?..end)
 }
 
-impl Engine {
-    /// Makes sure that the forms that Podman needs of the image's layers are kept with its record. `each`: also each layer by itself. If
-    /// those were kept, they stay.
-    pub(crate) async fn keep_forms(
-        &self,
-        request: &ImageRequest,
-        record: &ImageRecord,
-        each: bool,
-        progress: &dyn Progress,
-    ) -> Result<()> {
-        let kept = self.store().image_forms(&record.manifest).ok().flatten();
-        let had_each = kept.and_then(|bytes| Forms::read(&bytes)).is_some_and(|forms| forms.has_each);
-        if each && had_each {
-            return Ok(());
-        }
-        let each = each || had_each;
-        let known = known_layers(self.images(), request, record, progress).await?;
-        let (store, manifest) = (self.store().clone(), record.manifest);
-        let failed = |error| Error::new(ErrorKind::Other, "make directories of the layers", error);
-        tokio::task::spawn_blocking(move || keep(&store, &manifest, &known, each)).await.map_err(failed)?
+/// Makes sure that the forms that Podman needs of the image's layers are kept with its record. `each`: also each layer by itself. If
+/// those were kept, they stay.
+pub(crate) async fn keep_forms(
+    images: &Images,
+    request: &ImageRequest,
+    record: &ImageRecord,
+    each: bool,
+    progress: &dyn Progress,
+) -> Result<()> {
+    let kept = images.store().image_forms(&record.manifest).ok().flatten();
+    let had_each = kept.and_then(|bytes| Forms::read(&bytes)).is_some_and(|forms| forms.has_each);
+    if each && had_each {
+        return Ok(());
     }
+    let each = each || had_each;
+    let known = known_layers(images, request, record, progress).await?;
+    let (store, manifest) = (images.store().clone(), record.manifest);
+    let failed = |error| Error::new(ErrorKind::Other, "make directories of the layers", error);
+    tokio::task::spawn_blocking(move || keep(&store, &manifest, &known, each)).await.map_err(failed)?
 }
 
 fn keep(store: &Store, manifest: &Digest, known: &known::KnownLayers, each: bool) -> Result<()> {
@@ -199,7 +197,7 @@ fn build(
             diff_id: ids[number].1.diff_id(),
             claimed: config.diff_ids[number],
             toc: toc(manifest, number),
-            is_hashed: matches!(ids[number].1, Known::Content(_)),
+            is_hashed: matches!(ids[number].1, LayerSource::Content(_)),
             blob: layer.blob.digest,
             blob_size: layer.blob.size,
             compression: compression(layer.compression),
@@ -225,17 +223,17 @@ fn layer_ids(
     config: &ImageConfig,
     layers: &[Layer],
     indexes: &[LayerIndex],
-) -> std::result::Result<Vec<(Digest, Known)>, String> {
-    let mut ids: Vec<(Digest, Known)> = Vec::with_capacity(layers.len());
+) -> std::result::Result<Vec<(Digest, LayerSource)>, String> {
+    let mut ids: Vec<(Digest, LayerSource)> = Vec::with_capacity(layers.len());
     for (number, layer) in layers.iter().enumerate() {
         let descriptor = manifest.layers.get(number).ok_or("the manifest has fewer layers")?;
         let diff_id = config.diff_ids.get(number).copied().ok_or("the config has no diffID for a layer")?;
         let claim = Claim::of(&descriptor.media_type, &descriptor.annotations, descriptor.size)
             .map_err(|error| error.to_string())?;
         let known = match claim {
-            _ if layer.needs_index() && layer.was_streamed() => Known::Content(diff_id),
-            Claim::Toc(claim) => Known::Toc(claim.digest()),
-            Claim::Plain => Known::Said(Digest::of(&packed::pack(&indexes[number]))),
+            _ if layer.needs_index() && layer.was_streamed() => LayerSource::Content(diff_id),
+            Claim::Toc(claim) => LayerSource::Toc(claim.digest()),
+            Claim::Plain => LayerSource::Index(Digest::of(&packed::pack(&indexes[number]))),
         };
         let parent = ids.last().map(|(id, _)| *id);
         ids.push((ids::layer(parent.as_ref(), &known.diff_id()), known));

@@ -4,16 +4,16 @@
 //! ends the lookup. Whiteouts are omitted from the listing of a directory that several layers have, and shown in any
 //! other.
 
-#![allow(clippy::unwrap_used)]
-
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use tarpon_fs::{Attr, DiffFs, Kind, NodeId, Operations, Take};
+use tarpon_fs::{Attr, Kind, NodeId, Operations, Take};
 use tarpon_layer::LayerIndex;
 use tarpon_oci::Digest;
 use tarpon_testkit::stacks;
 use tarpon_tree::{Tree, delta, erofs, merge};
+
+use super::DiffFs;
 
 type Diff = DiffFs<Vec<u8>>;
 

@@ -4,7 +4,7 @@ use tarpon_client::mount_record::described;
 use tarpon_client::protocol::MountStatus;
 use tarpon_server::exposed;
 
-use super::LayerStore;
+use super::store::LayerStore;
 
 /// The name used as the mode of these mounts.
 pub(super) const MODE: &str = "podman-layers";

@@ -3,84 +3,21 @@
 //! Podman waits in the kernel meanwhile and cannot be interrupted. So everything is bounded: the number of concurrent searches, the
 //! duration of each, and how often a failed one is repeated.
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
-use futures::future::{BoxFuture, Shared};
-use parking_lot::Mutex;
-use tarpon_client::protocol::{LayersPart, MountRequest};
-use tarpon_fs::{LayerKey, Layers};
+use tarpon_client::protocol::{Backfill, DiffIds, LayersPart, MountRequest};
 use tarpon_images::Prepared;
 use tarpon_oci::Reference;
-use tokio::sync::Semaphore;
 
-use super::super::offer::{Offer, ask};
-use super::{LayerStore, backfill};
+use super::store::LayerStore;
+use crate::layer_store_fs::{LayerKey, Layers};
+use crate::offer::{Offer, ask};
 use crate::{Error, ErrorKind, Result};
 
 /// How long Podman waits for a layer that is searched, queueing included: less than the watchdog of mounts waits for a response.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Maximum number of concurrent searches. Each is a process.
-const AT_A_TIME: usize = 4;
-/// How long the result for an image name stays valid, because a pull looks up each layer.
-const FRESH: Duration = Duration::from_secs(10);
-/// Number of names whose last results are kept.
-const REMEMBERED: usize = 64;
-
-/// The running searches and their results.
-pub(super) struct Finding {
-    under_way: Mutex<HashMap<Reference, Shared<BoxFuture<'static, ()>>>>,
-    turns: Arc<Semaphore>,
-    /// The most recent last.
-    outcomes: Mutex<VecDeque<Outcome>>,
-}
-
-struct Outcome {
-    reference: Reference,
-    at: Instant,
-    /// Why Podman must pull the image, or some of it.
-    problem: Option<String>,
-}
-
-impl Default for Finding {
-    fn default() -> Self {
-        Self { under_way: Mutex::default(), turns: Arc::new(Semaphore::new(AT_A_TIME)), outcomes: Mutex::default() }
-    }
-}
-
-impl Finding {
-    /// Why Podman recently had to pull images.
-    pub(super) fn problems(&self) -> Vec<String> {
-        let outcomes = self.outcomes.lock();
-        outcomes
-            .iter()
-            .filter_map(|outcome| Some(format!("{}: {}", outcome.reference, outcome.problem.as_ref()?)))
-            .collect()
-    }
-
-    /// Drops the result for an image name, so that the next lookup searches again.
-    pub(super) fn forget(&self, reference: &Reference) {
-        self.outcomes.lock().retain(|outcome| outcome.reference != *reference);
-    }
-
-    fn is_fresh(&self, reference: &Reference) -> bool {
-        let outcomes = self.outcomes.lock();
-        outcomes.iter().any(|outcome| outcome.reference == *reference && outcome.at.elapsed() < FRESH)
-    }
-
-    fn note(&self, reference: &Reference, problem: Option<String>) {
-        if let Some(problem) = &problem {
-            tracing::warn!(image = %reference, "Podman pulls it, not lazily: {problem}");
-        }
-        let mut outcomes = self.outcomes.lock();
-        outcomes.retain(|outcome| outcome.reference != *reference);
-        outcomes.push_back(Outcome { reference: reference.clone(), at: Instant::now(), problem });
-        let surplus = outcomes.len().saturating_sub(REMEMBERED);
-        outcomes.drain(..surplus);
-    }
-}
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl LayerStore {
     /// Searches the image, shared with concurrent lookups, and records the result.
@@ -108,10 +45,10 @@ impl LayerStore {
     }
 
     async fn look_up(self: Arc<Self>, image: Reference) {
-        let until = Instant::now() + PATIENCE;
-        let late = || format!("it could not be prepared within {} s", PATIENCE.as_secs());
+        let until = Instant::now() + SEARCH_TIMEOUT;
+        let late = || format!("it could not be prepared within {} s", SEARCH_TIMEOUT.as_secs());
         let turns = self.finding.turns.clone();
-        let problem = match tokio::time::timeout(PATIENCE, turns.acquire_owned()).await {
+        let problem = match tokio::time::timeout(SEARCH_TIMEOUT, turns.acquire_owned()).await {
             Ok(Ok(turn)) => {
                 let (me, name) = (self.clone(), image.clone());
                 let prepared = tokio::task::spawn_blocking(move || {
@@ -152,9 +89,11 @@ impl LayerStore {
     }
 }
 
-impl Finding {
-    fn has_problem(&self, reference: &Reference) -> bool {
-        let outcomes = self.outcomes.lock();
-        outcomes.iter().any(|outcome| outcome.reference == *reference && outcome.problem.is_some())
+/// The backfill of an image, depending on whether Podman relies on its diffIDs.
+fn backfill(diff_ids: DiffIds) -> Backfill {
+    match diff_ids {
+        DiffIds::Hashed => Backfill::Off,
+        // So that a wrong diffID is detected.
+        DiffIds::Claimed => Backfill::Idle,
     }
 }

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tarpon_fs::{DiffFs, Directory, Item};
 use tarpon_oci::Digest;
 
 use super::documents::{self, Image, Layer};
 use super::forms::LayerForm;
 use super::ids;
 use super::listed::Listed;
+use crate::diff_fs::DiffFs;
+use crate::store_fs::{Directory, Item};
 
 /// Builds the tree step by step.
 #[derive(Default)]
@@ -110,8 +111,9 @@ pub(crate) fn own_links<'l>(
 
 #[cfg(test)]
 mod tests {
+    use crate::store_fs::StoreFs;
     use serde_json::Value;
-    use tarpon_fs::{Kind, NodeId, Operations, StoreFs};
+    use tarpon_fs::{Kind, NodeId, Operations};
     use tarpon_layer::Timestamp;
 
     use super::*;

@@ -1,0 +1,230 @@
+//! [`LayerStore`]: its mount, its images and their records.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use parking_lot::{Mutex, RwLock};
+use tarpon_client::mount_record::SavedMount;
+use tarpon_client::protocol::{DiffIds, LayersPart, MountRequest};
+use tarpon_images::Access;
+use tarpon_mount::Mounted;
+use tarpon_oci::{Digest, Reference};
+use tarpon_server::{Exhibit, ExhibitHost, cannot_mount};
+use tarpon_store::Store;
+
+use super::entry::Entry;
+use super::finding::Finding;
+use super::spool::Spools;
+use crate::clock::now;
+use crate::guard::Guard;
+use crate::layer_store_fs::{LayerKey, LayerStoreFs};
+use crate::offered::Offered;
+use crate::place::make_empty;
+use crate::{Error, ErrorKind, Result};
+
+/// The store of layers.
+pub(crate) struct LayerStore {
+    pub(super) me: Weak<Self>,
+    pub(super) host: ExhibitHost,
+    pub(super) store: Store,
+    pub(super) folder: PathBuf,
+    /// Held during a change of the state and its record.
+    pub(super) changing: Mutex<()>,
+    /// Held only for moments, because the kernel waits for replies.
+    pub(super) state: RwLock<State>,
+    pub(super) finding: Finding,
+    pub(super) spools: Spools,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    /// The record of the mount. `None`: it is not wanted.
+    pub(super) settings: Option<MountRequest>,
+    pub(super) shown: Option<Shown>,
+    /// The newest last.
+    pub(super) images: Vec<Entry>,
+    /// By manifest. An image that is shown again offers the same layers, which live as long as the mount.
+    pub(super) offered: HashMap<Digest, Arc<Offered>>,
+    /// Manifests of removed images.
+    pub(super) released: Vec<Digest>,
+}
+
+pub(super) struct Shown {
+    pub(super) mounted: Mounted,
+    _guard: Option<Guard>,
+}
+
+/// The mount's reference to the store, weak because the store owns the mount.
+pub(super) struct Door(pub(super) Weak<LayerStore>);
+
+impl LayerStore {
+    pub(crate) fn new(host: ExhibitHost) -> Arc<Self> {
+        let store = host.store().clone();
+        Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            folder: store.podman_layers_folder(),
+            spools: Spools::new(store.run_folder(), host.runtime().clone()),
+            host,
+            store,
+            changing: Mutex::default(),
+            state: RwLock::default(),
+            finding: Finding::default(),
+        })
+    }
+
+    /// Mounts it, unless it is mounted. The settings of this request take effect from now on.
+    pub(super) fn start(&self, mut request: MountRequest) -> Result<()> {
+        let _changing = self.changing.lock();
+        request.mountpoint.clone_from(&self.folder);
+        // Credentials are for one registry, but Podman may name any.
+        request.access.creds = None;
+        let failed = |error| Error::new(ErrorKind::Store, "record the mount", error);
+        SavedMount::new(&request).write(&self.store).map_err(failed)?;
+        let mut state = self.state.write();
+        let is_same = state.settings.as_ref().is_some_and(|before| before.layers == request.layers);
+        let is_mounted = state.shown.as_ref().is_some_and(|shown| shown.mounted.is_attached());
+        let before = state.settings.replace(request);
+        if is_same && is_mounted {
+            return Ok(());
+        }
+        let old = state.shown.take();
+        drop(state);
+        // The kernel caches layer descriptions, which differ in another mount.
+        drop(old);
+        match self.attach() {
+            Ok(shown) => self.state.write().shown = Some(shown),
+            Err(error) => {
+                // The previous settings are still wanted.
+                match &before {
+                    Some(before) => self.note(before),
+                    None => self.forget(&self.folder),
+                }
+                let was_shown = before.is_some();
+                self.state.write().settings = before;
+                if was_shown {
+                    self.attach_again();
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Mounts again after a failure, so that Podman's images keep running if possible.
+    fn attach_again(&self) {
+        match self.attach() {
+            Ok(shown) => self.state.write().shown = Some(shown),
+            Err(error) => tracing::error!(%error, "layers are not shown to Podman any more: run `tarpon recover`"),
+        }
+    }
+
+    fn attach(&self) -> Result<Shown> {
+        tarpon_mount::clear_dead(&self.folder).map_err(cannot_mount)?;
+        make_empty(&self.folder)
+            .map_err(|error| Error::new(ErrorKind::Store, "make a directory for Podman's layers", error))?;
+        let files = LayerStoreFs::new(Arc::new(Door(self.me.clone())), now());
+        let mounted = self.host.mount_files(Arc::new(files), &self.folder).map_err(|error| {
+            cannot_mount(error).hint("layers are shown to Podman by root, with /dev/fuse; `tarpon doctor` shows more")
+        })?;
+        let guard = Guard::start(self.host.server_command(), &self.folder);
+        if let Err(error) = &guard {
+            tracing::warn!(%error, "Podman's store of layers stays mounted if this server is killed");
+        }
+        Ok(Shown { mounted, _guard: guard.ok().flatten() })
+    }
+
+    /// Unmounts it and removes all of its records.
+    ///
+    /// # Errors
+    /// [`ErrorKind::CannotMount`] if Podman has images with layers in it, unless `force` is set.
+    pub(super) fn stop(&self, mountpoint: &Path, force: bool) -> Result<()> {
+        let _changing = self.changing.lock();
+        if mountpoint != self.folder {
+            let cause = "Podman has it: it is removed when Podman releases it";
+            return Err(Error::new(ErrorKind::CannotMount, "remove the image", cause).hint("podman rmi"));
+        }
+        if !force {
+            self.refuse_if_used()?;
+        }
+        let mut state = self.state.write();
+        let State { shown, images, .. } = std::mem::take(&mut *state);
+        state.released.extend(images.iter().map(|entry| entry.request.manifest));
+        drop(state);
+        images.iter().for_each(|entry| self.forget(&entry.request.mountpoint));
+        self.forget(&self.folder);
+        drop(shown);
+        Ok(())
+    }
+
+    /// Shows the layers of an image whose record is in the store.
+    pub(super) fn show(&self, mut request: MountRequest) -> Result<()> {
+        let reference: Reference =
+            request.image.parse().map_err(|error| Error::new(ErrorKind::NotFound, "read the image's name", error))?;
+        let _changing = self.changing.lock();
+        request.mountpoint = self.place(&reference, &request.manifest);
+        let is_it = |entry: &Entry| entry.request.mountpoint == request.mountpoint;
+        if self.state.read().images.iter().any(is_it) {
+            return Ok(());
+        }
+        let image = self.host.load(&request)?;
+        let known = self.state.read().offered.get(&request.manifest).cloned();
+        let offered = match known {
+            Some(known) => known,
+            None => Arc::new(Offered::load(&self.store, &request.manifest)?),
+        };
+        self.host.show_hidden(&request, &image, offered.hidden.clone())?;
+        let failed = |error| Error::new(ErrorKind::Store, "record the image", error);
+        SavedMount::new(&request).write(&self.store).map_err(failed)?;
+        if let Err(error) = self.store.touch_image(&request.manifest) {
+            tracing::debug!(%error, "the image's last use is not noted");
+        }
+        self.host.begin_backfill(&request, &image);
+        image.follow(None);
+        let mut state = self.state.write();
+        state.offered.insert(request.manifest, offered.clone());
+        state.images.push(Entry { reference, request, image, offered, asked: Mutex::new(Instant::now()) });
+        Ok(())
+    }
+
+    /// The path of an image in mount lists and in its record.
+    pub(super) fn place(&self, reference: &Reference, manifest: &Digest) -> PathBuf {
+        self.folder.join(BASE64_STANDARD.encode(reference.to_string())).join(manifest.to_string())
+    }
+
+    pub(super) fn note(&self, request: &MountRequest) {
+        if let Err(error) = SavedMount::new(request).write(&self.store) {
+            tracing::warn!(image = request.image, %error, "how often Podman uses its layers is not noted");
+        }
+    }
+
+    pub(super) fn forget(&self, mountpoint: &Path) {
+        if let Err(error) = self.store.forget_mount(mountpoint) {
+            tracing::warn!(%error, "a record of Podman's layers stays behind");
+        }
+    }
+
+    /// How to access registries, and which diffIDs Podman gets. `None`: nothing is shown.
+    pub(super) fn settings(&self) -> Option<(Access, DiffIds)> {
+        let state = self.state.read();
+        let settings = state.settings.as_ref()?;
+        let diff_ids = match settings.layers {
+            Some(LayersPart::Store { diff_ids }) => diff_ids,
+            _ => DiffIds::default(),
+        };
+        Some((settings.access.clone(), diff_ids))
+    }
+
+    /// Looks up a layer: in the newest image of this name that has it.
+    pub(super) fn with<T>(&self, key: &LayerKey, answer: impl FnOnce(&Entry) -> Option<T>) -> Option<T> {
+        let state = self.state.read();
+        let mut entries = state.images.iter().rev();
+        let entry = entries.find(|entry| entry.reference == key.image && entry.offered.find(&key.digest).is_some())?;
+        // A lookup may precede a use.
+        *entry.asked.lock() = Instant::now();
+        answer(entry)
+    }
+}
