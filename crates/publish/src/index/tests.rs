@@ -3,10 +3,13 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tarpon_images::index::artifact::Indexed;
-use tarpon_images::progress::Silent;
-use tarpon_images::{IndexChoice, LockFile};
-use tarpon_oci::IndexLock;
+use bytes::Bytes;
+use tarpon_images::index::artifact::{self, Indexed};
+use tarpon_images::progress::{Progress, Silent};
+use tarpon_images::{Access, ImageRequest, Images, IndexChoice, LockFile};
+use tarpon_layer::Allowance;
+use tarpon_oci::media_type::OCI_MANIFEST;
+use tarpon_oci::{Digest, IndexLock, NewDescriptor, Source};
 use tarpon_testkit::layers::{Dialect, ImageBuilder, Item, Layer, tar};
 use tarpon_trace::{Header, Touch, Trace};
 use tempfile::TempDir;

@@ -1,0 +1,210 @@
+//! Makes the index of an image, and publishes it.
+
+use bytes::Bytes;
+use serde::Serialize;
+use tarpon_images::index::artifact;
+use tarpon_images::prepare::layer::Layer;
+use tarpon_images::prepare::preparation::index_layers;
+use tarpon_images::progress::Progress;
+use tarpon_images::{Access, ImageRequest, Images, access};
+use tarpon_oci::media_type::OCI_MANIFEST;
+use tarpon_oci::{Digest, EMPTY_CONFIG, NewDescriptor, Source};
+use tarpon_registry::Repository;
+use tarpon_store::Store;
+use tarpon_trace::Trace;
+
+use super::boot::{self, BootPack, Packer, Start};
+use super::packs::{self, Published};
+use crate::{Error, ErrorKind, Result, ResultExt};
+
+/// The index of an image, ready to be published.
+#[derive(Debug, Clone, Serialize)]
+pub struct ImageIndexArtifact {
+    /// The image, normalised.
+    pub image: String,
+    /// Digest of its manifest.
+    pub manifest_digest: Digest,
+    /// Digest of the artifact's manifest, which `--index` pins.
+    pub index_digest: Digest,
+    /// Bytes of the index.
+    pub index_size: u64,
+    /// Compressed bytes of the layers that it covers.
+    pub layers_size: u64,
+    /// The layers that it covers, lowest first.
+    pub layers: Vec<IndexedLayer>,
+    /// Its boot packs, one for each recorded profile.
+    pub boots: Vec<BootPack>,
+    /// The artifact's manifest.
+    #[serde(skip)]
+    pub(super) manifest: Bytes,
+    /// Its blob.
+    #[serde(skip)]
+    pub(super) blob: Bytes,
+}
+
+/// A layer in an index.
+#[derive(Debug, Clone, Serialize)]
+pub struct IndexedLayer {
+    /// Digest of the blob.
+    pub digest: Digest,
+    /// Compressed bytes.
+    pub size: u64,
+    /// Entries.
+    pub entries: usize,
+    /// Places in the middle of the layer where decoding can start, beside those that need no record.
+    pub checkpoints: usize,
+}
+
+/// Makes the index of an image: reads each layer without a table of contents once, unless that was done before. With traces of starts,
+/// the index is cut to fit them, and has a boot pack for each. Packs of other profiles in the newest index of the image's repository
+/// are kept.
+pub async fn make_index(
+    images: &Images,
+    request: &ImageRequest,
+    traces: &[Trace],
+    progress: &dyn Progress,
+) -> Result<ImageIndexArtifact> {
+    let starts = traces.iter().map(Start::traced).collect();
+    index_for(images, request, starts, progress).await
+}
+
+/// As [`make_index`], with packs derived from those of another image: of `profile`, or all packs of the newest index in its
+/// repository. Nothing is run for it.
+pub async fn make_index_from(
+    images: &Images,
+    request: &ImageRequest,
+    old: &str,
+    profile: Option<&str>,
+    progress: &dyn Progress,
+) -> Result<ImageIndexArtifact> {
+    let repository = access::open(old, &request.access).await?;
+    let image = access::resolve(&repository, &request.platform).await?;
+    let found = packs::published(&repository, &image).await?;
+    found.notes.iter().for_each(|note| progress.note(note));
+    let is_wanted = |start: &Start| profile.is_none_or(|profile| start.profile == profile);
+    let starts: Vec<Start> = found.packs.into_iter().map(|pack| pack.start).filter(is_wanted).collect();
+    if starts.is_empty() {
+        let which = profile.map_or_else(|| "no boot pack".to_owned(), |profile| format!("no boot pack {profile:?}"));
+        let cause = format!("{} has {which}", image.name);
+        return Err(Error::new(ErrorKind::NotFound, "take boot packs over", cause));
+    }
+    index_for(images, request, starts, progress).await
+}
+
+async fn index_for(
+    images: &Images,
+    request: &ImageRequest,
+    starts: Vec<Start>,
+    progress: &dyn Progress,
+) -> Result<ImageIndexArtifact> {
+    each_once(&starts)?;
+    let repository = access::open(&request.text, &request.access).await?;
+    let image = access::resolve(&repository, &request.platform).await?;
+    let part = images.for_image(&request.text, &request.access)?;
+    let (layers, found) =
+        futures::join!(index_layers(&part, &repository, &image, progress), packs::published(&repository, &image));
+    let (layers, found) = (layers?, found?);
+    if starts.is_empty() && !layers.iter().any(boot::is_described) {
+        let cause = "each of its layers has a table of contents of its own";
+        return Err(Error::new(ErrorKind::Refused, "make the index", cause).hint("it mounts lazily as it is"));
+    }
+    found.notes.iter().for_each(|note| progress.note(note));
+    let is_other = |kept: &Published| starts.iter().all(|start| start.profile != kept.start.profile);
+    let kept = found.packs.into_iter().filter(is_other).collect();
+    let (store, name) = (part.store().clone(), request.text.clone());
+    let packing = tokio::task::spawn_blocking(move || pack(store, &repository, layers, &name, &starts, kept));
+    let packed = packing.await.context(ErrorKind::Other, "write the index")??;
+    packed.notes.iter().for_each(|note| progress.note(note));
+    let subject = tarpon_oci::Blob { digest: *image.manifest.digest(), size: image.manifest.bytes.len() as u64 };
+    let subject = NewDescriptor::new(image.manifest.media_type.clone(), subject);
+    let boots = packed.boots.iter().flat_map(BootPack::descriptors);
+    let manifest = artifact::manifest(&packed.blob, boots, subject).context(ErrorKind::Other, "write the index")?;
+    Ok(ImageIndexArtifact {
+        image: image.name.clone(),
+        manifest_digest: *image.manifest.digest(),
+        index_digest: *manifest.digest(),
+        index_size: packed.blob.len() as u64,
+        layers_size: packed.layers.iter().map(|layer| layer.size).sum(),
+        layers: packed.layers,
+        boots: packed.boots,
+        manifest: manifest.into_inner(),
+        blob: packed.blob,
+    })
+}
+
+/// Publishes an index beside its image, or at `destination`.
+pub async fn publish_index(index: &ImageIndexArtifact, destination: &Source, access: &Access) -> Result<Digest> {
+    let target = access::open_destination(destination, access)?;
+    // For frames that are beside the image and not in the destination too.
+    let blobs = access::open_later(&index.image, access)?.blobs();
+    let publish = async {
+        target.push_bytes(Bytes::from_static(EMPTY_CONFIG)).await?;
+        target.push_bytes(index.blob.clone()).await?;
+        for boot in &index.boots {
+            target.push_bytes(boot.index.clone()).await?;
+            match &boot.frames {
+                Some(frames) => drop(target.push_bytes(frames.clone()).await?),
+                None if target.has_blob(boot.blob).await? => {}
+                None => target.copy_blob(boot.blob, blobs.clone()).await?,
+            }
+        }
+        target.push_manifest(OCI_MANIFEST, index.manifest.clone(), None).await
+    };
+    publish.await.map_err(|error| access::registry(format!("publish the index to {}", target.name()), error))
+}
+
+/// The parts of an artifact.
+struct Packed {
+    layers: Vec<IndexedLayer>,
+    blob: Bytes,
+    boots: Vec<BootPack>,
+    notes: Vec<String>,
+}
+
+/// An error if a profile has several packs.
+fn each_once(starts: &[Start]) -> Result<()> {
+    let mut names = std::collections::HashSet::new();
+    let twice = starts.iter().map(|start| &start.profile).find(|profile| !names.insert(*profile));
+    twice.map_or(Ok(()), |profile| {
+        let cause = format!("two traces are of the profile {profile:?}");
+        Err(Error::new(ErrorKind::Refused, "make the index", cause).hint("`tarpon trace merge` makes one of several"))
+    })
+}
+
+fn pack(
+    store: Store,
+    repository: &Repository,
+    mut layers: Vec<Layer>,
+    name: &str,
+    starts: &[Start],
+    kept: Vec<Published>,
+) -> Result<Packed> {
+    let (mut boots, mut notes) = (Vec::with_capacity(starts.len() + kept.len()), Vec::new());
+    if !starts.is_empty() || !kept.is_empty() {
+        let packer = Packer::new(store, repository, &layers, name)?;
+        // Kept packs hold whole chunks of the index that they were made with.
+        packer.cut(&mut layers, starts.iter().chain(kept.iter().map(|kept| &kept.start)))?;
+        for (start, pack) in starts.iter().zip(packer.packs(&layers, starts)?) {
+            match pack {
+                Some(pack) => boots.push(pack),
+                None => notes.push(format!("the image has nothing of what the start {} touched", start.profile)),
+            }
+        }
+    }
+    if boots.is_empty() && !starts.is_empty() {
+        let cause = "the image has nothing of what was touched";
+        return Err(Error::new(ErrorKind::Refused, "make the boot pack", cause));
+    }
+    boots.extend(kept.into_iter().map(|kept| kept.pack));
+    // The same packs make the same index, whichever of them is new.
+    boots.sort_by(|one, other| one.profile.cmp(&other.profile));
+    let indexed = boot::indexed(&layers);
+    let described = indexed.iter().map(|layer| IndexedLayer {
+        digest: layer.blob.digest,
+        size: layer.blob.size,
+        entries: layer.index.entries.len(),
+        checkpoints: layer.index.checkpoints.len(),
+    });
+    let blob = artifact::blob(&indexed).map_err(|cause| Error::new(ErrorKind::Other, "write the index", cause))?;
+    Ok(Packed { layers: described.collect(), blob, boots, notes })
+}
