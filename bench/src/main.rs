@@ -12,6 +12,7 @@ use tarpon_harness::{instructions, link};
 
 mod behind;
 mod chart;
+mod link_end;
 mod machine;
 mod podman;
 mod report;

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use tarpon_harness::http;
 
-use super::behind::Here;
+use super::link_end::Here;
 
 const MANIFESTS: &str = "Accept: application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, \
                          application/vnd.docker.distribution.manifest.v2+json\r\n";

@@ -1,7 +1,8 @@
 //! Groups of horizontal bars, one bar per series.
 
 use super::axis::{Axis, Unit};
-use super::{Anchor, Canvas, LINE, colour, width};
+use super::canvas::{Anchor, Canvas, LINE, width};
+use super::colours::colour;
 
 const WIDTH: f64 = 820.0;
 const BAR: f64 = 15.0;

@@ -1,7 +1,8 @@
 //! Curves: growth, and distributions of runs.
 
 use super::axis::{Axis, Unit};
-use super::{Anchor, Canvas, LINE, colour, tenths, width};
+use super::canvas::{Anchor, Canvas, LINE, tenths, width};
+use super::colours::colour;
 
 const TOP: f64 = 38.0;
 const MARGIN: f64 = 16.0;

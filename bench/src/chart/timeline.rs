@@ -1,7 +1,7 @@
 //! One cold start: its phases, and below them every request, in the order of sending.
 
 use super::axis::{Axis, Unit};
-use super::{Anchor, Canvas, LINE, width};
+use super::canvas::{Anchor, Canvas, LINE, width};
 
 const WIDTH: f64 = 860.0;
 const TOP: f64 = 42.0;

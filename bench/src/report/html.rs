@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use super::{Part, Section};
+use super::section::{Part, Section};
 use crate::chart::escaped;
 use crate::runs::{Runs, text};
 

@@ -12,9 +12,13 @@ mod html;
 mod phases;
 mod readme;
 mod scale;
+mod section;
 mod slower;
 mod start;
+mod starts;
 mod steady;
+
+use section::{Part, Section};
 
 /// The options of `cargo xtask bench report`.
 #[derive(clap::Args)]
@@ -25,38 +29,6 @@ pub(crate) struct Args {
     /// Where the report goes [default: target/bench/report]
     #[arg(long, value_name = "DIR")]
     to: Option<PathBuf>,
-}
-
-/// A part of the report.
-pub(super) struct Section {
-    title: &'static str,
-    /// Paragraphs, tables and pictures, in order.
-    parts: Vec<Part>,
-}
-
-enum Part {
-    Heading(String),
-    Text(String),
-    /// A table as the benchmark prints it.
-    Table(String),
-    /// A table that few readers need: its name, under which it is folded.
-    LongTable(&'static str, String),
-    /// Pictures that may stand side by side.
-    Pictures(Vec<Picture>),
-}
-
-/// A picture of the page.
-struct Picture {
-    svg: String,
-    /// A file for the picture, for use elsewhere.
-    file: Option<String>,
-}
-
-impl Picture {
-    /// A picture without a file.
-    fn inside(svg: String) -> Self {
-        Self { svg, file: None }
-    }
 }
 
 /// Makes a section from a file of runs.

@@ -2,24 +2,15 @@
 
 use serde_json::Value;
 
-use super::Picture;
-use super::start::{link_words, medians};
+use super::section::Picture;
+use super::starts::{link_words, medians, usual_link};
 use crate::chart::axis::Unit;
 use crate::chart::bars::Bars;
 use crate::runs::{Runs, text};
 use crate::start::table::{best_rival, times_as_fast};
 
-/// The link, if it was measured; else the first one is used.
-const USUAL: &str = "100mbit,10ms";
 const EAGER: &str = "podman";
 const PACK: &str = "tarpon-pack";
-
-/// The link for pictures that show only one.
-pub(super) fn usual_link(runs: &Runs) -> Option<String> {
-    let mut links = runs.values("link");
-    let place = links.iter().position(|link| link == USUAL).unwrap_or(0);
-    (place < links.len()).then(|| links.swap_remove(place))
-}
 
 pub(super) fn pictures(runs: &Runs) -> Vec<Picture> {
     let Some(link) = usual_link(runs) else { return Vec::new() };

@@ -1,7 +1,7 @@
 //! Curves of the cost as a quantity grows.
 
+use super::section::{Part, Picture, Section};
 use super::slower::Contest;
-use super::{Part, Picture, Section};
 use crate::chart::axis::Unit;
 use crate::chart::lines::{Curve, Lines};
 use crate::runs::{Runs, figures};

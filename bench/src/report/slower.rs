@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::Part;
+use super::section::Part;
 use crate::runs::{Runs, figures};
 use crate::stats::{median, spread};
 

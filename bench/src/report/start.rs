@@ -2,15 +2,17 @@
 
 use serde_json::Value;
 
+use super::section::{Part, Picture, Section};
 use super::slower::Contest;
-use super::{Part, Picture, Section, phases, readme};
+use super::starts::{Cell, cells, link_words, medians, usual_link};
+use super::{phases, readme};
 use crate::chart::axis::Unit;
-use crate::chart::bars::{Bar, Bars, Group};
+use crate::chart::bars::{Bars, Group};
 use crate::chart::lines::{Curve, Lines};
 use crate::runs::{Runs, command_of, figures, text};
 use crate::start::table::kinds::{competes, is_warm};
 use crate::start::table::{comparison, summary, table};
-use crate::stats::{distribution, median, spread};
+use crate::stats::distribution;
 
 const CONTEST: Contest<3> = Contest { fields: ["link", "workload", "system"], figure: "ready", competes };
 
@@ -62,42 +64,6 @@ fn links(runs: &Runs) -> String {
     format!("The links as they were measured before the runs: {}.", measured.join("; "))
 }
 
-/// A link in words.
-pub(super) fn link_words(link: &str) -> String {
-    let words = link.split(',').map(|part| {
-        let unit = part.find(|letter: char| letter.is_ascii_alphabetic()).unwrap_or(part.len());
-        match part.split_at(unit) {
-            (rate, "kbit") => format!("{rate} kbit/s"),
-            (rate, "mbit") => format!("{rate} Mbit/s"),
-            (rate, "gbit") => format!("{rate} Gbit/s"),
-            (time, unit) => format!("{time} {unit}").trim().to_owned(),
-        }
-    });
-    words.collect::<Vec<_>>().join(", ")
-}
-
-type Cell<'a> = ([String; 3], Vec<&'a Value>);
-
-fn cells(runs: &Runs) -> Vec<Cell<'_>> {
-    runs.cells(["link", "workload", "system"])
-}
-
-/// Medians of some systems over a link, by workload.
-pub(super) fn medians(runs: &Runs, link: &str, field: &str, is_shown: impl Fn(&str) -> bool) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
-    for ([_, workload, system], lines) in cells(runs).into_iter().filter(|(key, _)| key[0] == link && is_shown(&key[2]))
-    {
-        let values = figures(&lines, field);
-        let Some(value) = median(&values) else { continue };
-        let bar = Bar { series: system, value, range: spread(&values), note: String::new() };
-        match groups.iter_mut().find(|group| group.name == workload) {
-            Some(group) => group.bars.push(bar),
-            None => groups.push(Group { name: workload, bars: vec![bar] }),
-        }
-    }
-    groups
-}
-
 fn ready(runs: &Runs, link: &str) -> Bars {
     let groups = medians(runs, link, "ready", |_| true);
     bars(format!("From nothing local to ready, {}: medians, least to most", link_words(link)), Unit::Seconds, groups)
@@ -142,7 +108,7 @@ fn distributions(runs: &Runs, link: &str) -> Lines {
 
 /// The first run of each system over the usual link, of the first workload.
 fn timelines(runs: &Runs) -> Vec<Picture> {
-    let (Some(link), Some(workload)) = (readme::usual_link(runs), runs.values("workload").into_iter().next()) else {
+    let (Some(link), Some(workload)) = (usual_link(runs), runs.values("workload").into_iter().next()) else {
         return Vec::new();
     };
     let here = cells(runs).into_iter().filter(|(key, _)| key[0] == link && key[1] == workload);

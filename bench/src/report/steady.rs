@@ -1,7 +1,7 @@
 //! Reads after the start, compared with plain overlayfs.
 
+use super::section::{Part, Picture, Section};
 use super::slower::Contest;
-use super::{Part, Picture, Section};
 use crate::chart::axis::Unit;
 use crate::chart::bars::{Bar, Bars, Group};
 use crate::runs::{Runs, numbered};

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use tarpon_harness::{paths, process, registry};
 
 use super::mounting::{fresh_store, on_store};
+use super::setting::{Axis, Setting, log_run};
 use super::together::{Together, WAIT};
-use super::{Axis, Setting, log_run};
 use crate::machine::{self, Resources};
 use crate::runs::Log;
 use crate::trees;

@@ -9,9 +9,10 @@ use tarpon_harness::registry;
 use tarpon_harness::workloads;
 
 use super::mounting::{fresh_store, on_store};
+use super::setting::{Axis, Setting, log_run};
 use super::together::{Together, WAIT};
-use super::{Axis, Setting, log_run};
-use crate::behind::{self, Here};
+use crate::behind;
+use crate::link_end::Here;
 use crate::machine::{self, Resources};
 use crate::runs::Log;
 use crate::start::packs::Packs;

@@ -11,7 +11,7 @@ use serde_json::json;
 use tarpon_harness::{paths, process};
 
 use super::images::{self, Shape};
-use super::{Axis, MIB, Setting, log_run};
+use super::setting::{Axis, MIB, Setting, log_run};
 use crate::machine::{self, Resources};
 use crate::runs::Log;
 

@@ -8,7 +8,7 @@ use tarpon_harness::{paths, process};
 
 use super::images::{self, Shape};
 use super::mounting::{fresh_store, on_store, watched};
-use super::{Axis, Setting, log_run};
+use super::setting::{Axis, Setting, log_run};
 use crate::machine::{self, Resources};
 use crate::runs::Log;
 use crate::stats::median;

@@ -14,7 +14,8 @@ use tarpon_harness::ready::{FIRST_EXEC, Running};
 use tarpon_harness::workloads::{self, Ready, Workload};
 use tarpon_harness::{process, registry};
 
-use super::behind::{self, Here};
+use super::behind;
+use super::link_end::Here;
 use super::machine::{self, Accounting, Resources};
 use super::runs::{Log, Runs};
 use super::warm;

@@ -7,8 +7,11 @@ use serde_json::Value;
 use crate::runs::{Runs, command_of, figures};
 use crate::stats::{median, spread};
 
+mod cells;
 mod comparison;
 pub(crate) mod kinds;
+
+use cells::{Cells, cell, cells, number};
 
 pub(crate) use comparison::{best_rival, comparison, summary, times_as_fast};
 
@@ -20,17 +23,6 @@ const ROUND_TRIPS: f64 = 3.0;
 
 const HEAD: &str = "| link | workload | system | mounted s | first exec s | ready s | min to max | MB | requests | CPU s | server MB | runs | of the wire's limit |\n\
                     |---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n";
-
-/// All cells of a file of starts.
-type Cells<'a> = Vec<([String; 3], Vec<&'a Value>)>;
-
-fn cells(runs: &Runs) -> Cells<'_> {
-    runs.cells(["link", "workload", "system"])
-}
-
-fn cell<'a, 'b>(cells: &'b Cells<'a>, key: [&str; 3]) -> &'b [&'a Value] {
-    cells.iter().find(|(found, _)| *found == key).map_or(&[], |(_, runs)| runs)
-}
 
 /// The medians of all runs, as a table.
 pub(crate) fn table(runs: &Runs) -> String {
@@ -64,10 +56,6 @@ pub(crate) fn table(runs: &Runs) -> String {
         );
     }
     text
-}
-
-fn number(value: Option<f64>, digits: usize) -> String {
-    value.map_or_else(String::new, |value| format!("{value:.digits$}"))
 }
 
 /// The minimum time of a start with a pack: the time with a warm store, plus the transfer over the wire.

@@ -211,7 +211,7 @@ fn files_that_import_each_other_are_named_with_the_file_that_defines_the_item() 
     let face = ("crates/fs/src/b/mod.rs", "mod d;\npub(crate) use d::Deep;\n");
     let deep = ("crates/fs/src/b/d.rs", "use crate::a;\npub(crate) struct Deep(a::Wide);\n");
     let wide = ("crates/fs/src/a.rs", "use crate::b::Deep;\npub(crate) enum Wide { Of(Deep) }\n");
-    one(&[face, deep, wide], "crates/fs/src/a.rs:1: 2 files of crates/fs");
+    one(&[face, deep, wide], "crates/fs/src/a.rs:1: please break this circle of 2 files");
     let apart = ("crates/fs/src/b/d.rs", "pub(crate) struct Deep;\n");
     assert_eq!(problems(&[face, apart, wide]), [""; 0]);
 }

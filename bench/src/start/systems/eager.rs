@@ -5,8 +5,10 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::{CONTAINER, System, Workload, quietly};
+use super::system::{CONTAINER, System};
+use crate::machine::quietly;
 use crate::podman::Podman;
+use tarpon_harness::workloads::Workload;
 
 pub(super) struct Eager {
     pub(super) podman: Podman,

@@ -1,13 +1,10 @@
 //! The compared systems: adapters of a few lines each, from a reference to a running container.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use anyhow::{Result, bail};
-use tarpon_harness::workloads::Workload;
-use tarpon_harness::{paths, process};
+use tarpon_harness::process;
 
-use crate::machine::{quietly, remove, wait_for_end};
 use crate::podman::Podman;
 
 mod containerd;
@@ -15,6 +12,7 @@ mod eager;
 mod service;
 mod shown;
 mod stargz;
+mod system;
 mod tarpon;
 
 use containerd::{Containerd, Snapshotter};
@@ -23,95 +21,15 @@ use shown::Shown;
 use stargz::Stargz;
 use tarpon::Tarpon;
 
+use system::store;
+
 pub(super) use containerd::soci;
-
-/// The name of the measured container.
-const CONTAINER: &str = "tarpon-bench";
-
-/// A way to run an image.
-pub(super) trait System {
-    fn name(&self) -> &'static str;
-
-    /// The programs that are started, which are read into the page cache.
-    fn programs(&self) -> Vec<&Path>;
-
-    /// The required image format, which overrides the requested one.
-    fn format(&self) -> Option<&'static str> {
-        None
-    }
-
-    /// The system whose preceding run left the state from which this one starts.
-    fn begins_with(&self) -> Option<&'static str> {
-        None
-    }
-
-    /// Removes everything that an earlier run left, unless this system starts from it.
-    fn wipe(&self) -> Result<()>;
-
-    /// Starts processes that run before the clock starts.
-    fn prepare(&self, _workload: &Workload, _registry: &str) -> Result<()> {
-        Ok(())
-    }
-
-    /// The command that fetches `image` and runs `script` in it.
-    fn command(&self, workload: &Workload, image: &str, script: &str) -> Result<Command>;
-
-    /// Whether the container's root file system is mounted there.
-    fn is_root(&self, mountpoint: &Path) -> bool;
-
-    /// The server of the container's files while it runs.
-    fn server(&self) -> Option<Server> {
-        None
-    }
-
-    /// An error if the system could not mount layers and silently downloaded and unpacked them.
-    fn check_mounts(&self) -> Result<()> {
-        Ok(())
-    }
-
-    /// Whether a run is valid only if no layer was streamed whole for want of an index.
-    fn needs_index(&self) -> bool {
-        false
-    }
-
-    /// Whether a run is valid only if a boot pack was used.
-    fn needs_pack(&self) -> bool {
-        false
-    }
-
-    /// Ends the container and the server of a run.
-    fn end(&self) -> Result<()>;
-}
+#[cfg(test)]
+pub(super) use system::Counters;
+pub(super) use system::{Server, System};
 
 /// The systems of a comparison.
 pub(super) type Systems = Vec<Box<dyn System>>;
-
-/// A process that serves files, and its counters, if it has any.
-pub(super) struct Server {
-    pub(super) pid: u32,
-    /// Another process that the file system depends on: a snapshotter that is not the server itself.
-    pub(super) beside: Option<u32>,
-    pub(super) counters: Option<Counters>,
-    /// Layers that were downloaded whole before the mount for want of an index.
-    pub(super) streamed: usize,
-}
-
-impl Server {
-    /// All processes that serve files.
-    pub(super) fn processes(&self) -> impl Iterator<Item = u32> {
-        [self.pid].into_iter().chain(self.beside)
-    }
-}
-
-/// Counters of tarpon's server for the image.
-#[derive(serde::Deserialize)]
-pub(super) struct Counters {
-    /// Bytes fetched from a boot pack.
-    pub(super) bytes_trace: u64,
-    /// Number and total time of reads that waited for a source.
-    pub(super) stalls: u64,
-    pub(super) stall_millis: u64,
-}
 
 /// All systems, in the order in which they run.
 const NAMES: [&str; 16] = [
@@ -185,11 +103,6 @@ pub(super) fn usual() -> Vec<String> {
     names.into_iter().map(str::to_owned).collect()
 }
 
-/// The folder of a system.
-fn store(name: &str) -> PathBuf {
-    paths::benchmarks().join(name)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -214,13 +127,6 @@ mod tests {
         let usual = usual();
         let known: Vec<_> = NAMES.into_iter().filter(|name| usual.iter().any(|usual| usual == *name)).collect();
         assert_eq!(usual, known);
-    }
-
-    #[test]
-    fn a_snapshotter_beside_the_server_is_counted_too() {
-        let server = |beside| Server { pid: 1, beside, counters: None, streamed: 0 };
-        assert_eq!(server(Some(2)).processes().collect::<Vec<_>>(), [1, 2]);
-        assert_eq!(server(None).processes().collect::<Vec<_>>(), [1]);
     }
 
     #[test]

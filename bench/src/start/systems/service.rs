@@ -10,8 +10,8 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use tarpon_harness::process;
 
-use super::quietly;
 use crate::machine::ENDING;
+use crate::machine::quietly;
 
 /// How often its start and its end are polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);

@@ -7,8 +7,11 @@ use std::process::Command;
 use anyhow::Result;
 
 use super::eager::{self, RUN, with_arguments};
-use super::{Server, System, Workload, quietly, remove, store, tarpon, wait_for_end};
+use super::system::{Server, System, store};
+use super::tarpon;
+use crate::machine::{quietly, remove, wait_for_end};
 use crate::podman::Podman;
+use tarpon_harness::workloads::Workload;
 
 pub(super) struct Shown {
     name: &'static str,

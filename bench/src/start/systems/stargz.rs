@@ -10,8 +10,10 @@ use tarpon_harness::process;
 
 use super::eager::{self, RUN, with_arguments};
 use super::service::{Service, has_mounts_below, unmount_below};
-use super::{Server, System, Workload, remove, store};
+use super::system::{Server, System, store};
+use crate::machine::remove;
 use crate::podman::Podman;
+use tarpon_harness::workloads::Workload;
 
 pub(super) const PROGRAM: &str = "stargz-store";
 

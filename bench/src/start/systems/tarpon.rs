@@ -6,7 +6,9 @@ use std::process::{Command, Stdio};
 
 use anyhow::Result;
 
-use super::{CONTAINER, Counters, Server, System, Workload, quietly, remove, store, wait_for_end};
+use super::system::{CONTAINER, Counters, Server, System, store};
+use crate::machine::{quietly, remove, wait_for_end};
+use tarpon_harness::workloads::Workload;
 
 #[derive(Clone)]
 pub(super) struct Tarpon {

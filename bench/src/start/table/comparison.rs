@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
+use super::cells::{Cells, cell, cells, number};
 use super::kinds::{self, baseline};
-use super::{Cells, cell, cells, number};
 use crate::runs::{Runs, figures, numbered};
 use crate::stats::{geometric_mean, median, ratios, spread};
 

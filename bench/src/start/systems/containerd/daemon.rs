@@ -8,8 +8,11 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use tarpon_harness::process;
+
 use super::super::service::{Service, unmount_below};
-use super::super::{CONTAINER, quietly, remove, store};
+use super::super::system::{CONTAINER, store};
+use crate::machine::{quietly, remove};
 
 /// Programs that it needs, including the container runtime.
 pub(super) const PROGRAMS: [&str; 5] = ["containerd", "ctr", "containerd-shim-runc-v2", "runc", "curl"];
@@ -26,9 +29,14 @@ pub(super) struct Daemon {
     running: RefCell<Option<Service>>,
 }
 
+/// The path of an installed program.
+pub(super) fn found(program: &str) -> Result<PathBuf> {
+    process::find(program).with_context(|| format!("{program} is not installed"))
+}
+
 impl Daemon {
     pub(super) fn new(name: &str) -> Result<Self> {
-        let programs = PROGRAMS.into_iter().map(super::found).collect::<Result<_>>()?;
+        let programs = PROGRAMS.into_iter().map(found).collect::<Result<_>>()?;
         Ok(Self {
             programs,
             store: store(name),

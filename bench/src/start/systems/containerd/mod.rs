@@ -10,8 +10,11 @@ use anyhow::{Context, Result, bail};
 use tarpon_harness::process;
 
 use super::service::{Service, has_mounts_below};
-use super::{Server, System, Workload, quietly, stargz, tarpon, wait_for_end};
-use daemon::{Daemon, OWN, answers};
+use super::system::{Server, System};
+use super::{stargz, tarpon};
+use crate::machine::{quietly, wait_for_end};
+use daemon::{Daemon, OWN, answers, found};
+use tarpon_harness::workloads::Workload;
 
 mod daemon;
 mod forward;
@@ -44,10 +47,6 @@ pub(super) struct Containerd {
 /// Whether containerd can be measured here.
 pub(super) fn is_installed() -> bool {
     daemon::PROGRAMS.into_iter().all(|program| process::find(program).is_some())
-}
-
-fn found(program: &str) -> Result<PathBuf> {
-    process::find(program).with_context(|| format!("{program} is not installed"))
 }
 
 impl Snapshotter {

@@ -1,0 +1,33 @@
+//! A section of the report: text, tables and pictures.
+
+/// A part of the report.
+pub(super) struct Section {
+    pub(super) title: &'static str,
+    /// Paragraphs, tables and pictures, in order.
+    pub(super) parts: Vec<Part>,
+}
+
+pub(super) enum Part {
+    Heading(String),
+    Text(String),
+    /// A table as the benchmark prints it.
+    Table(String),
+    /// A table that few readers need: its name, under which it is folded.
+    LongTable(&'static str, String),
+    /// Pictures that may stand side by side.
+    Pictures(Vec<Picture>),
+}
+
+/// A picture of the page.
+pub(super) struct Picture {
+    pub(super) svg: String,
+    /// A file for the picture, for use elsewhere.
+    pub(super) file: Option<String>,
+}
+
+impl Picture {
+    /// A picture without a file.
+    pub(super) fn inside(svg: String) -> Self {
+        Self { svg, file: None }
+    }
+}

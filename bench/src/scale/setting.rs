@@ -1,0 +1,110 @@
+//! The options of the benchmark, and the quantity that grows.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use serde_json::Value;
+
+use crate::runs::Log;
+
+/// The options of `cargo xtask bench scale`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// What is to grow [default: all of it]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub(super) only: Vec<Axis>,
+    /// Small sizes and one run
+    #[arg(long)]
+    pub(super) quick: bool,
+    /// Runs of each size
+    #[arg(long, default_value_t = 3, conflicts_with = "quick")]
+    pub(super) runs: u32,
+    /// The image in the registry for containers, with its tag
+    #[arg(long, default_value = "dev/debian-base:gzip")]
+    pub(super) image: String,
+    /// The link for starts at once, as RATE,RTT
+    #[arg(long, value_name = "RATE,RTT", default_value = "100mbit,10ms")]
+    pub(super) link: String,
+    /// The workload for starts at once, by its id in fixtures/corpus/workloads.tsv; one that needs no port
+    #[arg(long, value_name = "ID", default_value = "debian-sh")]
+    pub(super) workload: String,
+    /// The program to measure [default: the release build, which is made]
+    #[arg(long, value_name = "FILE")]
+    pub(super) tarpon: Option<PathBuf>,
+    /// Every single run, as JSON lines [default: target/bench/scale.jsonl, or scale-quick.jsonl]
+    #[arg(long, value_name = "FILE")]
+    pub(super) json: Option<PathBuf>,
+    /// Add to what the file has
+    #[arg(long)]
+    pub(super) add: bool,
+    /// Set by this program when it runs behind the link
+    #[arg(long, hide = true)]
+    pub(super) behind: Option<String>,
+}
+
+/// What grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Axis {
+    /// Layers of an image, 100 files each
+    Layers,
+    /// Files of an image of one layer
+    Files,
+    /// Bytes of an image, in files of 1 MiB
+    Bytes,
+    /// Mounts of one image
+    Mounts,
+    /// Containers of one image, started at once, compared with plain overlayfs
+    Containers,
+    /// First starts of one image at once, over a slow link
+    Crowd,
+}
+
+pub(super) const MIB: u64 = 1 << 20;
+
+impl Axis {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Layers => "layers",
+            Self::Files => "files",
+            Self::Bytes => "bytes",
+            Self::Mounts => "mounts",
+            Self::Containers => "containers",
+            Self::Crowd => "crowd",
+        }
+    }
+
+    pub(super) fn sizes(self, quick: bool) -> &'static [u64] {
+        match (self, quick) {
+            (Self::Layers, false) => &[1, 10, 30, 100],
+            (Self::Files, false) => &[1_000, 10_000, 100_000, 1_000_000],
+            (Self::Bytes, false) => &[100 * MIB, 1024 * MIB, 10240 * MIB],
+            (Self::Mounts, false) => &[1, 10, 50, 100, 200],
+            (Self::Containers, false) => &[1, 4, 16, 64],
+            (Self::Crowd, false) => &[1, 2, 8, 32],
+            (Self::Layers, true) => &[1, 10],
+            (Self::Files, true) => &[1_000, 5_000],
+            (Self::Bytes, true) => &[10 * MIB, 50 * MIB],
+            (Self::Mounts, true) => &[1, 5],
+            (Self::Containers, true) => &[1, 4],
+            (Self::Crowd, true) => &[1, 2],
+        }
+    }
+}
+
+/// The settings of all axes.
+pub(super) struct Setting<'a> {
+    pub(super) args: &'a Args,
+    pub(super) tarpon: PathBuf,
+    pub(super) runs: u32,
+}
+
+/// Adds a figure to the file and prints it.
+pub(super) fn log_run(log: &mut Log, axis: Axis, size: u64, system: &str, number: u32, mut line: Value) -> Result<()> {
+    line["axis"] = axis.name().into();
+    line["size"] = size.into();
+    line["system"] = system.into();
+    line["number"] = number.into();
+    println!("{} {size} {system}: {:.3} s", axis.name(), line["seconds"].as_f64().unwrap_or_default());
+    log.add(&line)
+}
