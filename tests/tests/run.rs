@@ -434,7 +434,7 @@ fn input_and_terminals_are_passed_through() {
         "without -i there is no input"
     );
     let none = fixture.run(&["--rm", "-t"], &["true"]);
-    assert!(none.status.code() == Some(125) && said(&none).contains("-t needs a terminal"));
+    assert!(none.status.code() == Some(125) && said(&none).contains("-t requires a terminal"));
 
     // A terminal without a user.
     let shown = fixture.run(&["-d", "-t", "--name", "tty"], &["sh", "-c", "tty && echo TERM is $TERM; sleep 1000"]);

@@ -35,13 +35,13 @@ fn image(layers: &[&str]) -> TestImage {
 }
 
 /// A registry with some images, and a store.
-struct Lab {
+struct LayerStoreFixture {
     folder: TempDir,
     server: TestServer,
     images: Images,
 }
 
-impl Lab {
+impl LayerStoreFixture {
     async fn new(images: &[(&str, &TestImage)]) -> Self {
         let mut contents = Contents::new();
         for (tag, image) in images {
@@ -139,20 +139,20 @@ fn dice(state: &mut u64, sides: usize) -> usize {
 async fn uses_are_what_podman_said_whatever_servers_come_and_go() {
     // The name moves from one image to the other, and they share a layer.
     let (old, new) = (image(&["base", "old"]), image(&["base", "new"]));
-    let lab = Lab::new(&[("old", &old), ("new", &new)]).await;
-    let requests = [lab.request("old", "v1").await, lab.request("new", "v1").await];
+    let fixture = LayerStoreFixture::new(&[("old", &old), ("new", &new)]).await;
+    let requests = [fixture.request("old", "v1").await, fixture.request("new", "v1").await];
     let digests: Vec<Digest> = old.layers.iter().chain(&new.layers[1..]).map(|layer| Digest::of(&layer.blob)).collect();
     for seed in 0..8 {
         let mut state = seed;
         let mut model: BTreeMap<Digest, u64> = BTreeMap::new();
-        let mut server = lab.server();
+        let mut server = fixture.server();
         for _ in 0..50 {
             // Podman looks a layer up before it uses it, so both images exist then.
             requests.iter().for_each(|request| server.show(request.clone()).unwrap());
             let digest = digests[dice(&mut state, digests.len())];
-            let key = lab.key("v1", digest);
+            let key = fixture.key("v1", digest);
             match dice(&mut state, 5) {
-                0 => server = lab.server(),
+                0 => server = fixture.server(),
                 1 | 2 => {
                     server.used(&key, Use::More).await;
                     *model.entry(digest).or_default() += 1;
@@ -165,18 +165,18 @@ async fn uses_are_what_podman_said_whatever_servers_come_and_go() {
             }
             assert_eq!(uses(&server), model, "seed {seed}");
             for digest in model.keys() {
-                assert!(server.get(&lab.key("v1", *digest)).is_some(), "what is used is shown");
+                assert!(server.get(&fixture.key("v1", *digest)).is_some(), "what is used is shown");
             }
         }
         for (digest, count) in model {
             for _ in 0..count {
-                server.used(&lab.key("v1", digest), Use::Less).await;
+                server.used(&fixture.key("v1", digest), Use::Less).await;
             }
         }
         let left = server.state.read().images.iter().filter(|entry| entry.uses() > 0).count();
         assert_eq!(left, 0, "seed {seed}");
-        for record in lab.images.store().mounts().unwrap() {
-            lab.images.store().forget_mount(&record.record.mountpoint).unwrap();
+        for record in fixture.images.store().mounts().unwrap() {
+            fixture.images.store().forget_mount(&record.record.mountpoint).unwrap();
         }
     }
 }
@@ -184,20 +184,20 @@ async fn uses_are_what_podman_said_whatever_servers_come_and_go() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_last_use_takes_an_image_away_and_its_record() {
     let image = image(&["base"]);
-    let lab = Lab::new(&[("v1", &image)]).await;
-    let server = lab.server();
-    server.show(lab.request("v1", "v1").await).unwrap();
-    let key = lab.key("v1", Digest::of(&image.layers[0].blob));
+    let fixture = LayerStoreFixture::new(&[("v1", &image)]).await;
+    let server = fixture.server();
+    server.show(fixture.request("v1", "v1").await).unwrap();
+    let key = fixture.key("v1", Digest::of(&image.layers[0].blob));
     let shown = server.get(&key).unwrap();
     assert!(!String::from_utf8_lossy(&shown.info).contains("toc-digest"));
-    assert!(server.get(&lab.key("v2", key.digest)).is_none(), "another name");
+    assert!(server.get(&fixture.key("v2", key.digest)).is_none(), "another name");
     for change in [Use::Less, Use::More, Use::More, Use::Less] {
         server.used(&key, change).await;
         assert!(server.get(&key).is_some());
-        assert_eq!(lab.images.store().mounts().unwrap().len(), 1);
+        assert_eq!(fixture.images.store().mounts().unwrap().len(), 1);
     }
     server.used(&key, Use::Less).await;
-    assert!(server.get(&key).is_none() && lab.images.store().mounts().unwrap().is_empty());
+    assert!(server.get(&key).is_none() && fixture.images.store().mounts().unwrap().is_empty());
     assert_eq!(server.tidy().len(), 1, "nothing is done for it any more");
     let blob = server.blob(&key, 0, 10).await;
     assert_eq!(blob, Err(Errno::Stale));
@@ -206,10 +206,10 @@ async fn the_last_use_takes_an_image_away_and_its_record() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_that_is_not_used_stays_while_podman_asks_for_it() {
     let image = image(&["base"]);
-    let lab = Lab::new(&[("v1", &image)]).await;
-    let server = lab.server();
-    server.show(lab.request("v1", "v1").await).unwrap();
-    let key = lab.key("v1", Digest::of(&image.layers[0].blob));
+    let fixture = LayerStoreFixture::new(&[("v1", &image)]).await;
+    let server = fixture.server();
+    server.show(fixture.request("v1", "v1").await).unwrap();
+    let key = fixture.key("v1", Digest::of(&image.layers[0].blob));
     let long_ago = || Instant::now().checked_sub(UNUSED * 2).unwrap();
     let age = || *server.state.read().images[0].asked.lock() = long_ago();
     age();
@@ -223,12 +223,12 @@ async fn an_image_that_is_not_used_stays_while_podman_asks_for_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_layer_is_found_by_the_digest_of_its_table_of_contents_and_its_blob_can_be_read() {
     let image = image(&["base"]);
-    let lab = Lab::new(&[("v1", &image)]).await;
-    let server = lab.server();
-    server.show(lab.request("v1", "v1").await).unwrap();
+    let fixture = LayerStoreFixture::new(&[("v1", &image)]).await;
+    let server = fixture.server();
+    server.show(fixture.request("v1", "v1").await).unwrap();
     let manifest: serde_json::Value = serde_json::from_slice(&image.manifest).unwrap();
     let toc = manifest["layers"][0]["annotations"]["containerd.io/snapshot/stargz/toc.digest"].as_str().unwrap();
-    let key = lab.key("v1", toc.parse().unwrap());
+    let key = fixture.key("v1", toc.parse().unwrap());
     let shown = server.get(&key).unwrap();
     let info: serde_json::Value = serde_json::from_slice(&shown.info).unwrap();
     assert_eq!((info["toc-digest"].as_str(), info["diff-size"].as_i64()), (Some(toc), Some(-1)));
@@ -244,8 +244,8 @@ async fn an_image_with_a_layer_that_would_have_to_be_streamed_is_refused_and_not
         tarpon_testkit::layers::tar(&[Item::file("f", b"x".repeat(100_000))], tarpon_testkit::layers::Dialect::Pax);
     let plain = Layer::plain(&plain, tarpon_oci::Compression::Gzip);
     let image = ImageBuilder::new().layer(lazy("base")).layer(plain).build();
-    let lab = Lab::new(&[("v1", &image)]).await;
-    let refused = lab.prepare("v1").await.unwrap_err();
+    let fixture = LayerStoreFixture::new(&[("v1", &image)]).await;
+    let refused = fixture.prepare("v1").await.unwrap_err();
     assert!(refused.to_string().contains("layer 2"), "{refused}");
-    assert_eq!(lab.images.store().usage().unwrap().objects, 0);
+    assert_eq!(fixture.images.store().usage().unwrap().objects, 0);
 }

@@ -19,7 +19,7 @@ use super::*;
 const FILE: u64 = 400_000;
 
 /// A layout with an image of one plain layer, with a small and a large file.
-struct Lab {
+struct IndexFixture {
     folder: TempDir,
 }
 
@@ -27,7 +27,7 @@ fn large() -> Vec<u8> {
     (0..FILE).map(|n| (n % 251) as u8).collect()
 }
 
-impl Lab {
+impl IndexFixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let items = [Item::file("small", "a few bytes"), Item::file("large", large())];
@@ -111,34 +111,34 @@ fn middle(layers: &mut [Indexed]) -> &mut tarpon_layer::Chunk {
 
 #[tokio::test]
 async fn an_index_that_is_cut_for_a_trace_is_right_about_the_layers() {
-    let lab = Lab::new();
-    let index = lab.cut().await;
-    lab.publish(&index).await;
-    let check = lab.check(&lab.images("checker"), &index).await;
+    let fixture = IndexFixture::new();
+    let index = fixture.cut().await;
+    fixture.publish(&index).await;
+    let check = fixture.check(&fixture.images("checker"), &index).await;
     assert_eq!((check.layers, check.differences, check.unchecked), (1, Vec::new(), Vec::new()));
 }
 
 #[tokio::test]
 async fn a_wrong_digest_of_a_piece_is_named() {
-    let lab = Lab::new();
-    let honest = lab.cut().await;
+    let fixture = IndexFixture::new();
+    let honest = fixture.cut().await;
     let index = altered(&honest, |layers| middle(layers).digest = Digest::of(b"forged"));
-    lab.publish(&index).await;
-    let check = lab.check(&lab.images("checker"), &index).await;
+    fixture.publish(&index).await;
+    let check = fixture.check(&fixture.images("checker"), &index).await;
     assert_eq!(check.differences.len(), 1);
     assert!(check.differences[0].ends_with("the index is wrong about /large"), "{:?}", check.differences);
 }
 
 #[tokio::test]
 async fn a_piece_of_an_object_that_the_store_lost_is_said_to_be_unchecked() {
-    let lab = Lab::new();
-    let index = lab.cut().await;
-    lab.publish(&index).await;
-    let checker = lab.images("checker");
-    lab.check(&checker, &index).await;
+    let fixture = IndexFixture::new();
+    let index = fixture.cut().await;
+    fixture.publish(&index).await;
+    let checker = fixture.images("checker");
+    fixture.check(&checker, &index).await;
     let hex = Digest::of(&large()).hex();
     std::fs::remove_file(checker.store().objects_folder().join(&hex[..2]).join(&hex[2..])).unwrap();
-    let check = lab.check(&checker, &index).await;
+    let check = fixture.check(&checker, &index).await;
     assert_eq!((check.differences.len(), check.unchecked.len()), (0, 1));
     assert!(check.unchecked[0].contains("/large"), "{:?}", check.unchecked);
 }
@@ -153,7 +153,7 @@ impl Progress for Notes {
     }
 }
 
-impl Lab {
+impl IndexFixture {
     /// The outcome for the image's layer in a new store with this lock, and the messages to the user.
     async fn by_lock(&self, store: &str, lock: &IndexLock) -> (String, Vec<String>) {
         let request = ImageRequest { index: IndexChoice::Locked(Arc::new(lock.clone())), ..self.request() };
@@ -165,39 +165,39 @@ impl Lab {
 
 #[tokio::test]
 async fn an_index_that_the_lock_pins_is_used_as_one_that_the_user_names() {
-    let lab = Lab::new();
-    let index = lab.cut().await;
-    lab.publish(&index).await;
-    let file = LockFile::at(lab.folder.path().join("team.lock"));
+    let fixture = IndexFixture::new();
+    let index = fixture.cut().await;
+    fixture.publish(&index).await;
+    let file = LockFile::at(fixture.folder.path().join("team.lock"));
     file.check().unwrap();
     file.pin(&index.image, index.manifest_digest, index.index_digest).unwrap();
     let lock = file.read().unwrap();
     assert_eq!(lock.index_of(&index.manifest_digest), Some(&index.index_digest));
-    let (verification, notes) = lab.by_lock("reader", &lock).await;
+    let (verification, notes) = fixture.by_lock("reader", &lock).await;
     assert_eq!(verification, "index-pinned");
     assert_eq!(notes, [format!("the index {} is used, as the lock file pins it", index.index_digest)]);
 }
 
 #[tokio::test]
 async fn a_lock_that_does_not_name_the_image_changes_nothing_and_one_that_names_another_index_is_not_enough() {
-    let lab = Lab::new();
-    let index = lab.cut().await;
-    lab.publish(&index).await;
+    let fixture = IndexFixture::new();
+    let index = fixture.cut().await;
+    fixture.publish(&index).await;
     let mut lock = IndexLock::default();
     lock.pin(Digest::of(b"another image"), "another", index.index_digest);
-    assert_eq!(lab.by_lock("without", &lock).await, ("diffID-verified".to_owned(), Vec::new()));
+    assert_eq!(fixture.by_lock("without", &lock).await, ("diffID-verified".to_owned(), Vec::new()));
     let other = Digest::of(b"nobody published that");
     lock.pin(index.manifest_digest, "app:v1", other);
-    let (verification, notes) = lab.by_lock("other", &lock).await;
+    let (verification, notes) = fixture.by_lock("other", &lock).await;
     assert_eq!(verification, "diffID-verified", "streamed, and not by the index that is there");
     assert!(notes.iter().any(|note| note.starts_with(&format!("the index {other} is not used: "))), "{notes:?}");
 }
 
 #[tokio::test]
 async fn a_pin_replaces_that_of_its_image_and_leaves_the_others() {
-    let lab = Lab::new();
-    let file = LockFile::at(lab.folder.path().join("team.lock"));
-    let first = lab.cut().await;
+    let fixture = IndexFixture::new();
+    let file = LockFile::at(fixture.folder.path().join("team.lock"));
+    let first = fixture.cut().await;
     let second = ImageIndexArtifact { manifest_digest: Digest::of(b"other"), ..first.clone() };
     let again = ImageIndexArtifact { index_digest: Digest::of(b"made anew"), ..first.clone() };
     for index in [&first, &second, &again] {

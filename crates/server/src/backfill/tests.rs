@@ -53,14 +53,14 @@ fn image() -> TestImage {
     ImageBuilder::new().layer(plain(BASE, "base")).layer(plain(APP, "app")).layer(lazy).build()
 }
 
-struct Lab {
+struct BackfillFixture {
     folder: TempDir,
     server: TestServer,
     image: TestImage,
     stores: AtomicU64,
 }
 
-impl Lab {
+impl BackfillFixture {
     async fn new(image: TestImage) -> Self {
         Self::serving(Contents::new(), image).await
     }
@@ -185,18 +185,18 @@ impl Host {
 
 #[tokio::test]
 async fn an_image_that_is_mounted_by_a_true_index_is_completed_and_verified() {
-    let lab = Lab::new(image()).await;
-    lab.publish(|_| ()).await;
+    let fixture = BackfillFixture::new(image()).await;
+    fixture.publish(|_| ()).await;
     for how in [Backfill::Idle, Backfill::Now] {
-        let host = Host::new(lab.images());
-        let prepared = host.images.prepare(&lab.request(), &Silent).await.unwrap();
+        let host = Host::new(fixture.images());
+        let prepared = host.images.prepare(&fixture.request(), &Silent).await.unwrap();
         assert_eq!(host.states(&prepared), ["index-trusted", "index-trusted", "toc-verified"]);
         host.mount(&prepared, how);
         let status = host.backfills.settled(prepared.manifest()).await;
         assert_eq!((status.state, status.layers_done, status.layers), (BackfillState::Complete, 3, 3), "{status:?}");
         assert_eq!((status.how, status.problem, status.alarms), (how, None, Vec::new()));
         assert_eq!(host.states(&prepared), ["diffID-verified"; 3]);
-        let before = lab.requests();
+        let before = fixture.requests();
         for seed in [BASE, APP, LAZY] {
             host.read(&noise(seed, FILE)).await.unwrap();
         }
@@ -204,33 +204,33 @@ async fn an_image_that_is_mounted_by_a_true_index_is_completed_and_verified() {
         let again = Host::new(host.images.clone());
         again.mount(&prepared, how);
         assert_eq!(again.backfills.settled(prepared.manifest()).await.state, BackfillState::Complete);
-        assert_eq!(lab.requests(), before, "nobody was asked for anything");
+        assert_eq!(fixture.requests(), before, "nobody was asked for anything");
     }
 }
 
 #[tokio::test]
 async fn what_is_streamed_is_kept_for_a_server_that_comes_after_one_that_was_killed() {
-    let lab = Lab::new(image()).await;
-    lab.publish(|_| ()).await;
-    let host = Host::new(lab.images());
-    let prepared = host.images.prepare(&lab.request(), &Silent).await.unwrap();
+    let fixture = BackfillFixture::new(image()).await;
+    fixture.publish(|_| ()).await;
+    let host = Host::new(fixture.images());
+    let prepared = host.images.prepare(&fixture.request(), &Silent).await.unwrap();
     let source = host.mount(&prepared, Backfill::Off).source();
     assert!(host.backfills.status(prepared.manifest()).is_none());
     let pace = Arc::new(Gate { rate: None, next: Mutex::new(Instant::now()), counted: None });
     let completion =
         Completion::open(host.images.store().clone(), prepared.manifest(), source.clone(), pace.clone()).unwrap();
     Arc::new(completion).layer(0).await.unwrap();
-    let before = lab.requests();
+    let before = fixture.requests();
     let next = Completion::open(host.images.store().clone(), prepared.manifest(), source, pace).unwrap();
     Arc::new(next).layer(0).await.unwrap();
-    assert_eq!(lab.requests(), before, "it is here");
+    assert_eq!(fixture.requests(), before, "it is here");
 }
 
 #[tokio::test]
 async fn an_image_with_a_soci_index_is_seen_whole_and_goes_on_being_read_by_it() {
-    let lab = Lab::with_soci(|_| ()).await;
-    let host = Host::new(lab.images());
-    let prepared = host.images.prepare(&lab.request(), &Silent).await.unwrap();
+    let fixture = BackfillFixture::with_soci(|_| ()).await;
+    let host = Host::new(fixture.images());
+    let prepared = host.images.prepare(&fixture.request(), &Silent).await.unwrap();
     assert_eq!(host.states(&prepared), ["soci-verified", "soci-verified", "toc-verified"]);
     host.record_mount(&prepared);
     host.mount(&prepared, Backfill::Now);
@@ -239,15 +239,15 @@ async fn an_image_with_a_soci_index_is_seen_whole_and_goes_on_being_read_by_it()
     assert_eq!((status.problem.as_deref(), status.alarms), (Some(BY_INDEX_STILL), Vec::new()));
     assert_eq!(host.states(&prepared), ["soci-verified", "soci-verified", "diffID-verified"]);
     host.images.store().forget_mount(POINT.as_ref()).unwrap();
-    host.images.pull(&lab.request(), &Silent).await.unwrap();
+    host.images.pull(&fixture.request(), &Silent).await.unwrap();
     assert_eq!(host.states(&prepared), ["diffID-verified"; 3], "as it says");
 }
 
 #[tokio::test]
 async fn a_soci_index_that_changes_a_mode_raises_an_alarm() {
-    let lab = Lab::with_soci(|ztoc| ztoc.entries[0].mode = 0o4755).await;
-    let host = Host::new(lab.images());
-    let prepared = host.images.prepare(&lab.request(), &Silent).await.unwrap();
+    let fixture = BackfillFixture::with_soci(|ztoc| ztoc.entries[0].mode = 0o4755).await;
+    let host = Host::new(fixture.images());
+    let prepared = host.images.prepare(&fixture.request(), &Silent).await.unwrap();
     host.record_mount(&prepared);
     host.mount(&prepared, Backfill::Now);
     let status = host.backfills.settled(prepared.manifest()).await;
@@ -256,17 +256,17 @@ async fn a_soci_index_that_changes_a_mode_raises_an_alarm() {
 }
 
 /// The result of completing an image whose index is wrong about the file `app`.
-async fn alarm(alter: impl Fn(&mut LayerIndex)) -> (Lab, Host, Prepared, Digest) {
-    let lab = Lab::new(image()).await;
-    let layer = lab.layer(1);
-    let index = lab
+async fn alarm(alter: impl Fn(&mut LayerIndex)) -> (BackfillFixture, Host, Prepared, Digest) {
+    let fixture = BackfillFixture::new(image()).await;
+    let layer = fixture.layer(1);
+    let index = fixture
         .publish(|layers| {
             let lied = layers.iter_mut().find(|indexed| indexed.blob.digest == layer).unwrap();
             alter(&mut lied.index);
         })
         .await;
-    let host = Host::new(lab.images());
-    let prepared = host.images.prepare(&lab.request(), &Silent).await.unwrap();
+    let host = Host::new(fixture.images());
+    let prepared = host.images.prepare(&fixture.request(), &Silent).await.unwrap();
     let image = host.mount(&prepared, Backfill::Now);
     let status = host.backfills.settled(prepared.manifest()).await;
     assert_eq!((status.state, status.layers_done, status.layers), (BackfillState::Alarm, 2, 3), "{status:?}");
@@ -278,7 +278,7 @@ async fn alarm(alter: impl Fn(&mut LayerIndex)) -> (Lab, Host, Prepared, Digest)
     for seed in [BASE, LAZY] {
         host.read(&noise(seed, FILE)).await.unwrap();
     }
-    (lab, host, prepared, index)
+    (fixture, host, prepared, index)
 }
 
 fn node<'a>(index: &'a mut LayerIndex, path: &[u8]) -> &'a mut tarpon_layer::Entry {
@@ -312,26 +312,26 @@ fn make_up(index: &mut LayerIndex, content: &[u8]) {
 #[tokio::test]
 async fn an_index_that_makes_up_a_file_raises_an_alarm_and_what_it_made_up_is_not_served() {
     let made_up = b"what is not in the layer";
-    let (lab, host, prepared, index) = alarm(|index| make_up(index, made_up)).await;
-    let before = lab.requests();
+    let (fixture, host, prepared, index) = alarm(|index| make_up(index, made_up)).await;
+    let before = fixture.requests();
     let error = host.fetcher.read(&Digest::of(made_up), 0, 1000).await.unwrap_err();
-    assert!(matches!(&error, ReadError::Distrusted { layer, .. } if *layer == lab.layer(1)), "{error}");
+    assert!(matches!(&error, ReadError::Distrusted { layer, .. } if *layer == fixture.layer(1)), "{error}");
     assert!(error.to_string().contains(&index.to_string()), "{error}");
-    assert_eq!(lab.requests(), before, "nobody is asked any more");
+    assert_eq!(fixture.requests(), before, "nobody is asked any more");
     host.read(&noise(APP + 10, FILE)).await.expect("what is complete was hashed as a whole");
 
     // A second server reads it from the record.
     let again = Host::new(host.images.clone());
     again.mount(&prepared, Backfill::Idle);
     assert_eq!(again.backfills.settled(prepared.manifest()).await.alarms.len(), 1);
-    assert_eq!(lab.requests(), before, "what was streamed once tells");
+    assert_eq!(fixture.requests(), before, "what was streamed once tells");
     let again = Host::new(host.images.clone());
     again.mount(&prepared, Backfill::Off);
     let error = again.fetcher.read(&Digest::of(made_up), 0, 1000).await.unwrap_err();
     assert!(matches!(error, ReadError::Distrusted { .. }), "{error}");
 
     // Nothing is mounted here: the next preparation of the image gets another record.
-    let anew = ImageRequest { index: IndexChoice::None, ..lab.request() };
+    let anew = ImageRequest { index: IndexChoice::None, ..fixture.request() };
     let prepared = again.images.prepare(&anew, &Silent).await.unwrap();
     assert_eq!(again.states(&prepared), ["diffID-verified", "diffID-verified", "toc-verified"]);
     again.mount(&prepared, Backfill::Off);
@@ -346,16 +346,16 @@ async fn a_mount_of_what_an_index_made_up_gives_errors_and_the_rest_of_it_goes_o
         println!("skipped: needs root and /dev/fuse");
         return;
     }
-    let lab = Lab::new(image()).await;
-    let layer = lab.layer(1);
+    let fixture = BackfillFixture::new(image()).await;
+    let layer = fixture.layer(1);
     let alter = |layers: &mut [Indexed]| {
         let lied = layers.iter_mut().find(|indexed| indexed.blob.digest == layer).unwrap();
         make_up(&mut lied.index, b"what is not in the layer");
     };
-    let index = lab.publish(alter).await;
-    let images = lab.images();
-    let prepared = images.prepare(&lab.request(), &Silent).await.unwrap();
-    let point = lab.folder.path().join("mnt");
+    let index = fixture.publish(alter).await;
+    let images = fixture.images();
+    let prepared = images.prepare(&fixture.request(), &Silent).await.unwrap();
+    let point = fixture.folder.path().join("mnt");
     std::fs::create_dir(&point).unwrap();
     let server = crate::Server::start(ServerSetup::of(&images)).await.unwrap();
     let request = MountRequest { backfill: Backfill::Now, ..MountRequest::for_image(&prepared, point.clone()) };
@@ -392,31 +392,33 @@ async fn an_index_that_lists_wrong_chunks_of_a_true_file_raises_an_alarm() {
 
 #[tokio::test]
 async fn a_pull_refuses_an_index_that_lists_wrong_chunks_too() {
-    let lab = Lab::new(image()).await;
-    lab.publish(|layers| {
-        let index = &mut layers[0].index;
-        let path = index.entries[0].path.as_bytes().to_vec();
-        cut(index, &path, wrong);
-    })
-    .await;
-    let images = lab.images();
-    let prepared = images.prepare(&lab.request(), &Silent).await.unwrap();
-    let error = images.pull(&lab.request(), &Silent).await.unwrap_err();
+    let fixture = BackfillFixture::new(image()).await;
+    fixture
+        .publish(|layers| {
+            let index = &mut layers[0].index;
+            let path = index.entries[0].path.as_bytes().to_vec();
+            cut(index, &path, wrong);
+        })
+        .await;
+    let images = fixture.images();
+    let prepared = images.prepare(&fixture.request(), &Silent).await.unwrap();
+    let error = images.pull(&fixture.request(), &Silent).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Refused, "{error}");
     assert!(images.store().image(prepared.manifest()).unwrap().is_none(), "its record is removed");
 }
 
 #[tokio::test]
 async fn two_layers_that_are_lied_about_are_two_alarms() {
-    let lab = Lab::new(image()).await;
-    lab.publish(|layers| {
-        for indexed in layers {
-            indexed.index.entries[0].attributes.uid += 1;
-        }
-    })
-    .await;
-    let host = Host::new(lab.images());
-    let prepared = host.images.prepare(&lab.request(), &Silent).await.unwrap();
+    let fixture = BackfillFixture::new(image()).await;
+    fixture
+        .publish(|layers| {
+            for indexed in layers {
+                indexed.index.entries[0].attributes.uid += 1;
+            }
+        })
+        .await;
+    let host = Host::new(fixture.images());
+    let prepared = host.images.prepare(&fixture.request(), &Silent).await.unwrap();
     host.mount(&prepared, Backfill::Now);
     let status = host.backfills.settled(prepared.manifest()).await;
     assert_eq!((status.state, status.alarms.len()), (BackfillState::Alarm, 2), "{status:?}");
@@ -425,11 +427,11 @@ async fn two_layers_that_are_lied_about_are_two_alarms() {
 
 /// Completes an image from a scripted source.
 async fn scripted(replies: Vec<Then>) -> (BackfillStatus, Duration, Vec<String>) {
-    let lab = Lab::new(image()).await;
-    lab.publish(|_| ()).await;
-    let images = lab.images();
-    let prepared = images.prepare(&lab.request(), &Silent).await.unwrap();
-    let source = Arc::new(MemorySource::new(lab.image.layers.iter().map(|layer| layer.blob.clone().into())));
+    let fixture = BackfillFixture::new(image()).await;
+    fixture.publish(|_| ()).await;
+    let images = fixture.images();
+    let prepared = images.prepare(&fixture.request(), &Silent).await.unwrap();
+    let source = Arc::new(MemorySource::new(fixture.image.layers.iter().map(|layer| layer.blob.clone().into())));
     source.script(replies.into_iter().map(Into::into));
     let pace = Arc::new(Gate { rate: None, next: Mutex::new(Instant::now()), counted: None });
     let completion = Completion::open(images.store().clone(), prepared.manifest(), source, pace).unwrap();
@@ -477,14 +479,15 @@ async fn a_layer_that_is_not_what_the_config_names_is_not_served_any_more() {
     let mut lazy = estargz(&files(LAZY, "lazy"), EstargzOptions::default());
     lazy.diff_id = Digest::of(b"another tar");
     let good = Layer::plain(&tar(&files(BASE, "base"), Dialect::Pax), tarpon_oci::Compression::Gzip);
-    let lab = Lab::new(ImageBuilder::new().layer(good).layer(lazy).build()).await;
-    let host = Host::new(lab.images());
-    let prepared = host.images.prepare(&lab.request(), &Silent).await.unwrap();
+    let fixture = BackfillFixture::new(ImageBuilder::new().layer(good).layer(lazy).build()).await;
+    let host = Host::new(fixture.images());
+    let prepared = host.images.prepare(&fixture.request(), &Silent).await.unwrap();
     host.mount(&prepared, Backfill::Idle);
     let status = host.backfills.settled(prepared.manifest()).await;
     assert_eq!((status.state, status.layers_done), (BackfillState::Alarm, 1), "{status:?}");
     assert!(
-        status.alarms[0].starts_with(&format!("layer {}: it is not what the manifest describes: diffID", lab.layer(1)))
+        status.alarms[0]
+            .starts_with(&format!("layer {}: it is not what the manifest describes: diffID", fixture.layer(1)))
     );
     assert_eq!(host.states(&prepared), ["diffID-verified", "toc-refuted"]);
     host.read(&noise(BASE, FILE)).await.unwrap();
@@ -492,10 +495,10 @@ async fn a_layer_that_is_not_what_the_config_names_is_not_served_any_more() {
 
 #[tokio::test]
 async fn a_store_without_room_ends_it_with_a_word() {
-    let lab = Lab::new(image()).await;
-    lab.publish(|_| ()).await;
-    let host = Host::new(lab.images());
-    let prepared = host.images.prepare(&lab.request(), &Silent).await.unwrap();
+    let fixture = BackfillFixture::new(image()).await;
+    fixture.publish(|_| ()).await;
+    let host = Host::new(fixture.images());
+    let prepared = host.images.prepare(&fixture.request(), &Silent).await.unwrap();
     host.images.store().set_budget(400_000).unwrap();
     host.record_mount(&prepared);
     host.mount(&prepared, Backfill::Idle);
@@ -506,9 +509,9 @@ async fn a_store_without_room_ends_it_with_a_word() {
 
 #[tokio::test]
 async fn it_ends_with_the_last_mount_of_the_image() {
-    let lab = Lab::new(image()).await;
-    let host = Host::new(lab.images());
-    let prepared = host.images.prepare(&lab.request(), &Silent).await.unwrap();
+    let fixture = BackfillFixture::new(image()).await;
+    let host = Host::new(fixture.images());
+    let prepared = host.images.prepare(&fixture.request(), &Silent).await.unwrap();
     host.mount(&prepared, Backfill::Idle);
     host.backfills.end(prepared.manifest(), || true);
     assert!(host.backfills.status(prepared.manifest()).is_some(), "there is another mount");

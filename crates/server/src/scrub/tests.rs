@@ -18,11 +18,11 @@ use crate::mount_table::MountTable;
 /// Longest wait for a thread, which normally takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-struct Lab {
+struct ScrubFixture {
     folder: TempDir,
 }
 
-impl Lab {
+impl ScrubFixture {
     fn new() -> Self {
         Self { folder: tempfile::tempdir().unwrap() }
     }
@@ -71,18 +71,18 @@ async fn stop(mounts: &Arc<MountTable>) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_scrub_that_waits_for_hours_ends_with_its_server_and_the_next_one_goes_on() {
-    let lab = Lab::new();
-    let objects: Vec<_> = (0..10_u8).map(|seed| lab.put(&[seed; 1000])).collect();
-    let mounts = lab.mounts();
+    let fixture = ScrubFixture::new();
+    let objects: Vec<_> = (0..10_u8).map(|seed| fixture.put(&[seed; 1000])).collect();
+    let mounts = fixture.mounts();
     assert_eq!(mounts.scrub.status(), None, "there never was any");
     mounts.begin_scrub(NonZeroU64::MIN).unwrap();
     let status = until(&mounts, |status| status.running).await;
     assert_eq!((status.rate, status.last), (Some(NonZeroU64::MIN), None));
     assert!(!stop(&mounts).await, "the thread has ended");
-    let status = Client::new(lab.images().store().clone(), Vec::new()).scrub_status().unwrap().unwrap();
+    let status = Client::new(fixture.images().store().clone(), Vec::new()).scrub_status().unwrap().unwrap();
     assert!(!status.running && status.under_way.is_some() && status.last.is_none(), "{status:?}");
-    lab.damage(&objects[3]);
-    let next = lab.mounts();
+    fixture.damage(&objects[3]);
+    let next = fixture.mounts();
     next.begin_scrub(NonZeroU64::MAX).unwrap();
     let status = until(&next, |status| status.last.is_some() && !status.running).await;
     let last = status.last.unwrap();
@@ -93,9 +93,9 @@ async fn a_scrub_that_waits_for_hours_ends_with_its_server_and_the_next_one_goes
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_scrub_ends_when_its_server_is_dropped() {
-    let lab = Lab::new();
-    lab.put(b"object");
-    let mounts = lab.mounts();
+    let fixture = ScrubFixture::new();
+    fixture.put(b"object");
+    let mounts = fixture.mounts();
     mounts.begin_scrub(NonZeroU64::MIN).unwrap();
     let mut status = mounts.scrub.watch();
     drop(mounts);
@@ -105,12 +105,12 @@ async fn a_scrub_ends_when_its_server_is_dropped() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_scrub_that_is_not_due_is_not_begun() {
-    let lab = Lab::new();
-    lab.put(b"object");
-    let (first, second) = (lab.mounts(), lab.mounts());
+    let fixture = ScrubFixture::new();
+    fixture.put(b"object");
+    let (first, second) = (fixture.mounts(), fixture.mounts());
     first.begin_scrub(NonZeroU64::MAX).unwrap();
     let last = until(&first, |status| status.last.is_some()).await.last;
     second.begin_scrub(NonZeroU64::MAX).unwrap();
     assert!(!stop(&second).await);
-    assert_eq!(lab.images().store().scrub_record().last, last);
+    assert_eq!(fixture.images().store().scrub_record().last, last);
 }
