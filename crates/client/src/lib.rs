@@ -1,16 +1,18 @@
-//! The client of a store's server, and what both sides have in common.
+//! The client of a store's server, and what both sides have in common. Nothing is served here: a client sends requests, and the
+//! server mounts.
 //!
 //! ```text
-//! client        requests to the server; starts it if none runs
-//! protocol      requests, responses, the status of mounts
-//! wire          one JSON object per line on a Unix socket
-//! mount_record  the description of a mount in the store, from which a server mounts it again
-//! rootfs        root file systems that are mounted as long as their owner holds them
-//! early_server  fetches a boot pack while the image is still being prepared
-//! traces        traces that a client passes to the server
+//! client          sends requests to the server; starts it if none runs
+//! protocol        requests, responses, the status of mounts
+//! wire            one JSON object per line on a Unix socket
+//! mount_record    the description of a mount in the store, from which a server mounts it again
+//! rootfs          root file systems that are mounted as long as their owner holds them
+//! early_server    notifies the server of a boot pack while the image is still being prepared
+//! traces          traces that a client passes to the server
+//! mountpoint      paths of mount points; namespaces: whether two processes see the same mounts
+//! container_name  names of containers
+//! child           child processes that report in one line; server_log: the log of a server
 //! ```
-//!
-//! Nothing is served here: a client sends requests, and the server mounts.
 
 pub mod child;
 mod client;

@@ -6,7 +6,8 @@
 //! record  runs an image to record what its start reads
 //! ```
 //!
-//! The root file system of a container is a mount of the store's server. Nothing is served here.
+//! [`Containers`] is the entry point. The root file system of a container is a mount of the store's server; nothing is served
+//! here. A process that keeps the container, its *keeper*, holds its lock from the creation of its directory to its end.
 
 mod oci;
 mod record;

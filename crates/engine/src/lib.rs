@@ -1,34 +1,55 @@
-//! The life of an image on this host: resolve → index → mount → read → unmount.
+//! Container images for programs that run containers or functions: prepare an image, mount it while its bytes are still in the
+//! registry, run it, and explain why it was slow.
 //!
-//! The API in the order of that life:
+//! An [`Engine`] is an open store. A root file system of an image takes three calls:
 //!
-//! ```text
-//! let engine = Engine::open(EngineOptions { store, store_size, server_command })?;   // cheap: no scan, no network
-//! let prepared = engine.prepare(&ImageRequest { … }, &progress).await?;             // → a record in the store
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::path::PathBuf;
+//! use tarpon_engine::{Engine, EngineOptions, ImageRequest, RootfsRequest, Silent, oci};
 //!
-//! let rootfs = engine.rootfs(&prepared, &RootfsRequest::default()).await?;          // milliseconds; many at once
-//! run_something_in(rootfs.path());  rootfs.close().await?;                          // or drop it
+//! let store = PathBuf::from("/var/lib/runner");
+//! let server_command = vec!["/usr/libexec/runner".into(), "serve".into(), store.clone().into()];
+//! let engine = Engine::open(EngineOptions { store, server_command })?; // no scan, no network
 //!
-//! let client = engine.client();                                                    // the store's server process
-//! let status = client.mount(MountRequest::for_image(&prepared, dir))?;                              // usable when it returns
-//! client.status()?;  engine.why(&dir)?;  client.unmount(&dir)?;  client.recover()?;
-//!
-//! let server = Server::start(&engine).await?;                                      // a server in this process
-//! server.mount(MountRequest::for_image(&prepared, dir)).await?;  server.rootfs(…).await?;  server.run().await;
-//! let mut server = ForGood::start(&engine, Equipment::default()).await?;            // a permanent one, which restores its mounts
-//! server.until_signal().await;  server.suspend().await;
-//!
-//! engine.run(&RunRequest { … }, &mut signals, &progress).await?;                   // containers: run, list, stop, remove
-//! engine.containers()?;  engine.stop_container(&name, patience)?;  engine.remove_container(&name, force)?;
-//!
-//! engine.commit(&CommitRequest { … }, &progress).await?;                           // an image of what a container wrote
-//! engine.push(&PushRequest { … }, progress).await?;                                // … to its registry
-//!
-//! engine.open_tree(&prepared)?;                                                    // `ls`: names and attributes
-//! engine.inspect(&request).await?;                                                 // manifest, config, layer formats
-//! convert(&ConvertRequest { … }, progress).await?;                                // needs no store
-//! engine.store()                                                                   // cache: list, check, empty
+//! let name = "docker.io/library/alpine:3.20";
+//! let image = ImageRequest::new(name, name.parse()?, oci::Platform::host());
+//! let prepared = engine.prepare(&image, &Silent).await?; // tables of contents, or an index; then a record in the store
+//! let rootfs = engine.rootfs(&prepared, &RootfsRequest::default()).await?; // milliseconds; any number at once
+//! println!("a process can use {} as its root", rootfs.path().display());
+//! rootfs.close().await?; // unmounts; dropping it does the same in the background
+//! # Ok(())
+//! # }
 //! ```
+//!
+//! The mounts belong to the server of the store, one process for all of them, which fetches what they read. The engine starts it
+//! with `server_command` when it is needed; that program calls [`serve`] on the same store. A program can also serve in its own
+//! process: [`Server::start`], then [`Server::rootfs`]. `crates/engine/examples/serverless` is a complete program that does both.
+//!
+//! | to | use |
+//! |---|---|
+//! | make an image mountable | [`Engine::prepare`]: [`ImageRequest`] → [`Prepared`]; [`Engine::pull`] fetches all of it |
+//! | mount it while a value lives | [`Engine::rootfs`]: [`RootfsRequest`] → [`Rootfs`] |
+//! | mount it on a directory | [`Engine::client`], then [`Client::mount`]: [`MountRequest::for_image`] → [`MountStatus`]; [`Client::unmount`], [`Client::recover`] |
+//! | serve mounts in this process | [`Server`]: ends with its last mount; [`ForGood`]: permanent, restores the mounts of its predecessor |
+//! | run containers with crun or runc | [`Engine::run`]: [`RunRequest`] → [`RunOutcome`]; [`Engine::containers`], [`Engine::stop_container`], [`Engine::remove_container`] |
+//! | make an image of what was written | [`Engine::commit`]: [`CommitRequest`]; [`Engine::push`]: [`PushRequest`] |
+//! | make an image lazy | [`Engine::record`] and [`Engine::make_index`], then [`Engine::publish_index`]; or [`convert()`], which needs no store |
+//! | look into an image without a mount | [`Engine::inspect`], [`Engine::open_tree`] |
+//! | find out why a mount was slow | [`Engine::why`] → [`Explanation`] |
+//! | show images to Podman | [`Engine::podman`] → [`Podman`] |
+//! | list, check or empty the store | [`Engine::store`] |
+//!
+//! # Errors
+//!
+//! An operation fails with an [`Error`]: one line that names the failed step and its cause, and a hint if the user can do
+//! something. Its [`ErrorKind`] is for programs: [`ErrorKind::Unavailable`] may succeed later, [`ErrorKind::Refused`] will not.
+//! Running a container fails with a [`RunError`], which adds the exit code that Podman would use.
+//!
+//! # Threads
+//!
+//! Asynchronous functions need a Tokio runtime and do not block it. All others, those of [`Client`] in particular, block until they
+//! are done: call them on a thread that may block.
 
 mod containers;
 mod engine;

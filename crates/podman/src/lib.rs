@@ -1,18 +1,20 @@
-//! Podman's view of a store: one file system that Podman reads as an additional store of images, in the format of containers/storage.
+//! Podman's view of a store, as two file systems in the formats of containers/storage. [`Podman`] is the entry point.
+//!
+//! The *image store* shows prepared images as if they had been pulled:
 //!
 //! ```text
-//! add: prepare ─► layers as directories (forms) ─► record ──► server: images.json, layers.json, overlay/ID/diff … ─► StoreFs
+//! tarpon podman add: prepare ─► layers as directories (forms) ─► record ─► server: images.json, layers.json, overlay/ID/diff … ─► StoreFs
 //! ```
 //!
-//! Beside it, a store of layers, which Podman queries for each layer that it pulls. Podman keeps what it finds there ([`offer`],
-//! [`offered`]):
+//! The *layer store* is asked for each layer that `podman pull` needs. Podman keeps what it finds there as a link:
 //!
 //! ```text
-//! podman pull ─► server ─► offer: prepare ─► layers by themselves (forms) ─► server: LAYER/{diff,info,blob} ─► LayerStoreFs
+//! podman pull ─► server ─► offer: prepare, in a process of its own ─► layers by themselves (forms) ─► server: LAYER/{diff,info,blob} ─► LayerStoreFs
 //! ```
 //!
-//! Each change regenerates the served content from all added images ([`documents`], [`image_store`]) and exposes it at once. Podman may apply
-//! what it reads to other images as well, so that contains only what was hashed as a whole ([`ids`]).
+//! Each change generates the image store's documents from all added images ([`documents`]), and shows them at once
+//! ([`image_store`]). Podman may use what it reads for other images as well, so a layer's digests are given only if it was hashed as
+//! a whole here ([`ids`], [`offered`]).
 
 mod api;
 mod clock;

@@ -4,9 +4,11 @@
 //! commit   an image of what a container or a mount wrote, and its push
 //! convert  an image in another format
 //! index    indexes and boot packs of an image: made, published, checked
-//! edit     documents of an image, changed in few places
+//! edit     changes a document of an image in few places, and keeps the rest byte for byte
 //! upload   a blob that is uploaded while it is written
 //! ```
+//!
+//! The tag is written last: what fails or is stopped leaves blobs without a name, and no image or index.
 
 mod commit;
 mod convert;

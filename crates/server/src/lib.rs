@@ -1,8 +1,20 @@
-//! The server of a store: holds its mounts and answers their reads.
+//! The server of a store: mounts prepared images, and answers their reads.
 //!
-//! One per store, ensured by a lock. It never resolves, indexes or merges. It mounts finished records only, so it starts in milliseconds
-//! and stays small. It ends with its last mount. Only an image with background completion (`backfill`) is streamed and merged here, after
-//! it was mounted.
+//! There is one per store, ensured by a lock. It mounts images whose records are complete, and never resolves, indexes or merges:
+//! so it starts in milliseconds and stays small. (Only an image with backfill is streamed and merged here, after it was mounted.)
+//! It ends with its last mount, unless it is permanent ([`ForGood`]).
+//!
+//! ```text
+//! process, serve           the server from its start to its end; in_process: root file systems, without the socket
+//! listen, answer           the requests of clients
+//! mount_table              the mounts; mount_points: the stage that each path is in
+//! images, domain           the loaded images, and which of them share content; sharing: whether they may share inodes
+//! recover                  mounts that a dead server left
+//! early, hints, backfill   what is fetched before a reader requests it
+//! scrub, damage, mend      damaged files: found, known, repaired
+//! exhibit, host            content in another form than a mount, which another crate adds (Podman's stores)
+//! status, why, metrics     what is reported; observer, changes: events
+//! ```
 
 mod answer;
 mod backfill;
