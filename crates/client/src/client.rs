@@ -18,8 +18,8 @@ use crate::child::wait_until_ready;
 use crate::protocol::{ANSWER_BYTES, Mended, MountAccount, MountRequest, MountStatus, Request, Response, ScrubStatus};
 use crate::{Error, ErrorKind, Result, ResultExt, server_log, wire};
 
-/// How often a server is started before giving up. It may lose the race for the lock to another one that is just ending, or end between our
-/// check and our request.
+/// How often a server is started before giving up. The lock may still belong to a server that is just ending, or the new server may end before
+/// the request reaches it.
 const STARTS: u32 = 5;
 
 /// Time limit for a server to start listening. That takes milliseconds, but first it mounts again what a dead server left, and after an

@@ -21,7 +21,7 @@ pub async fn prepare_to_mount(
     prepared
 }
 
-/// The server of a store, before the request to mount an image.
+/// Notifies the store's server of a boot pack, before the request to mount its image.
 struct EarlyServer {
     client: Client,
     image: String,

@@ -230,13 +230,13 @@ pub struct MountRequest {
     /// The mount is restored without its `--creds`, which are not kept on disk.
     #[serde(default)]
     pub credentials_lost: bool,
-    /// Every read is recorded ([`crate::Engine::record`]). In mode `fuse` only.
+    /// Every read is recorded (`Engine::record`). In mode `fuse` only.
     #[serde(default)]
     pub record: bool,
     /// Address where the server exposes its metrics from now on, unless it already does.
     #[serde(default)]
     pub metrics: Option<SocketAddr>,
-    /// A file that lists what to fetch first ([`crate::Engine::leave_trace`]). The server owns it from now on.
+    /// A file that lists what to fetch first (`Engine::leave_trace`). The server owns it from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<PathBuf>,
     /// It is not mounted but exposed to Podman under these names. The mount point gives its place in Podman's store.

@@ -93,7 +93,7 @@ pub(crate) enum GateState {
     Open,
     /// The caller must send a probe, which begins now.
     Probe(Attempt),
-    /// GateState again after a change, or at this time.
+    /// The caller must ask again after a change, or at this time.
     Wait(Instant),
     /// A request sent after this one was made failed.
     Failed(PieceError),

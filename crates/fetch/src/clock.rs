@@ -9,7 +9,7 @@ use tokio::time::Instant;
 pub(crate) struct Clock {
     pub(crate) came: Instant,
     pub(crate) until: Instant,
-    /// Another source may have the bytes: waiting for one that does not answer is useless.
+    /// Whether another source can be tried afterwards. Then the read does not wait for one that does not answer.
     pub(crate) others_left: bool,
 }
 

@@ -132,10 +132,13 @@ impl Flights {
         Self { flying: Mutex::default(), failures, memo, outage_memo }
     }
 
-    /// Returns a ticket for each piece: joins the flights of the pieces that have one, and passes the others to `plan`, which makes requests of
-    /// them and of the neighbours up to the first that is on its way. A piece may have arrived since the reader looked for it: the caller
-    /// looks again, settles those that are here ([`Flights::is_here`]) and starts the requests, which would delay all other readers if it
-    /// was done here, under the lock. The reader came at `came`: earlier outages fail it at once, pieces that failed since are requested again.
+    /// Returns a ticket for each piece, and the planned requests. Joins the flights of the pieces that have one. Passes the others to `plan`,
+    /// with the neighbours up to the first that is on its way.
+    ///
+    /// The caller then looks for the planned pieces in the store again, because they may have arrived meanwhile, calls [`Flights::is_here`]
+    /// for those that have, and starts the requests. None of that is done here, under the lock that all readers take.
+    ///
+    /// The reader came at `came`. An outage that was remembered before makes it fail at once. A piece that failed after it is requested again.
     pub(crate) fn join_or_plan(
         self: &Arc<Self>,
         came: Instant,

@@ -82,7 +82,7 @@ impl FetchHost {
 
     fn publish(&self, object: &Object) {
         let published = object.partial(&*self.store).and_then(|partial| partial.publish());
-        // In this order: an emptied file is always either being published or known to be worthless.
+        // The verdict is recorded before publishing ends. So a reader that finds the partial file emptied always sees one of the two.
         if let Some(parts) = &object.parts
             && matches!(published, Ok(()) | Err(StoreError::Corrupt(_)))
         {

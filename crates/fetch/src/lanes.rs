@@ -27,7 +27,7 @@ pub(crate) enum Lane {
     Trace,
     /// A reader may need the bytes.
     Ahead,
-    /// Readers wait all the time: the rest of an image.
+    /// The rest of an image, because readers wait nearly all the time.
     Whole,
 }
 

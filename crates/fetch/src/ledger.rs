@@ -19,7 +19,7 @@ const COMPLETE: u8 = 0x80;
 /// The state of a chunk that arrived in this lane. `None` if a reader requested it.
 pub(crate) fn state_in(lane: Lane) -> Option<u8> {
     match lane {
-        // A whole download is no prediction of what will be read.
+        // A whole download does not predict what will be read, so its use is not counted.
         Lane::Demand | Lane::Whole => None,
         Lane::Trace => Some(1),
         Lane::Ahead => Some(2),

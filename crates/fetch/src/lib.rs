@@ -2,7 +2,7 @@
 //!
 //! The two traits at its edges are those of `tarpon-blob`: [`tarpon_blob::BlobSource`] and [`tarpon_blob::ObjectStore`].
 //! [`Fetcher`] is the entry point; it returns [`ObjectBytes`], which hold verified bytes only. Start reading at `read.rs`,
-//! the path of a read step by step. Everything that is fetched before a reader requests it asks one policy, `prefetch`.
+//! the path of a read step by step. The module `prefetch` decides what may be fetched before a reader requests it.
 
 mod body;
 mod breaker;

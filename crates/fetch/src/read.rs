@@ -210,7 +210,7 @@ impl FetchHost {
                     return Some(Ok(bytes));
                 }
                 Err(cause) => {
-                    // The waits were no measure of round trips.
+                    // The read waited for a failure, not for round trips.
                     image.governor.forget_waits();
                     let elsewhere = cause.another_image_may_help();
                     failure = ReadError::Fetch { object: *id, image: image.name.clone(), cause };

@@ -70,7 +70,7 @@ impl Images {
         Ok(self.isolation()? == Isolation::Tenant)
     }
 
-    /// This engine with the content that the image may use: in a shared store all of it. Only to be called once the caller has proved
+    /// The same images, limited to the content that `image` may use: in a shared store all of it. Call it only once the caller has proved
     /// access.
     ///
     /// # Errors

@@ -4,8 +4,8 @@
 //! container looks into every layer at its start. They are kept as EROFS images, one after the other in one file, which is mapped and not
 //! read.
 //!
-//! A file that a layer above replaced shows in its own layer, and nowhere in the merged tree. A separate chunk table behind the layers
-//! locates such bytes.
+//! A file that an upper layer replaces is part of its own layer, and not of the merged tree. A second chunk table, behind the layers in
+//! the file, locates the bytes of such files.
 //!
 //! For Podman's store of layers, each layer is kept by itself as well, where that differs: with a whiteout of every name that it removes.
 //! Podman stacks a layer that it got under one path on top of others, whatever image these came with.

@@ -54,7 +54,7 @@ pub fn guard(mut input: impl Read, folder: &Path) -> io::Result<()> {
         }
         match tarpon_mount::clear_dead(folder) {
             Ok(true) => return Ok(()),
-            // Alive: a successor's, or the kernel is just releasing it.
+            // The mount is alive: it is that of the next server, or the kernel is still releasing the dead one.
             Ok(false) => std::thread::sleep(POLL_INTERVAL),
             Err(error) => return Err(io::Error::other(error)),
         }

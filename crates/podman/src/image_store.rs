@@ -92,7 +92,7 @@ impl PodmanImageStore {
         if image.has_pack()
             && let Some(shown) = &state.shown
         {
-            // As in the other modes: the kernel's read-ahead lies just outside of the pack's data, and each cost the fetch of a span.
+            // As for other mounts with a boot pack: the kernel would read ahead what the pack omits, and each such read fetches a span.
             shown.mounted.stop_read_ahead();
         }
         let mut request = request.clone();

@@ -48,7 +48,7 @@ pub(crate) struct MountTable {
     pub(super) changes: Changes,
     /// Whether mounts unmounted from now on are remembered for the next server.
     remembers: AtomicBool,
-    /// MountTable of a dead server that this one could not mount again.
+    /// Mounts of a dead server that this one could not mount again.
     lost: Mutex<BTreeMap<PathBuf, MountStatus>>,
     pub(super) damage: Damage,
     pub(super) scrub: Scrub,
@@ -64,7 +64,7 @@ pub(super) struct Served {
     pub(super) recording: Option<Recording>,
 }
 
-/// What the image had already fetched when this mount was made. Another mount of it may be older.
+/// The image's counters when this mount was made. An earlier mount of the image may have increased them.
 struct Baseline {
     fetched_bytes: u64,
     requests: u64,
@@ -128,7 +128,7 @@ impl MountTable {
         Ok(())
     }
 
-    /// MountTable. The record is written before the mount system calls, so that a kill leaves no unrecorded mount.
+    /// Mounts. The record is written before the mount system calls, so that a kill leaves no unrecorded mount.
     pub(super) fn mount(self: &Arc<Self>, mut request: MountRequest) -> Result<MountStatus> {
         if let Some(exhibit) = self.exhibit_for(&request) {
             tenant::refuse_isolated(&self.store, "show it to Podman")?;
@@ -146,7 +146,7 @@ impl MountTable {
         let mut saved = SavedMount::new(&request);
         saved.write(&domain.store).context(ErrorKind::Store, "record the mount")?;
         if let Some(reason) = own_inodes {
-            // Not in the record: the next server has no such inodes.
+            // Not written to the record: the inodes are those of this server, and the next one may use mode `native` again.
             request.mode = ModeChoice::Only(Mode::Fuse);
             request.fallbacks.push(reason);
         }
@@ -251,7 +251,7 @@ impl MountTable {
         }
     }
 
-    /// The exhibit for which the request is.
+    /// The exhibit that the request concerns.
     pub(super) fn exhibit_for(&self, request: &MountRequest) -> Option<&Arc<dyn Exhibit>> {
         self.exhibits.iter().find(|exhibit| exhibit.accepts(request))
     }
@@ -506,7 +506,7 @@ impl Served {
         let ranges = image.ignores_ranges().then(|| {
             "the registry does not answer requests for a part: each read fetches all that lies before it".to_owned()
         });
-        // Transfers before this mount count for other mounts.
+        // Counters from before this mount belong to earlier mounts of the image.
         let all = exposed(request, image, mounted.is_attached());
         let failed_reads = all.failed_reads.saturating_sub(before.failed_reads);
         MountStatus {

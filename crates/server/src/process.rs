@@ -63,7 +63,7 @@ impl Server {
         Ok(Self { rootfs_folders: setup.rootfs_folders, mounts, listener, maintenance, lock, signals })
     }
 
-    /// MountTable, in this process.
+    /// Mounts, in this process.
     pub async fn mount(&self, request: MountRequest) -> Result<MountStatus> {
         match answer(&self.mounts, Request::mount(request)).await {
             Response::Mounted(status) => Ok(*status),

@@ -27,7 +27,7 @@ pub(super) async fn recover(mounts: &Arc<MountTable>) {
     mounts.host().sweep();
 }
 
-/// MountTable it again, or removes its record if it was unmounted.
+/// Mounts it again, or removes its record if it was unmounted.
 async fn again(mounts: &Arc<MountTable>, record: &MountRecord) -> Result<(), String> {
     let saved = SavedMount::read(record);
     if let Some(saved) = &saved

@@ -5,8 +5,8 @@ use tarpon_oci::Digest;
 
 use crate::{Error, ErrorKind, Result};
 
-/// Returns why the mount needs inodes of its own, if it does. `contested` is an object for which the kernel may have pages that this image
-/// does not vouch for. Query it after the image was registered.
+/// Returns why the mount needs inodes of its own, if it does. `contested` is an object of which the kernel may hold pages that this
+/// image's chunk list does not confirm. Query it after the image was registered.
 ///
 /// # Errors
 /// [`ErrorKind::CannotMount`] if the user permits only mode `native`.

@@ -1,4 +1,4 @@
-//! Directories for root file systems without a given directory.
+//! Directories of root file systems for which the user named none.
 //!
 //! ```text
 //! run/rootfs-XXXXXX/      of one engine, locked as long as it lives

@@ -110,7 +110,7 @@ pub(super) async fn follow(
     Ok(RuntimeEnded { status, ran })
 }
 
-/// A quarter of the time that the start has taken so far. ContainerDirs that start concurrently slow each other down enough without 100 checks
+/// A quarter of the time that the start has taken so far. Containers that start concurrently slow each other down enough without 100 checks
 /// per second each, which took a quarter of the processor with 64 containers.
 fn until_next_check(taken: Duration) -> Duration {
     (taken / 4).clamp(POLL_INTERVAL, LONGEST_INTERVAL)

@@ -97,7 +97,7 @@ impl KeptContainer {
             Network::Host => (with_name(&host_file("/etc/hosts"), name), host_file("/etc/resolv.conf")),
             Network::None => (format!("127.0.0.1 localhost {name}\n::1 localhost {name}\n"), String::new()),
         };
-        // The first line with a name takes effect.
+        // Of several lines with one name the first takes effect, so the user's lines come first.
         let hosts = options.hosts.iter().map(HostEntry::line).chain([hosts]).collect::<String>();
         let files = [("hosts", hosts), ("resolv.conf", resolv), ("hostname", format!("{name}\n"))];
         let mut usual = ["nosuid", "nodev", "noexec"].map(str::to_owned).to_vec();

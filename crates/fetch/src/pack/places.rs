@@ -41,8 +41,8 @@ impl Pack {
         let mut places = HashMap::new();
         let mut frames = Vec::with_capacity(index.frames.len());
         let mut offset = 0;
-        // An honest pack has each chunk once and costs one look-up of the next chunk. A pack that repeats objects costs no more
-        // than that.
+        // A correct pack has each chunk once and needs one more look-up, of the next chunk. The bound keeps a pack that repeats
+        // objects from costing more.
         let mut lookups = table.chunk_count().saturating_mul(2);
         for (number, described) in (0_u32..).zip(&index.frames) {
             let length = u64::from(described.length);

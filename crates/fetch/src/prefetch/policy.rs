@@ -191,7 +191,7 @@ impl Drop for Predicting {
         let mut running = self.0.running.lock();
         running.predictions -= 1;
         if running.predictions == 0 {
-            // Readers that waited for bytes on their way paid no round trips.
+            // Readers waited for bytes that were on their way, not for round trips.
             self.0.facts.governor.forget_waits();
         }
     }

@@ -73,7 +73,7 @@ impl Exhibit for LayerStore {
         let mut released = std::mem::take(&mut state.released);
         drop(state);
         for entry in &unused {
-            // It may be pulled again at once.
+            // The next pull searches the image again instead of using the kept result.
             self.finding.forget(&entry.reference);
             self.forget(&entry.request.mountpoint);
         }

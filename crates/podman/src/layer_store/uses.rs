@@ -52,7 +52,7 @@ impl LayerStore {
         }
         drop(state);
         if is_over {
-            // It may be pulled again at once.
+            // The next pull searches the image again instead of using the kept result.
             self.finding.forget(&key.image);
             self.forget(&request.mountpoint);
         } else {

@@ -12,7 +12,7 @@ use super::base::Base;
 use super::request::{CommitRequest, CommitSource};
 use crate::{Error, ErrorKind, Result};
 
-/// Attempts to read an upper directory without a change: one that changes in each of three readings never stands still.
+/// Attempts to read an upper directory without a change. One that changed during each of three attempts changes all the time.
 const ATTEMPTS: u32 = 3;
 
 /// An upper directory with its context.

@@ -18,11 +18,11 @@ const TICK: Duration = Duration::from_millis(10);
 /// Maximum difference of two clocks that is no sign of one being set.
 const DRIFT: Duration = Duration::from_secs(1);
 
-/// The moment from which on nothing may have changed.
+/// An upper directory, and the moment since which nothing in it may have changed.
 pub(super) struct Still {
     upper: PathBuf,
     since: Moment,
-    /// A clock that is set back would hide changes.
+    /// The same moment by two clocks. A wall clock that was set back meanwhile would hide changes.
     began: (Instant, SystemTime),
 }
 
@@ -32,7 +32,8 @@ impl Still {
         let failed = |error: rustix::io::Errno| UpperError::unreadable(b"", &error.into());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = rustix::fs::openat(CWD, upper, flags, Mode::empty()).map_err(failed)?;
-        // A mapped page that is already dirty changes without a trace; once it is on the disk, the next write to it leaves one.
+        // A write to a mapped page that is already dirty does not change the `ctime`. After the page was written to the disk, the next
+        // write does.
         rustix::fs::syncfs(&directory).map_err(failed)?;
         Ok(Self { upper: upper.to_owned(), since: now(&directory), began: (Instant::now(), SystemTime::now()) })
     }

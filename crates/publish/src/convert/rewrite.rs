@@ -119,8 +119,8 @@ pub(super) async fn rewrite(
     }
 }
 
-/// Fetches the whole blob, hashes it and passes it on. Its error comes last, so that the reader does not take the end of bad bytes for a
-/// good end.
+/// Fetches the whole blob, hashes it and passes it on. It sends an error as the last item, so that the reader does not mistake the
+/// end of damaged bytes for the end of the blob.
 async fn download(
     source: &dyn BlobSource,
     blob: Blob,

@@ -1,7 +1,7 @@
 //! The existing boot packs beside an image.
 //!
 //! An index is replaced as a whole by the next one, which therefore takes over the packs of profiles for which it has none itself. A pack
-//! is also as good as a trace for making the pack of a rebuilt image.
+//! can also replace the trace when the pack of a rebuilt image is made.
 
 use bytes::Bytes;
 use tarpon_blob::Fault;

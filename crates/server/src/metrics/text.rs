@@ -33,7 +33,7 @@ pub(super) struct Exposition<'a> {
     pub(super) images: BTreeMap<Label, Vec<Stats>>,
     /// Bytes fetched when these images were prepared.
     pub(super) prepared: BTreeMap<Label, u64>,
-    /// MountTable by mode.
+    /// Number of mounts by mode.
     pub(super) modes: BTreeMap<&'a str, u64>,
     /// The scrub of the store.
     pub(super) scrub: Option<ScrubStatus>,

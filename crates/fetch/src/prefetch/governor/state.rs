@@ -65,7 +65,7 @@ impl Governor {
         self.state.lock().is_here(bytes as u64);
     }
 
-    /// Clears the account of waits: they were no measure of round trips.
+    /// Clears the account of waits, because what readers waited for was not round trips.
     pub(crate) fn forget_waits(&self) {
         self.state.lock().burst.forget();
     }
@@ -80,7 +80,7 @@ impl Governor {
         let mut state = self.state.lock();
         (state.missing, state.next) = (Some(missing), LayerPosition::default());
         if missing == 0 {
-            // Not before readers have waited as long again.
+            // The next decision follows when readers have waited as long again.
             state.burst.forget();
         }
     }
