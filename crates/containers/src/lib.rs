@@ -19,7 +19,7 @@ pub use oci::{
 };
 pub use record::{RecordRequest, Recorded, Until};
 pub use run::{
-    Changes, ContainerRecord, ContainerState, ContainerStatus, Containers, ExecRequest, LeftOut, LogLine, LogTime,
-    LogWish, Output, RunError, RunOutcome, RunRequest, Signals, Standing, may_run_on, signal_name,
+    Changes, ContainerRecord, ContainerState, ContainerStatus, Containers, ExecRequest, LeftOut, Lifecycle, LogLine,
+    LogRequest, LogTime, Output, RunError, RunOutcome, RunRequest, Signals, may_run_on, signal_name,
 };
 use tarpon_images::{Cause, Error, ErrorKind, Result, ResultExt};

@@ -33,7 +33,8 @@ use std::time::{Duration, Instant};
 
 use futures::{StreamExt as _, stream};
 use tarpon_engine::{
-    ContainerName, ContainerStatus, Ended, Engine, Equipment, Error, ErrorKind, ForGood, Result, Standing, service,
+    ContainerName, ContainerStatus, Ended, Engine, Error, ErrorKind, Lifecycle, PermanentServer, Result, ServerOptions,
+    service,
 };
 
 pub use api::description;
@@ -78,7 +79,7 @@ pub struct Options {
 /// A running daemon.
 pub struct Daemon {
     engine: Engine,
-    server: ForGood,
+    server: PermanentServer,
     api: Api,
 }
 
@@ -92,7 +93,7 @@ impl Daemon {
         let Options { socket, metrics, keeper_command, runtime, scrub } = options;
         let place = socket.place();
         let protected = socket.path().into_iter().collect();
-        let server = ForGood::start(&engine, Equipment { metrics, protected, scrub }).await?;
+        let server = PermanentServer::start(&engine, ServerOptions { metrics, protected, scrub }).await?;
         let state = ApiState::new(engine.clone(), server.observer(), keeper_command, runtime);
         match Api::start(state, socket) {
             Ok(api) => {
@@ -120,7 +121,7 @@ impl Daemon {
 
     /// Ends the daemon: it accepts no more connections, stops all containers and unmounts everything. Mounts that belong to no
     /// container are mounted again by the next server of the store. While a mount is in use, all of them stay, and are served until
-    /// the last one is unmounted or the process gets a second signal.
+    /// the last one is unmounted or the process gets SIGINT.
     pub async fn stop(self) {
         let Self { engine, server, api } = self;
         service::notify(service::STOPPING);
@@ -138,7 +139,7 @@ async fn stop_containers(engine: &Engine) {
         .for_each_concurrent(SIGNALLED_AT_ONCE, |container| signal(engine, container))
         .await;
     let mut left = not_ended(engine).await;
-    while left.iter().any(|container| container.standing == Standing::Running) && Instant::now() < until {
+    while left.iter().any(|container| container.standing == Lifecycle::Running) && Instant::now() < until {
         tokio::time::sleep(POLL_INTERVAL).await;
         left = not_ended(engine).await;
     }

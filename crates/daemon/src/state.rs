@@ -224,7 +224,7 @@ impl RunningJob {
 impl Drop for RunningJob {
     fn drop(&mut self) {
         if self.entry.is_running() {
-            self.note(Err(Failure::internal("run the job", "its task panicked; see the log")));
+            self.note(Err(Failure::internal("run the job", "its task ended without a result; see the log")));
         }
     }
 }

@@ -10,7 +10,8 @@ use tarpon_images::progress::Progress;
 use crate::{Engine, Result};
 use tarpon_client::ContainerName;
 use tarpon_containers::{
-    ContainerStatus, ExecRequest, LogLine, LogWish, RecordRequest, Recorded, RunError, RunOutcome, RunRequest, Signals,
+    ContainerStatus, ExecRequest, LogLine, LogRequest, RecordRequest, Recorded, RunError, RunOutcome, RunRequest,
+    Signals,
 };
 
 impl Engine {
@@ -94,7 +95,7 @@ impl Engine {
     pub fn container_logs(
         &self,
         name: &ContainerName,
-        wish: &LogWish,
+        wish: &LogRequest,
         follow: Option<&dyn Fn() -> bool>,
         sink: &mut dyn FnMut(&LogLine<'_>) -> io::Result<()>,
     ) -> Result<()> {

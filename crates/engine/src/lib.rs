@@ -31,7 +31,7 @@
 //! | make an image mountable | [`Engine::prepare`]: [`ImageRequest`] → [`Prepared`]; [`Engine::pull`] fetches all of it |
 //! | mount it while a value lives | [`Engine::rootfs`]: [`RootfsRequest`] → [`Rootfs`] |
 //! | mount it on a directory | [`Engine::client`], then [`Client::mount`]: [`MountRequest::for_image`] → [`MountStatus`]; [`Client::unmount`], [`Client::recover`] |
-//! | serve mounts in this process | [`Server`]: ends with its last mount; [`ForGood`]: permanent, restores the mounts of its predecessor |
+//! | serve mounts in this process | [`Server`]: ends with its last mount; [`PermanentServer`]: permanent, restores the mounts of its predecessor |
 //! | run containers with crun or runc | [`Engine::run`]: [`RunRequest`] → [`RunOutcome`]; [`Engine::containers`], [`Engine::stop_container`], [`Engine::remove_container`] |
 //! | make an image of what was written | [`Engine::commit`]: [`CommitRequest`]; [`Engine::push`]: [`PushRequest`] |
 //! | make an image lazy | [`Engine::record`] and [`Engine::make_index`], then [`Engine::publish_index`]; or [`convert()`], which needs no store |
@@ -69,8 +69,8 @@ pub use tarpon_client::{
 };
 pub use tarpon_containers::{
     AppArmor, CapabilityChanges, ContainerOptions, ContainerRecord, ContainerState, ContainerStatus, Containers,
-    ExecRequest, HostEntry, Limits, LogLine, LogTime, LogWish, MountOption, Network, Output, ProcessLimit,
-    RecordRequest, Recorded, RunError, RunOutcome, RunRequest, Signals, Standing, Tmpfs, Ulimit, Until, Volume,
+    ExecRequest, HostEntry, Lifecycle, Limits, LogLine, LogRequest, LogTime, MountOption, Network, Output,
+    ProcessLimit, RecordRequest, Recorded, RunError, RunOutcome, RunRequest, Signals, Tmpfs, Ulimit, Until, Volume,
     oci_runtime, signal_name,
 };
 pub use tarpon_fetch::{Early, Event, Noted, PROFILE_BYTES, Stall, Stats, WaitSum, WaitedFor};
@@ -82,7 +82,7 @@ pub use tarpon_images::{
 pub use tarpon_layer::toc::Format as LayerFormat;
 pub use tarpon_mount::{Capability, Mode, ModeChoice, Unmounted, Writable, probe};
 pub use tarpon_oci as oci;
-pub use tarpon_podman::{Podman, PodmanVersion, PodmanWish, Setup, guard, offer};
+pub use tarpon_podman::{Podman, PodmanRequest, PodmanVersion, Setup, guard, offer};
 pub use tarpon_publish::{
     BootPack, Change, CommitReport, CommitRequest, CommitSource, Conversion, ConvertRequest, ConvertedImage,
     ConvertedLayer, Fit, ImageIndexArtifact, IndexCheck, IndexedLayer, MAX_CONVERT_JOBS, Outcome, Platforms,
@@ -91,7 +91,7 @@ pub use tarpon_publish::{
 };
 pub use tarpon_registry::serve as registry;
 pub use tarpon_server::{
-    Ended, Equipment, ForGood, MountChange, Observer, Server, ServerSetup, allow_open_files, serve, service,
+    Ended, MountChange, Observer, PermanentServer, Server, ServerOptions, ServerSetup, allow_open_files, serve, service,
 };
 pub use tarpon_store as store;
 pub use tarpon_store::Isolation;

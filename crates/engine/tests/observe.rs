@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use support::{EngineFixture, mount_request};
 use tarpon_engine::oci::Compression;
-use tarpon_engine::{Engine, Equipment, Event, ForGood, Mode, ModeChoice, MountRequest, Server, Silent, Topic};
+use tarpon_engine::{
+    Engine, Event, Mode, ModeChoice, MountRequest, PermanentServer, Server, ServerOptions, Silent, Topic,
+};
 use tarpon_testkit::fixture::Fixture;
 use tarpon_testkit::kernel::can_mount;
 use tarpon_testkit::layers::{Dialect, Image, Item, Layer, tar};
@@ -196,8 +198,8 @@ async fn a_server_for_good_serves_also_while_its_address_for_metrics_is_taken_an
     first.mount(fixture.request("one", None).await).await.unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
-    let equipment = Equipment { metrics: Some(address), ..Equipment::default() };
-    let mut second = ForGood::start(&fixture.engine, equipment).await.unwrap();
+    let equipment = ServerOptions { metrics: Some(address), ..ServerOptions::default() };
+    let mut second = PermanentServer::start(&fixture.engine, equipment).await.unwrap();
     let observer = second.observer();
     assert!(!second.serves(), "the first one has mounts");
     first.suspend().await;

@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 
-/// What an error can be caused by: another error, which stays available as the source, or a message.
+/// What an error can be caused by: another error, which stays available by [`Error::cause`], or a message.
 pub type Cause = Box<dyn StdError + Send + Sync>;
 
 /// Why an operation on an image failed. Displays as one line: the step and the cause. The caller prepends the image and the operation that
@@ -110,7 +110,8 @@ impl fmt::Display for Error {
 }
 
 impl StdError for Error {
+    /// The source of the cause: the cause itself is part of the text.
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        Some(&*self.cause)
+        self.cause.source()
     }
 }

@@ -20,7 +20,7 @@ const LAYERS: &str = "podman-layers";
 
 /// Options of an image to expose to Podman.
 #[derive(Debug, Clone, Default)]
-pub struct PodmanWish {
+pub struct PodmanRequest {
     /// Its name in Podman. None: its own.
     pub name: Option<String>,
     /// Whether the rest of it is fetched in the background.
@@ -57,7 +57,7 @@ impl Podman {
         &self,
         request: &ImageRequest,
         prepared: &Prepared,
-        wish: &PodmanWish,
+        wish: &PodmanRequest,
         progress: &dyn Progress,
     ) -> Result<MountStatus> {
         self.images.refuse_isolated("show the image to Podman")?;

@@ -37,7 +37,7 @@ mod store_fs;
 mod version;
 mod view;
 
-pub use api::{Podman, PodmanWish};
+pub use api::{Podman, PodmanRequest};
 pub use exhibits::EXHIBITS;
 pub use guard::guard;
 pub use offer::offer;

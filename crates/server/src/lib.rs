@@ -2,7 +2,7 @@
 //!
 //! There is one per store, ensured by a lock. It mounts images whose records are complete, and never resolves, indexes or merges:
 //! so it starts in milliseconds and stays small. (Only an image with backfill is streamed and merged here, after it was mounted.)
-//! It ends with its last mount, unless it is permanent ([`ForGood`]).
+//! It ends with its last mount, unless it is permanent ([`PermanentServer`]).
 //!
 //! ```text
 //! process, serve           the server from its start to its end; in_process: root file systems, without the socket
@@ -52,7 +52,7 @@ pub use host::{ExhibitHost, cannot_mount, protected};
 pub use images::LoadedImage;
 pub use observer::Observer;
 pub use process::Server;
-pub use serve::{Equipment, ForGood, allow_open_files, serve};
+pub use serve::{PermanentServer, ServerOptions, allow_open_files, serve};
 pub use setup::{NewExhibit, ServerSetup};
 pub use signals::Ended;
 pub use status::exposed;

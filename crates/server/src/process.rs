@@ -108,7 +108,7 @@ impl Server {
     }
 
     /// Serves metrics at this address from now on, with or without mounts.
-    pub fn tell_metrics(&self, address: SocketAddr) -> Result<()> {
+    pub fn serve_metrics(&self, address: SocketAddr) -> Result<()> {
         metrics::open(&self.mounts, address).map(drop)
     }
 

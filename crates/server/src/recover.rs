@@ -38,8 +38,7 @@ async fn again(mounts: &Arc<MountTable>, record: &MountRecord) -> Result<(), Str
     if mounts.may_run_on(&record.mountpoint) {
         // It has a mount namespace of its own, in which a new mount would not appear. The record protects the data it reads from eviction.
         return Err(
-            "its container runs without it: what is local can be read there, and the rest after a restart of the container"
-                .into(),
+            "its container runs without it: what is local can be read there, and the rest in a new container".into()
         );
     }
     let was_there = tarpon_mount::clear(&record.mountpoint).map_err(|error| error.to_string())?;
@@ -61,7 +60,7 @@ async fn again(mounts: &Arc<MountTable>, record: &MountRecord) -> Result<(), Str
         remove_place(mounts, record);
         return Ok(());
     }
-    super::metrics::tell_again(mounts, &mut saved.request);
+    super::metrics::serve_again(mounts, &mut saved.request);
     match answer(mounts, Request::mount(saved.request)).await {
         Response::Failed(error) => Err(error.to_string()),
         _ => {

@@ -66,7 +66,7 @@ pub async fn serve(setup: impl Into<ServerSetup>, scrub: Option<NonZeroU64>, mut
 
 /// Options of a permanent server.
 #[derive(Debug, Clone, Default)]
-pub struct Equipment {
+pub struct ServerOptions {
     /// Address of its metrics.
     pub metrics: Option<SocketAddr>,
     /// Directories and sockets that no mount may hide.
@@ -77,30 +77,30 @@ pub struct Equipment {
 
 /// A permanent server of the store: this process, or another one that already serves mounts, until its last mount is gone. Its
 /// mounts cannot be taken over without failing their readers.
-pub struct ForGood {
+pub struct PermanentServer {
     setup: ServerSetup,
     /// None: another process serves the store.
     server: Option<Server>,
     observer: Observer,
-    equipment: Equipment,
+    options: ServerOptions,
     /// Set until this process is the server, which then handles signals itself.
     signals: Option<Signals>,
     /// Delay before the next attempt to replace the other server.
     pause: Duration,
 }
 
-impl ForGood {
+impl PermanentServer {
     /// Becomes the server of the store, serving until it is stopped. A server that was started on demand and has nothing mounted
     /// ends as soon as it has replied; this one waits for it. If another process serves mounts, it keeps the store, and this one replaces
     /// it after it has ended.
     ///
     /// # Errors
     /// Another permanent server without mounts serves the store, or metrics cannot be exposed at the address.
-    pub async fn start(setup: impl Into<ServerSetup>, equipment: Equipment) -> Result<Self> {
+    pub async fn start(setup: impl Into<ServerSetup>, options: ServerOptions) -> Result<Self> {
         let setup = setup.into();
         allow_open_files();
         let observer = Observer::default();
-        let mut this = Self { setup: setup.clone(), server: None, observer, equipment, signals: None, pause: TAKEOVER };
+        let mut this = Self { setup: setup.clone(), server: None, observer, options, signals: None, pause: TAKEOVER };
         let began = Instant::now();
         loop {
             let error = match Server::start(setup.clone()).await {
@@ -130,7 +130,7 @@ impl ForGood {
 
     async fn equipped(&self, server: Server) -> Result<Server> {
         self.equip(&server);
-        if let Err(error) = self.tell_metrics(&server) {
+        if let Err(error) = self.serve_metrics(&server) {
             // The mounts of an earlier server are restored here by now.
             server.suspend().await;
             return Err(error);
@@ -140,24 +140,24 @@ impl ForGood {
     }
 
     fn equip(&self, server: &Server) {
-        self.equipment.protected.iter().cloned().for_each(|path| server.protect(path));
-        if let Some(Err(error)) = self.equipment.scrub.map(|rate| server.begin_scrub(rate)) {
+        self.options.protected.iter().cloned().for_each(|path| server.protect(path));
+        if let Some(Err(error)) = self.options.scrub.map(|rate| server.begin_scrub(rate)) {
             tracing::warn!(%error, "the store is not scrubbed");
         }
     }
 
-    fn tell_metrics(&self, server: &Server) -> Result<()> {
-        self.equipment.metrics.map_or(Ok(()), |address| server.tell_metrics(address))
+    fn serve_metrics(&self, server: &Server) -> Result<()> {
+        self.options.metrics.map_or(Ok(()), |address| server.serve_metrics(address))
     }
 
-    /// As [`ForGood::tell_metrics`], for a server that has mounts and serves these in any case.
-    fn tell_metrics_later(&self, server: &Server) {
-        static UNTOLD: LogLimit = LogLimit::new();
-        if let Err(error) = self.tell_metrics(server)
-            && let Some(left_out) = UNTOLD.admit()
+    /// As [`PermanentServer::serve_metrics`], for a server that has mounts and serves these in any case.
+    fn serve_metrics_later(&self, server: &Server) {
+        static UNSERVED: LogLimit = LogLimit::new();
+        if let Err(error) = self.serve_metrics(server)
+            && let Some(left_out) = UNSERVED.admit()
         {
             let seconds = METRICS_RETRY.as_secs();
-            tracing::warn!("cannot tell metrics: {}; next try in {seconds} s{left_out}", error.cause());
+            tracing::warn!("cannot serve metrics: {}; next try in {seconds} s{left_out}", error.cause());
         }
     }
 
@@ -177,7 +177,7 @@ impl ForGood {
         let mut next_telling = Instant::now();
         loop {
             if let Some(server) = &mut self.server {
-                if self.equipment.metrics.is_none() || server.metrics().is_some() {
+                if self.options.metrics.is_none() || server.metrics().is_some() {
                     return server.until_signal().await;
                 }
                 if Instant::now() < next_telling {
@@ -187,7 +187,7 @@ impl ForGood {
                     }
                 }
                 next_telling = Instant::now() + METRICS_RETRY;
-                self.server.iter().for_each(|server| self.tell_metrics_later(server));
+                self.server.iter().for_each(|server| self.serve_metrics_later(server));
                 continue;
             }
             if let Some(signals) = &mut self.signals {

@@ -86,7 +86,7 @@ pub(super) fn destination_name(argument: &str) -> Result<ImageName, String> {
             return Err("an archive cannot be a destination: use a registry or oci:DIR[:TAG]".to_owned());
         }
     }
-    Err("a destination must have a tag and no digest".to_owned())
+    Err("a destination has no digest, and in a registry it has a tag".to_owned())
 }
 
 /// Why an argument is not an image name.

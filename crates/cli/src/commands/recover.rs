@@ -51,7 +51,7 @@ impl Recover {
         for name in of_containers.iter().filter_map(|(mount, _)| mount.container.as_deref()) {
             if !global.quiet {
                 output::note(&format!(
-                    "container {name} has lost its server and can read local data only: run a new container"
+                    "container {name} has lost its source and can read local data only: run a new container"
                 ));
             }
         }

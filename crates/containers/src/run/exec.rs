@@ -7,7 +7,7 @@ use super::containers::Containers;
 use super::failure::RunError;
 use super::kept::handle;
 use super::signals::Signals;
-use super::status::{ContainerStatus, Standing};
+use super::status::{ContainerStatus, Lifecycle};
 use crate::oci::{AnotherProcess, Bundle};
 use crate::{Error, ErrorKind, ResultExt};
 use tarpon_client::ContainerName;
@@ -40,7 +40,7 @@ impl Containers {
         signals: &mut Signals,
     ) -> Result<u8, RunError> {
         let (place, record) = self.known(name)?;
-        if ContainerStatus::of(name.clone(), &place).standing != Standing::Running {
+        if ContainerStatus::of(name.clone(), &place).standing != Lifecycle::Running {
             return Err(RunError::failed(STEP, "the container does not run"));
         }
         // Concurrent calls must not read each other's files.

@@ -111,7 +111,7 @@ fn read_report(line: &[u8]) -> Result<(), RunError> {
     match serde_json::from_slice(line) {
         Ok(Report::Runs) => Ok(()),
         Ok(Report::Failed(error)) => Err(error),
-        Err(_) => Err(RunError::failed("start the container's keeper", "it exited without output")),
+        Err(_) => Err(RunError::failed("start the container's keeper", "it exited without a report")),
     }
 }
 
@@ -255,7 +255,7 @@ mod tests {
         let mut said = Vec::new();
         write_report(Some(&mut said), &Report::Failed(RunError::failed(STEP, "no room")));
         assert_eq!(read_report(&said).unwrap_err().error.cause().to_string(), "no room");
-        assert!(read_report(b"").unwrap_err().error.cause().to_string().contains("without output"));
+        assert!(read_report(b"").unwrap_err().error.cause().to_string().contains("without a report"));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::container_dir::{ContainerDir, ContainerDirs, Holding};
 use super::containers::Containers;
 use super::kept::handle;
-use super::log::{self, LogLine, LogWish};
+use super::log::{self, LogLine, LogRequest};
 use super::record::{ContainerRecord, ContainerState, now};
 use super::signals::signal_name;
 use super::status::ContainerStatus;
@@ -123,7 +123,7 @@ impl Containers {
     pub fn logs(
         &self,
         name: &ContainerName,
-        wish: &LogWish,
+        wish: &LogRequest,
         follow: Option<&dyn Fn() -> bool>,
         sink: &mut dyn FnMut(&LogLine<'_>) -> std::io::Result<()>,
     ) -> Result<()> {
@@ -215,10 +215,10 @@ fn wait(place: &ContainerDir, record: &ContainerRecord, patience: Duration) -> R
 mod tests {
     use super::super::containers::tests::containers;
     use super::super::record::tests::record;
-    use super::super::status::Standing;
+    use super::super::status::Lifecycle;
     use super::*;
 
-    fn standing(containers: &Containers) -> Standing {
+    fn standing(containers: &Containers) -> Lifecycle {
         containers.list().unwrap()[0].standing
     }
 
@@ -228,13 +228,13 @@ mod tests {
         let containers = containers(folder.path());
         let name = "web".parse().unwrap();
         let (_, lock) = ContainerDirs::of(containers.store()).create(&record("web")).unwrap();
-        assert_eq!(standing(&containers), Standing::Running);
+        assert_eq!(standing(&containers), Lifecycle::Running);
         drop(lock);
-        assert_eq!(standing(&containers), Standing::Lost);
+        assert_eq!(standing(&containers), Lifecycle::Lost);
         let error = containers.remove(&name, false).unwrap_err();
         assert!(error.cause().to_string().contains("has not ended") && error.hint.unwrap().contains("rm -f web"));
         containers.stop(&name, Duration::ZERO).unwrap();
-        assert_eq!(standing(&containers), Standing::Exited(None));
+        assert_eq!(standing(&containers), Lifecycle::Exited(None));
         containers.stop(&name, Duration::ZERO).unwrap();
         assert!(containers.kill(&name, "TERM").unwrap_err().cause().to_string().contains("does not run"));
         containers.remove(&name, false).unwrap();
@@ -251,7 +251,7 @@ mod tests {
         assert!(!wait(&place, &next, Duration::ZERO).unwrap(), "it is kept");
         assert!(wait(&place, &record("web"), Duration::ZERO).unwrap());
         containers.settle_lost(&place, &record("web")).unwrap();
-        assert_eq!(standing(&containers), Standing::Running, "the other one is left alone");
+        assert_eq!(standing(&containers), Lifecycle::Running, "the other one is left alone");
     }
 
     #[test]
@@ -260,9 +260,9 @@ mod tests {
         let containers = containers(folder.path());
         let ended = ContainerRecord { state: ContainerState::Exited { code: Some(3), at: 7 }, ..record("web") };
         let (_, keeper) = ContainerDirs::of(containers.store()).create(&ended).unwrap();
-        assert_eq!(standing(&containers), Standing::Running);
+        assert_eq!(standing(&containers), Lifecycle::Running);
         drop(keeper);
-        assert_eq!(standing(&containers), Standing::Exited(Some(3)));
+        assert_eq!(standing(&containers), Lifecycle::Exited(Some(3)));
     }
 
     #[test]
@@ -272,7 +272,7 @@ mod tests {
         let name = "web".parse().unwrap();
         let (place, _) = ContainerDirs::of(containers.store()).create(&record("web")).unwrap();
         std::fs::write(place.folder().join("container.json"), "{\"version\":9}").unwrap();
-        assert_eq!(standing(&containers), Standing::Unreadable);
+        assert_eq!(standing(&containers), Lifecycle::Unreadable);
         assert!(containers.stop(&name, Duration::ZERO).unwrap_err().cause().to_string().contains("version 9"));
         assert!(containers.remove(&name, false).unwrap_err().cause().to_string().contains("version 9"));
         containers.remove(&name, true).unwrap();
@@ -300,7 +300,8 @@ mod tests {
         let containers = containers(folder.path());
         let attached = ContainerRecord { detached: false, ..record("web") };
         ContainerDirs::of(containers.store()).create(&attached).unwrap();
-        let error = containers.logs(&"web".parse().unwrap(), &LogWish::default(), None, &mut |_| Ok(())).unwrap_err();
+        let error =
+            containers.logs(&"web".parse().unwrap(), &LogRequest::default(), None, &mut |_| Ok(())).unwrap_err();
         assert!(error.cause().to_string().contains("only of detached containers"));
     }
 }

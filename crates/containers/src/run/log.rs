@@ -53,7 +53,7 @@ pub struct LogLine<'a> {
 
 /// The part of a log to read. The default is all of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LogWish {
+pub struct LogRequest {
     /// Only the last so many lines of the existing log.
     pub tail: Option<usize>,
     /// Only output written at that time or later.
@@ -165,7 +165,7 @@ pub(super) type Sink<'a> = dyn FnMut(&LogLine<'_>) -> io::Result<()> + 'a;
 /// will follow.
 pub(super) fn read(
     folder: &Path,
-    wish: &LogWish,
+    wish: &LogRequest,
     is_over: Option<&dyn Fn() -> bool>,
     sink: &mut Sink<'_>,
 ) -> io::Result<()> {
@@ -329,7 +329,7 @@ mod tests {
 
     fn all(folder: &Path) -> Vec<(Output, String)> {
         let mut lines = Vec::new();
-        read(folder, &LogWish::default(), None, &mut |line| {
+        read(folder, &LogRequest::default(), None, &mut |line| {
             lines.push((line.output, String::from_utf8_lossy(line.text).into_owned()));
             Ok(())
         })
@@ -337,7 +337,7 @@ mod tests {
         lines
     }
 
-    fn wanted(folder: &Path, wish: &LogWish) -> String {
+    fn wanted(folder: &Path, wish: &LogRequest) -> String {
         let mut said = String::new();
         read(folder, wish, None, &mut |line| {
             said.push_str(std::str::from_utf8(line.text).unwrap());
@@ -391,7 +391,7 @@ mod tests {
             said.set(said.get() + 1);
             said.get() >= 10
         };
-        read(folder.path(), &LogWish::default(), Some(&is_over), &mut |line| {
+        read(folder.path(), &LogRequest::default(), Some(&is_over), &mut |line| {
             seen.push(String::from_utf8_lossy(line.text).trim_end().to_owned());
             Ok(())
         })
@@ -413,9 +413,9 @@ mod tests {
         let mut log = LogWriter::create(folder.path(), 200).unwrap();
         (0..9).for_each(|number| write(&mut log, Output::Stdout, &format!("line {number}\n")));
         assert!(folder.path().join("log.1").exists());
-        let tail = |lines| wanted(folder.path(), &LogWish { tail: Some(lines), ..LogWish::default() });
+        let tail = |lines| wanted(folder.path(), &LogRequest { tail: Some(lines), ..LogRequest::default() });
         assert_eq!(tail(3), "line 6\nline 7\nline 8\n");
-        assert_eq!((tail(0), tail(1000)), (String::new(), wanted(folder.path(), &LogWish::default())));
+        assert_eq!((tail(0), tail(1000)), (String::new(), wanted(folder.path(), &LogRequest::default())));
         for piece in ["a long", " line ", "in pieces\n"] {
             write(&mut log, Output::Stderr, piece);
         }
@@ -433,7 +433,10 @@ mod tests {
         std::fs::write(folder.path().join("log"), lines).unwrap();
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_225_600 + 86_400);
         let since = |text| {
-            wanted(folder.path(), &LogWish { since: Some(LogTime::parse_at(text, now).unwrap()), ..LogWish::default() })
+            wanted(
+                folder.path(),
+                &LogRequest { since: Some(LogTime::parse_at(text, now).unwrap()), ..LogRequest::default() },
+            )
         };
         for (text, said) in [
             ("2025-12-31", "one\ntwo\nthree\n"),
@@ -446,7 +449,7 @@ mod tests {
         ] {
             assert_eq!(since(text), said, "{text}");
         }
-        let both = LogWish { tail: Some(1), since: Some(LogTime::parse_at("1d", now).unwrap()) };
+        let both = LogRequest { tail: Some(1), since: Some(LogTime::parse_at("1d", now).unwrap()) };
         assert_eq!(wanted(folder.path(), &both), "three\n");
         for odd in ["", "yesterday", "10", "2026-1-1", "2026-01-01T00:00:00+02:00", "10m5", "m", "-5m"] {
             assert_eq!(LogTime::parse_at(odd, now).is_err(), odd != "10", "{odd}");

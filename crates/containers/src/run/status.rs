@@ -17,7 +17,7 @@ pub struct ContainerStatus {
     /// The record, or why it cannot be read.
     pub record: std::result::Result<ContainerRecord, String>,
     /// The lifecycle state.
-    pub standing: Standing,
+    pub standing: Lifecycle,
     /// It runs, but the server that fetched its data has ended: data that is not local cannot be read until the container is restarted.
     pub source_lost: bool,
 }
@@ -31,7 +31,7 @@ pub fn may_run_on(store: &Store, mountpoint: &Path) -> bool {
 
 /// The lifecycle state of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum Lifecycle {
     /// It is being started.
     Starting,
     /// It runs, or has just ended and is being settled.
@@ -44,7 +44,7 @@ pub enum Standing {
     Unreadable,
 }
 
-impl Standing {
+impl Lifecycle {
     /// The state as one word.
     pub fn name(self) -> &'static str {
         match self {
@@ -63,12 +63,12 @@ impl ContainerStatus {
         let is_held = place.is_held();
         let record = place.record();
         let standing = match record.as_ref().map(|record| &record.state) {
-            Err(_) => Standing::Unreadable,
-            Ok(ContainerState::Exited { code, .. }) if !is_held => Standing::Exited(*code),
-            Ok(ContainerState::Created) if is_held => Standing::Starting,
+            Err(_) => Lifecycle::Unreadable,
+            Ok(ContainerState::Exited { code, .. }) if !is_held => Lifecycle::Exited(*code),
+            Ok(ContainerState::Created) if is_held => Lifecycle::Starting,
             // This includes a container that has ended while its keeper still cleans up.
-            Ok(_) if is_held => Standing::Running,
-            Ok(_) => Standing::Lost,
+            Ok(_) if is_held => Lifecycle::Running,
+            Ok(_) => Lifecycle::Lost,
         };
         Self { name, record, standing, source_lost: false }
     }
@@ -77,7 +77,7 @@ impl ContainerStatus {
     pub(super) fn with_source(self, place: &ContainerDir, served: &HashSet<PathBuf>) -> Self {
         let runs = |record: &ContainerRecord| matches!(record.state, ContainerState::Running { .. });
         // A running container is mounted. It is unmounted only after its record states that it has ended.
-        let source_lost = self.standing == Standing::Running
+        let source_lost = self.standing == Lifecycle::Running
             && self.record.as_ref().is_ok_and(runs)
             && !served.contains(&place.rootfs())
             && place.record().is_ok_and(|now| runs(&now));
@@ -91,6 +91,6 @@ impl ContainerStatus {
 
     /// Whether it has ended and is settled.
     pub fn has_ended(&self) -> bool {
-        matches!(self.standing, Standing::Exited(_))
+        matches!(self.standing, Lifecycle::Exited(_))
     }
 }

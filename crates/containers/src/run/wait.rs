@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::containers::Containers;
 use super::record::ContainerState;
-use super::status::{ContainerStatus, Standing};
+use super::status::{ContainerStatus, Lifecycle};
 use super::waiters::waiter;
 use crate::{Error, ErrorKind, Result, ResultExt};
 use tarpon_client::ContainerName;
@@ -38,7 +38,7 @@ impl Containers {
                 Err(_) if !place.exists() => return Err(removed()),
                 Err(cause) => return Err(Error::new(ErrorKind::Refused, STEP, cause)),
             }
-            if ContainerStatus::of(name.clone(), &place).standing == Standing::Lost {
+            if ContainerStatus::of(name.clone(), &place).standing == Lifecycle::Lost {
                 let error =
                     Error::new(ErrorKind::Other, STEP, "its keeper was killed, so its exit code will stay unknown");
                 return Err(error.hint(format!("tarpon stop {name} ends what is left of it")));

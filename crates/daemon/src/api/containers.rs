@@ -12,7 +12,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tarpon_engine::{
     CapabilityChanges, ContainerName, ContainerOptions, ContainerState, ContainerStatus, ImageRequest, Limits, LogLine,
-    LogWish, Network, Output, Prepared, ProcessLimit, RunError, RunOutcome, RunRequest, Signals, Tmpfs, Volume,
+    LogRequest, Network, Output, Prepared, ProcessLimit, RunError, RunOutcome, RunRequest, Signals, Tmpfs, Volume,
 };
 use tokio::sync::mpsc;
 use utoipa::{IntoParams, ToSchema};
@@ -481,7 +481,7 @@ pub(super) async fn logs(
         };
         let should_stop = || send.is_closed() || *stopping.borrow();
         let follow: Option<&dyn Fn() -> bool> = if query.follow { Some(&should_stop) } else { None };
-        if let Err(error) = engine.container_logs(&name, &LogWish::default(), follow, &mut sink) {
+        if let Err(error) = engine.container_logs(&name, &LogRequest::default(), follow, &mut sink) {
             tracing::debug!(%name, %error, "log not read to its end");
         }
     });

@@ -138,7 +138,7 @@ async fn heal_by_scrub(mode: Mode) {
         let fixture = DamageFixture::new().await;
         let engine = fixture.engine();
         let server = Server::start(&engine).await.unwrap();
-        server.tell_metrics(([127, 0, 0, 1], 0).into()).unwrap();
+        server.serve_metrics(([127, 0, 0, 1], 0).into()).unwrap();
         fixture.make_local(&engine, &server, mode).await;
         fixture.mount(&engine, &server, mode).await.unwrap();
         assert_eq!(fixture.wrong().await, (0, 0));

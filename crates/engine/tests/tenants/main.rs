@@ -8,7 +8,7 @@ mod support;
 
 use registries::{LAZY, OTHER, OWNER, STREAMED, TenantFixture, mount, prepare, read, read_all, request, secret_at};
 use tarpon_engine::{
-    DiffIds, Engine, ErrorKind, ImageRequest, Isolation, Mode, PodmanWish, Pull, RootfsRequest, Server, Silent,
+    DiffIds, Engine, ErrorKind, ImageRequest, Isolation, Mode, PodmanRequest, Pull, RootfsRequest, Server, Silent,
 };
 use tarpon_testkit::kernel::can_mount;
 
@@ -163,7 +163,7 @@ async fn what_would_show_images_to_others_is_refused_by_an_isolated_store() {
     let engine = fixture.engine(Isolation::Tenant);
     let prepared = prepare(&engine, &fixture.private("v1"), Some(OWNER)).await.unwrap();
     let request = request(&fixture.private("v1"), Some(OWNER));
-    let wish = PodmanWish { name: None, backfill: tarpon_engine::Backfill::Off };
+    let wish = PodmanRequest { name: None, backfill: tarpon_engine::Backfill::Off };
     let conf = fixture.path("storage.conf");
     let errors = [
         engine.podman().add(&request, &prepared, &wish, &Silent).await.unwrap_err(),

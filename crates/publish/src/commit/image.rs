@@ -12,11 +12,11 @@ use tarpon_oci::{Digest, NewDescriptor};
 use tarpon_registry::{AccessOptions, Destination};
 
 use super::base::Base;
+use super::change_watch::ChangeWatch;
 use super::document::{self, LayerHistory};
 use super::input::CommitInput;
 use super::layer::{Failure, Layer, Recipe, kept, write};
 use super::request::{CommitReport, CommitRequest};
-use super::still::Still;
 use crate::{Error, ErrorKind, Result, ResultExt};
 
 /// A layer in the layout of an image that is being made.
@@ -94,15 +94,15 @@ async fn staged(containers: &Containers, input: &CommitInput, recipe: Recipe, ma
 }
 
 /// Watches an upper directory.
-async fn still(upper: &Path) -> Result<Still> {
+async fn still(upper: &Path) -> Result<ChangeWatch> {
     let upper = upper.to_owned();
-    let begun = tokio::task::spawn_blocking(move || Still::begin(&upper)).await;
+    let begun = tokio::task::spawn_blocking(move || ChangeWatch::begin(&upper)).await;
     let begun = begun.context(ErrorKind::Other, "look at the directory")?;
     begun.map_err(|error| Failure::Upper(error).outward())
 }
 
 /// The first change in an upper directory while it was watched.
-async fn changed(still: Still, left_out: LeftOut) -> Result<Option<Vec<u8>>> {
+async fn changed(still: ChangeWatch, left_out: LeftOut) -> Result<Option<Vec<u8>>> {
     let looked = tokio::task::spawn_blocking(move || still.changed(&left_out)).await;
     let looked = looked.context(ErrorKind::Other, "look at the directory")?;
     looked.map_err(|error| Failure::Upper(error).outward())

@@ -19,6 +19,7 @@
 
 mod base;
 mod change;
+mod change_watch;
 mod document;
 mod image;
 mod input;
@@ -26,7 +27,6 @@ mod layer;
 mod marks;
 mod push;
 mod request;
-mod still;
 mod stream;
 mod upper;
 

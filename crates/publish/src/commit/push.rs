@@ -101,7 +101,7 @@ pub async fn push(images: &Images, request: &PushRequest, progress: Arc<dyn Prog
     let held = commits.hold(&request.image)?.ok_or_else(|| unknown(&commits, &request.image))?;
     let destination = access::open_destination(&request.destination, &request.access)?;
     let tag = destination.tag().map(str::to_owned).ok_or_else(|| {
-        let cause = "it needs a tag: its digest comes from the commit";
+        let cause = "it needs a tag, because its digest depends on the commit";
         Error::new(ErrorKind::Other, "read the destination's name", cause)
     })?;
     let kept = tarpon_registry::open(&held.layout(), &AccessOptions::default()).await;

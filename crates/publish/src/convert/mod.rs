@@ -45,7 +45,11 @@ pub async fn convert(request: &ConvertRequest, progress: Arc<dyn Progress>) -> R
     let recipe = request.recipe()?;
     let destination = access::destination(&request.destination, &request.destination_access)?;
     let tag = destination.tag().map(str::to_owned).ok_or_else(|| {
-        Error::new(ErrorKind::Other, "read the destination's name", "it needs a tag: its digest comes from the result")
+        Error::new(
+            ErrorKind::Other,
+            "read the destination's name",
+            "it needs a tag, because its digest depends on the result",
+        )
     })?;
     let toc_tag = toc_image::tag(&tag, &recipe)?;
     let repository = access::open(&request.source, &request.source_access).await?;

@@ -7,4 +7,4 @@ mod scrape;
 mod text;
 
 pub(super) use endpoint::Endpoint;
-pub(super) use scrape::{open, tell, tell_again};
+pub(super) use scrape::{open, serve_again, tell};

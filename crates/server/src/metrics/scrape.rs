@@ -31,7 +31,7 @@ pub(in super::super) fn open(mounts: &Arc<MountTable>, address: SocketAddr) -> R
 }
 
 /// As [`tell`], for a mount that a dead server left. A failure does not prevent the mount.
-pub(in super::super) fn tell_again(mounts: &Arc<MountTable>, request: &mut MountRequest) {
+pub(in super::super) fn serve_again(mounts: &Arc<MountTable>, request: &mut MountRequest) {
     if let Err(error) = tell(mounts, request) {
         tracing::warn!(%error, "the metrics of an earlier server are no longer served");
         request.fallbacks.push(format!("no metrics: {}", error.cause()));

@@ -12,7 +12,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("fetch", &["oci", "layer", "blob"]),
     ("trace", &["oci"]),
     ("registry", &["oci", "blob"]),
-    ("store", &["oci", "tree", "blob"]),
+    ("store", &["oci", "blob"]),
     ("fs", &["oci", "layer", "tree", "blob", "fetch"]),
     ("mount", &["oci", "layer", "tree", "fs"]),
     ("images", &["oci", "layer", "tree", "blob", "registry", "store", "fetch", "trace"]),

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use tarpon_engine::{ContainerStatus, Standing};
+use tarpon_engine::{ContainerStatus, Lifecycle};
 
 const STATES: [&str; 5] = ["starting", "running", "exited", "lost", "unreadable"];
 
@@ -53,7 +53,7 @@ impl Filter {
             Self::Name(part) => container.name.as_str().contains(part.as_str()),
             Self::Status(name) => container.standing.name() == name,
             Self::Image(wanted) => container.record.as_ref().is_ok_and(|record| is_image(&record.image, wanted)),
-            Self::Exited(code) => container.standing == Standing::Exited(Some(*code)),
+            Self::Exited(code) => container.standing == Lifecycle::Exited(Some(*code)),
         }
     }
 }
@@ -98,7 +98,7 @@ mod tests {
             standing,
             source_lost: false,
         };
-        let web = container("web", Standing::Exited(Some(3)));
+        let web = container("web", Lifecycle::Exited(Some(3)));
         let wanted =
             |texts: &[&str]| is_wanted(&web, &texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>());
         assert!(wanted(&[]) && wanted(&["name=we"]) && wanted(&["name=db", "name=web"]));

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::time::SystemTime;
 
 use clap::Args;
-use tarpon_engine::{ContainerName, LogLine, LogTime, LogWish, Output};
+use tarpon_engine::{ContainerName, LogLine, LogRequest, LogTime, Output};
 
 use crate::commands::session::Session;
 use crate::failure::{Context, Result};
@@ -73,7 +73,7 @@ impl Logs {
         let follow: Option<&dyn Fn() -> bool> = if self.follow { Some(&|| false) } else { None };
         let doing = || format!("cannot show the log of {}", self.name);
         let name = session.engine().container_named(&self.name).doing(doing)?;
-        let wish = LogWish { tail: self.tail.and_then(|Lines(lines)| lines), since: self.since.clone() };
+        let wish = LogRequest { tail: self.tail.and_then(|Lines(lines)| lines), since: self.since.clone() };
         let read = session.engine().container_logs(&name, &wish, follow, &mut print);
         if is_closed {
             // The reader, such as `tarpon logs … | head`, has closed the pipe.

@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use tarpon_engine::{ContainerRecord, ContainerState, ContainerStatus, Standing};
+use tarpon_engine::{ContainerRecord, ContainerState, ContainerStatus, Lifecycle};
 
 use super::filter::{self, Filter};
 use crate::commands::session::Session;
@@ -120,14 +120,14 @@ fn command(record: &ContainerRecord) -> String {
     }
 }
 
-fn status(standing: Standing, source_lost: bool, record: &ContainerRecord) -> String {
+fn status(standing: Lifecycle, source_lost: bool, record: &ContainerRecord) -> String {
     let at = |seconds: u64| time(i64::try_from(seconds).unwrap_or(i64::MAX));
     match (standing, &record.state) {
-        (Standing::Exited(code), ContainerState::Exited { at: end, .. }) => match code {
+        (Lifecycle::Exited(code), ContainerState::Exited { at: end, .. }) => match code {
             Some(code) => format!("exited ({code}) {}", at(*end)),
             None => format!("exited {}", at(*end)),
         },
-        (Standing::Running, ContainerState::Running { since, .. }) => {
+        (Lifecycle::Running, ContainerState::Running { since, .. }) => {
             let lost = if source_lost { ", source lost" } else { "" };
             format!("running since {}{lost}", at(*since))
         }

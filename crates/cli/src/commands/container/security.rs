@@ -25,7 +25,9 @@ impl FromStr for Security {
             ("no-new-privileges", None | Some("true")) => Ok(Self::NoNewPrivileges(true)),
             ("no-new-privileges", Some("false")) => Ok(Self::NoNewPrivileges(false)),
             ("seccomp", Some("unconfined")) => Ok(Self::AnySystemCall),
-            ("seccomp", _) => Err("seccomp profiles are not supported; the built-in filter is used".to_owned()),
+            ("seccomp", _) => {
+                Err("seccomp profiles are not supported: omit the option for the built-in filter".to_owned())
+            }
             ("apparmor", Some("unconfined")) => Ok(Self::AppArmor(AppArmor::Unconfined)),
             ("apparmor", Some(profile)) if !profile.is_empty() => {
                 Ok(Self::AppArmor(AppArmor::Profile(profile.to_owned())))

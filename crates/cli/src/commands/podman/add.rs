@@ -1,7 +1,7 @@
 //! `tarpon podman add`.
 
 use clap::Args;
-use tarpon_engine::{Backfill, PodmanWish};
+use tarpon_engine::{Backfill, PodmanRequest};
 
 use crate::commands::image::{ImageName, ImageOptions, image_name};
 use crate::commands::options::backfill;
@@ -49,7 +49,7 @@ impl Add {
         let session = Session::open(global)?;
         session.engine().podman().may_show().doing(|| "cannot add images to Podman")?;
         let runtime = runtime()?;
-        let wish = PodmanWish { name: self.name, backfill: self.backfill };
+        let wish = PodmanRequest { name: self.name, backfill: self.backfill };
         for image in self.images {
             let doing = || format!("cannot add {} to Podman", image.text);
             let progress = output::progress(global.quiet);

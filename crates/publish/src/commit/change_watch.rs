@@ -1,4 +1,4 @@
-//! [`Still`]: whether an upper directory changed while it was read.
+//! [`ChangeWatch`]: whether an upper directory changed while it was read.
 //!
 //! Overlayfs cannot be frozen, and a read-only remount would make programs fail that write to it. So the directory is read first, and
 //! afterwards the `ctime` of every inode is checked. A change of a file changes its `ctime`, a name that appears or goes the `ctime` of its
@@ -19,14 +19,14 @@ const TICK: Duration = Duration::from_millis(10);
 const DRIFT: Duration = Duration::from_secs(1);
 
 /// An upper directory, and the moment since which nothing in it may have changed.
-pub(super) struct Still {
+pub(super) struct ChangeWatch {
     upper: PathBuf,
     since: Moment,
     /// The same moment by two clocks. A wall clock that was set back meanwhile would hide changes.
     began: (Instant, SystemTime),
 }
 
-impl Still {
+impl ChangeWatch {
     /// Starts to watch `upper`.
     pub(super) fn begin(upper: &Path) -> Result<Self, UpperError> {
         let failed = |error: rustix::io::Errno| UpperError::unreadable(b"", &error.into());
@@ -80,9 +80,9 @@ mod tests {
     }
 
     /// A watch that began later than every change of the tree, as far as the clock of files shows.
-    fn still(folder: &Path) -> Still {
+    fn still(folder: &Path) -> ChangeWatch {
         loop {
-            let still = Still::begin(folder).unwrap();
+            let still = ChangeWatch::begin(folder).unwrap();
             if still.changed(&LeftOut::default()).unwrap().is_none() {
                 return still;
             }
