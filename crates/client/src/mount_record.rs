@@ -58,37 +58,24 @@ pub fn dead(store: &Store, record: &MountRecord) -> MountStatus {
         None => saved.request.mode.to_string(),
     });
     let problem = saved.as_ref().and_then(|saved| saved.problem.clone());
-    let request = saved.map(|saved| saved.request);
+    let request = saved
+        .map(|saved| saved.request)
+        .unwrap_or_else(|| MountRequest::new(record.reference.clone(), record.image, record.mountpoint.clone()));
     MountStatus {
         image: record.reference.clone(),
         manifest: record.image,
         mountpoint: record.mountpoint.clone(),
         mode: mode.unwrap_or_else(|| "unknown".to_owned()),
-        podman: request.as_ref().and_then(|request| {
-            let names = request.podman.as_ref()?.names.clone();
+        podman: request.podman.as_ref().and_then(|podman| {
             let id = record.mountpoint.file_name()?.to_str().and_then(|id| Digest::from_hex(id).ok())?;
-            Some(PodmanImage { id, names })
+            Some(PodmanImage { id, names: podman.names.clone() })
         }),
-        layers: request.as_ref().and_then(|request| request.layers.clone()),
-        credentials_lost: request.as_ref().is_some_and(|request| request.credentials_lost),
-        writable: request.map(|request| request.writable).unwrap_or_default(),
         container: ContainerName::of_mount(store, &record.mountpoint).map(String::from),
-        verification: Vec::new(),
-        backfill: None,
         fallbacks: Vec::new(),
-        alive: false,
         problem,
-        damage: None,
-        server: 0,
         image_bytes: image.as_ref().map_or(0, tarpon_store::ImageRecord::compressed_size),
         prepared_bytes: image.map_or(0, |image| image.prepared_bytes),
-        fetched_bytes: 0,
-        requests: 0,
-        failed_reads: 0,
-        last_error: None,
-        metrics: None,
-        scrub: None,
-        counters: serde_json::Value::Null,
+        ..described(&request)
     }
 }
 
@@ -138,30 +125,14 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
-    use tarpon_mount::{ModeChoice, Writable};
-
     use super::*;
     use crate::protocol::Backfill;
 
     fn request() -> MountRequest {
         MountRequest {
-            image: "localhost:5000/a:v1".into(),
-            manifest: Digest::of(b"m"),
-            mountpoint: "/mnt".into(),
-            mode: ModeChoice::Auto,
-            writable: Writable::No,
-            suid: false,
-            dev: false,
             access: Access { creds: Some("alice:0pen-sesame".into()), ..Access::default() },
             backfill: Backfill::Idle,
-            backfill_rate: None,
-            credentials_lost: false,
-            record: false,
-            metrics: None,
-            trace: None,
-            podman: None,
-            layers: None,
-            fallbacks: Vec::new(),
+            ..MountRequest::new("localhost:5000/a:v1".into(), Digest::of(b"m"), "/mnt".into())
         }
     }
 

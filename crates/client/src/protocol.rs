@@ -250,17 +250,18 @@ pub struct MountRequest {
 }
 
 impl MountRequest {
-    /// A read-only mount of a prepared image on `mountpoint`, in the mode that works best here. Change the fields that should differ.
-    pub fn for_image(prepared: &Prepared, mountpoint: PathBuf) -> Self {
+    /// A read-only mount of an image on `mountpoint`, in the mode that works best here, without credentials. Change the fields that should
+    /// differ.
+    pub fn new(image: String, manifest: Digest, mountpoint: PathBuf) -> Self {
         Self {
-            image: prepared.text.clone(),
-            manifest: prepared.record.manifest,
+            image,
+            manifest,
             mountpoint,
             mode: ModeChoice::Auto,
             writable: Writable::No,
             suid: false,
             dev: false,
-            access: prepared.access.clone(),
+            access: Access::default(),
             backfill: Backfill::Off,
             backfill_rate: None,
             credentials_lost: false,
@@ -269,7 +270,16 @@ impl MountRequest {
             trace: None,
             podman: None,
             layers: None,
+            fallbacks: Vec::new(),
+        }
+    }
+
+    /// As [`MountRequest::new`], of a prepared image and with its access.
+    pub fn for_image(prepared: &Prepared, mountpoint: PathBuf) -> Self {
+        Self {
+            access: prepared.access.clone(),
             fallbacks: prepared.fallbacks.clone(),
+            ..Self::new(prepared.text.clone(), prepared.record.manifest, mountpoint)
         }
     }
 }

@@ -7,13 +7,12 @@ use tarpon_client::protocol::{Backfill, DiffIds, LayersPart, MountRequest, Mount
 use tarpon_images::Access;
 use tarpon_images::progress::Progress;
 use tarpon_images::{ImageRequest, Images, Prepared};
-use tarpon_mount::{ModeChoice, Writable};
 use tarpon_oci::{Digest, Reference, Source};
 
 use super::forms::keep_forms;
 use super::place::{self, image_folder};
 use super::setup::{self, Setup};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, ResultExt};
 
 /// Stands for an image where the store of layers is listed among mounts.
 const LAYERS: &str = "podman-layers";
@@ -63,9 +62,10 @@ impl Podman {
         self.images.refuse_isolated("show the image to Podman")?;
         let name = full_name(&request.source, wish.name.as_deref())?;
         let config = self.images.store().image_config(prepared.manifest());
-        let failed = |cause: String| Error::new(ErrorKind::Store, "load the image's record", cause);
-        let config = config.map_err(|error| failed(error.to_string()))?;
-        let id = *config.ok_or_else(|| failed("it is not in the store, or damaged".into()))?.digest();
+        let step = "load the image's record";
+        let config = config.context(ErrorKind::Store, step)?;
+        let id =
+            *config.ok_or_else(|| Error::new(ErrorKind::Store, step, "it is not in the store, or damaged"))?.digest();
         keep_forms(&self.images, request, &prepared.record, false, progress).await?;
         let added = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
         let added = u64::try_from(added).unwrap_or(u64::MAX);
@@ -89,17 +89,17 @@ impl Podman {
             self.images.refuse_isolated("tell Podman of the store")?;
         }
         let (images, of_layers) = (self.images.store().podman_folder(), self.images.store().podman_layers_folder());
-        let failed = |error| Error::new(ErrorKind::Store, "make a directory for Podman's store", error);
+        let step = "make a directory for Podman's store";
         // A mounted folder is not to be written to, and is complete.
         let is_mounted = |folder: &Path| -> Result<bool> {
-            let mounted = tarpon_mount::mount_at(folder).map_err(failed)?;
+            let mounted = tarpon_mount::mount_at(folder).context(ErrorKind::Store, step)?;
             Ok(mounted.is_some_and(|mount| mount.is_ours()))
         };
         if !undo && !is_mounted(&images)? {
-            place::make(&images).map_err(failed)?;
+            place::make(&images).context(ErrorKind::Store, step)?;
         }
         if !undo && layers && !is_mounted(&of_layers)? {
-            place::make_empty(&of_layers).map_err(failed)?;
+            place::make_empty(&of_layers).context(ErrorKind::Store, step)?;
         }
         setup::change(file, &images, (layers || undo).then_some(&*of_layers), undo)
     }
@@ -113,25 +113,12 @@ impl Podman {
     /// registries, since Podman does not pass its own. Starts a server if none runs.
     pub fn start_layers(&self, access: Access, diff_ids: DiffIds) -> Result<MountStatus> {
         self.images.refuse_isolated("serve layers to Podman")?;
+        let folder = self.images.store().podman_layers_folder();
         let request = MountRequest {
-            image: LAYERS.to_owned(),
-            // It belongs to no image: its record keeps nothing from eviction.
-            manifest: Digest::of(b""),
-            mountpoint: self.images.store().podman_layers_folder(),
-            mode: ModeChoice::Auto,
-            writable: Writable::No,
-            suid: false,
-            dev: false,
             access,
-            backfill: Backfill::Off,
-            backfill_rate: None,
-            credentials_lost: false,
-            record: false,
-            metrics: None,
-            trace: None,
-            podman: None,
             layers: Some(LayersPart::Store { diff_ids }),
-            fallbacks: Vec::new(),
+            // It belongs to no image: its record keeps nothing from eviction.
+            ..MountRequest::new(LAYERS.to_owned(), Digest::of(b""), folder)
         };
         self.client.mount(request)
     }
@@ -181,13 +168,13 @@ impl Podman {
 
 /// The name as Podman writes it: with its registry, and with a digest instead of a tag where one was given.
 fn full_name(source: &Source, name: Option<&str>) -> Result<String> {
-    let invalid = |cause: String| Error::new(ErrorKind::NotFound, "name the image", cause);
+    let step = "name the image";
     let reference = match (name, source) {
-        (Some(name), _) => name.parse::<Reference>().map_err(|error| invalid(error.to_string()))?,
+        (Some(name), _) => name.parse::<Reference>().context(ErrorKind::NotFound, step)?,
         (None, Source::Registry(reference)) => reference.clone(),
         (None, _) => {
             let cause = "an image of a layout or archive has no name in Podman".to_owned();
-            return Err(invalid(cause).hint("give it one: --name localhost/NAME:TAG"));
+            return Err(Error::new(ErrorKind::NotFound, step, cause).hint("give it one: --name localhost/NAME:TAG"));
         }
     };
     Ok(match reference.digest() {

@@ -27,7 +27,7 @@ use tarpon_store::{ImageRecord, Store};
 use tarpon_tree::{Object, Tree, delta, erofs, merge, underlay};
 
 use super::ids::{self, LayerSource};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, ResultExt};
 
 /// Changes with every change to the kept form. Other versions are made again.
 const VERSION: u32 = 3;
@@ -142,19 +142,22 @@ pub(crate) async fn keep_forms(
     let each = each || had_each;
     let known = known_layers(images, request, record, progress).await?;
     let (store, manifest) = (images.store().clone(), record.manifest);
-    let failed = |error| Error::new(ErrorKind::Other, "make directories of the layers", error);
-    tokio::task::spawn_blocking(move || keep(&store, &manifest, &known, each)).await.map_err(failed)?
+    tokio::task::spawn_blocking(move || keep(&store, &manifest, &known, each))
+        .await
+        .context(ErrorKind::Other, "make directories of the layers")?
 }
 
 fn keep(store: &Store, manifest: &Digest, known: &known::KnownLayers, each: bool) -> Result<()> {
-    let failed = |cause: String| Error::new(ErrorKind::Store, "keep the layers' directories", cause);
+    let step = "keep the layers' directories";
     let read = |found: std::result::Result<Option<_>, tarpon_store::StoreError>| {
-        found.map_err(|error| failed(error.to_string()))?.ok_or_else(|| failed("the image's record is damaged".into()))
+        found
+            .context(ErrorKind::Store, step)?
+            .ok_or_else(|| Error::new(ErrorKind::Store, step, "the image's record is damaged"))
     };
-    let parsed = Manifest::parse(read(store.image_manifest(manifest))?).map_err(|error| failed(error.to_string()))?;
-    let config = ImageConfig::parse(read(store.image_config(manifest))?).map_err(|error| failed(error.to_string()))?;
+    let parsed = Manifest::parse(read(store.image_manifest(manifest))?).context(ErrorKind::Store, step)?;
+    let config = ImageConfig::parse(read(store.image_config(manifest))?).context(ErrorKind::Store, step)?;
     let bytes = build(&parsed, &config, &known.layers, &known.indexes, each)?;
-    store.keep_image_forms(manifest, &bytes).map_err(|error| failed(error.to_string()))
+    store.keep_image_forms(manifest, &bytes).context(ErrorKind::Store, step)
 }
 
 /// The file for an image with these layers.
@@ -165,16 +168,16 @@ fn build(
     indexes: &[LayerIndex],
     each: bool,
 ) -> Result<Vec<u8>> {
-    let refused = |cause: String| Error::new(ErrorKind::Refused, "make directories of the layers", cause);
+    let step = "make directories of the layers";
     if layers.is_empty() {
-        return Err(refused("the image has no layers".into()));
+        return Err(Error::new(ErrorKind::Refused, step, "the image has no layers"));
     }
-    let ids = layer_ids(manifest, config, layers, indexes).map_err(refused)?;
+    let ids = layer_ids(manifest, config, layers, indexes).context(ErrorKind::Refused, step)?;
     let mut file = File::default();
     let mut forms =
         Forms { version: VERSION, layers: Vec::new(), names_below: Vec::new(), hidden: (0, 0), has_each: each };
     let mut objects: BTreeMap<ObjectId, Object> = BTreeMap::new();
-    let merge_up_to = |count: usize| merge(&indexes[..count]).map_err(|error| refused(error.to_string()));
+    let merge_up_to = |count: usize| merge(&indexes[..count]).context(ErrorKind::Refused, step);
     let mut below = merge_up_to(0)?;
     for (number, layer) in layers.iter().enumerate() {
         let merged = merge_up_to(number + 1)?;
@@ -183,7 +186,8 @@ fn build(
         let alone = erofs::write(&alone);
         let image = file.put(&alone);
         let root = merged.inode(merged.root()).attributes();
-        let by_itself = if each { Some(by_itself(&indexes[number], root).map_err(refused)?) } else { None };
+        let by_itself =
+            if each { Some(by_itself(&indexes[number], root).context(ErrorKind::Refused, step)?) } else { None };
         let by_itself = by_itself.filter(|by_itself| *by_itself != alone).map(|by_itself| file.put(&by_itself));
         if number + 1 < layers.len() {
             forms.names_below.extend(root_names(&merged));
@@ -212,9 +216,10 @@ fn build(
     forms.names_below.sort_unstable();
     forms.names_below.dedup();
     if !objects.is_empty() {
-        forms.hidden = file.put(&chunk_table(objects.into_values(), indexes, layers).map_err(refused)?);
+        forms.hidden =
+            file.put(&chunk_table(objects.into_values(), indexes, layers).context(ErrorKind::Refused, step)?);
     }
-    file.finish(forms).map_err(refused)
+    file.finish(forms).context(ErrorKind::Refused, step)
 }
 
 /// The id of each layer, and the digests that identify it.

@@ -25,7 +25,7 @@ use super::place::image_folder;
 use super::view::View;
 use super::{in_use, place, view};
 use crate::store_fs::{Directory, StoreFs};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, ResultExt};
 
 /// The name of these mounts as a mode.
 const MODE: &str = "podman";
@@ -183,8 +183,7 @@ impl PodmanImageStore {
         }
         state.shown = None;
         tarpon_mount::clear_dead(&self.folder).map_err(cannot_mount)?;
-        place::make(&self.folder)
-            .map_err(|error| Error::new(ErrorKind::Store, "make a directory for Podman's store", error))?;
+        place::make(&self.folder).context(ErrorKind::Store, "make a directory for Podman's store")?;
         let root = self.view(state, |_| true);
         let files = Arc::new(StoreFs::new(root, now()));
         let mounted = self.host.mount_files(files.clone(), &self.folder).map_err(|error| {

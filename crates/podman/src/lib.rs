@@ -42,5 +42,5 @@ pub use exhibits::EXHIBITS;
 pub use guard::guard;
 pub use offer::offer;
 pub use setup::Setup;
-pub use tarpon_images::{Error, ErrorKind, Result};
+pub use tarpon_images::{Error, ErrorKind, Result, ResultExt};
 pub use version::PodmanVersion;

@@ -9,7 +9,7 @@ use tarpon_store::{Store, StoreError};
 use super::documents::{self, Originals};
 use super::forms::Forms;
 use crate::diff_fs::DiffFs;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, ResultExt};
 
 /// The parts of an image that come from its record.
 pub(crate) struct Listed {
@@ -27,9 +27,9 @@ pub(crate) struct Listed {
 impl Listed {
     /// Reads the image's record. `tree` is its merged tree.
     pub(crate) fn load(store: &Store, manifest: &Digest, tree: Bytes) -> Result<Self> {
-        let failed = |cause: String| Error::new(ErrorKind::Store, "load the image's record", cause);
-        let gone = || failed("it is not in the store, or damaged".into());
-        let io = |error: StoreError| failed(error.to_string());
+        let step = "load the image's record";
+        let gone = || Error::new(ErrorKind::Store, step, "it is not in the store, or damaged");
+        let io = |error: StoreError| Error::new(ErrorKind::Store, step, error.to_string());
         let text = store.image_manifest(manifest).map_err(io)?.ok_or_else(gone)?;
         let config = store.image_config(manifest).map_err(io)?.ok_or_else(gone)?;
         let originals = Originals {
@@ -38,13 +38,14 @@ impl Listed {
             config: (*config).clone(),
             id: *config.digest(),
         };
-        let config = ImageConfig::parse(config).map_err(|error| failed(error.to_string()))?;
+        let config = ImageConfig::parse(config).context(ErrorKind::Store, step)?;
         let bytes = store.image_forms(manifest).map_err(io)?.map(Bytes::from_owner);
         let forms = bytes.and_then(|bytes| Some((Forms::read(&bytes)?, bytes)));
         let (forms, bytes) = forms.ok_or_else(|| {
-            failed("what its layers are is not kept with it".into()).hint("add the image again: tarpon podman add")
+            Error::new(ErrorKind::Store, step, "what its layers are is not kept with it")
+                .hint("add the image again: tarpon podman add")
         })?;
-        let damaged = |error: tarpon_tree::erofs::ImageError| failed(error.to_string());
+        let damaged = |error: tarpon_tree::erofs::ImageError| Error::new(ErrorKind::Store, step, error.to_string());
         let alone = (0..forms.layers.len()).map(|number| DiffFs::alone(forms.image(&bytes, number)).map(Arc::new));
         let alone: Vec<_> = alone.collect::<std::result::Result<_, _>>().map_err(damaged)?;
         // A single layer equals the merged tree.

@@ -14,7 +14,7 @@ use tarpon_images::{ImageRequest, Images, IndexChoice, Pull};
 use tarpon_oci::{Digest, Platform, Reference, Source};
 
 use super::forms::keep_forms;
-use crate::{Error, ErrorKind, Result};
+use crate::{ErrorKind, Result, ResultExt};
 
 /// Maximum length of an input line.
 const LINE_BYTES: u64 = 1 << 20;
@@ -43,18 +43,18 @@ pub(crate) enum Offer {
 
 /// Prepares the image that `input` names, and writes the result.
 pub async fn offer(images: &Images, input: impl Read, mut output: impl Write) -> Result<()> {
-    let failed = |error: io::Error| Error::new(ErrorKind::Other, "answer the server", error);
+    let step = "answer the server";
     let mut line = String::new();
-    io::BufReader::new(input.take(LINE_BYTES)).read_line(&mut line).map_err(failed)?;
-    let ask: Ask = serde_json::from_str(&line).map_err(|error| failed(error.into()))?;
+    io::BufReader::new(input.take(LINE_BYTES)).read_line(&mut line).context(ErrorKind::Other, step)?;
+    let ask: Ask = serde_json::from_str(&line).map_err(io::Error::from).context(ErrorKind::Other, step)?;
     let offer = prepare(images, ask).await.unwrap_or_else(|error| Offer::Refused(error.to_string()));
-    let mut line = serde_json::to_vec(&offer).map_err(|error| failed(error.into()))?;
+    let mut line = serde_json::to_vec(&offer).map_err(io::Error::from).context(ErrorKind::Other, step)?;
     line.push(b'\n');
-    output.write_all(&line).and_then(|()| output.flush()).map_err(failed)
+    output.write_all(&line).and_then(|()| output.flush()).context(ErrorKind::Other, step)
 }
 
 async fn prepare(images: &Images, ask: Ask) -> Result<Offer> {
-    let source: Source = ask.image.parse().map_err(|error| Error::new(ErrorKind::NotFound, "read the name", error))?;
+    let source: Source = ask.image.parse().context(ErrorKind::NotFound, "read the name")?;
     let request = ImageRequest {
         // Resolved again: Podman has just requested it.
         pull: Pull::Always,

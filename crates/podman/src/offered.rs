@@ -19,7 +19,7 @@ use tarpon_store::{Store, StoreError};
 use super::documents;
 use super::forms::{Forms, LayerForm};
 use crate::diff_fs::DiffFs;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, ResultExt};
 
 /// The layers of an image.
 pub(crate) struct Offered {
@@ -39,16 +39,19 @@ pub(crate) struct OfferedLayer {
 impl Offered {
     /// Reads the forms kept with the image's record.
     pub(crate) fn load(store: &Store, manifest: &Digest) -> Result<Self> {
-        let failed = |cause: String| Error::new(ErrorKind::Store, "load the image's layers", cause);
-        let bytes = store.image_forms(manifest).map_err(|error: StoreError| failed(error.to_string()))?;
+        let step = "load the image's layers";
+        let bytes = store
+            .image_forms(manifest)
+            .map_err(|error: StoreError| Error::new(ErrorKind::Store, step, error.to_string()))?;
         let bytes = bytes.map(Bytes::from_owner);
         let forms = bytes.and_then(|bytes| Some((Forms::read(&bytes).filter(|forms| forms.has_each)?, bytes)));
-        let (forms, bytes) = forms.ok_or_else(|| failed("what they are is not kept with it".into()))?;
+        let (forms, bytes) =
+            forms.ok_or_else(|| Error::new(ErrorKind::Store, step, "what they are is not kept with it"))?;
         let hidden = forms.hidden(&bytes);
         let trees = (0..forms.layers.len()).map(|number| forms.by_itself(&bytes, number).unwrap_or_default());
         let trees: Vec<Bytes> = trees.collect();
         let layer = |(form, tree): (LayerForm, Bytes)| {
-            let diff = DiffFs::alone(tree).map_err(|error| failed(error.to_string()))?;
+            let diff = DiffFs::alone(tree).context(ErrorKind::Store, step)?;
             Ok(OfferedLayer { form, diff: Arc::new(diff) })
         };
         let layers = forms.layers.into_iter().zip(trees).map(layer).collect::<Result<_>>()?;

@@ -14,7 +14,7 @@ use tarpon_oci::Reference;
 use super::store::LayerStore;
 use crate::layer_store_fs::{LayerKey, Layers};
 use crate::offer::{Offer, ask};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, ResultExt};
 
 /// How long Podman waits for a layer that is searched, queueing included: less than the watchdog of mounts waits for a response.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(60);
@@ -76,9 +76,10 @@ impl LayerStore {
             Offer::Refused(why) => return Err(why),
         };
         let shown = || -> Result<()> {
-            let failed = |cause: String| Error::new(ErrorKind::Store, "load the image's record", cause);
-            let record = self.store.image(&manifest).map_err(|error| failed(error.to_string()))?;
-            let record = record.ok_or_else(|| failed("it is not in the store, or damaged".into()))?;
+            let step = "load the image's record";
+            let record = self.store.image(&manifest).context(ErrorKind::Store, step)?;
+            let record =
+                record.ok_or_else(|| Error::new(ErrorKind::Store, step, "it is not in the store, or damaged"))?;
             let prepared = Prepared { text: image.to_string(), record, access, fallbacks };
             let mut request = MountRequest::for_image(&prepared, self.place(image, &manifest));
             request.layers = Some(LayersPart::Image { uses: Default::default() });

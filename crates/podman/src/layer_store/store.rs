@@ -24,7 +24,7 @@ use crate::guard::Guard;
 use crate::layer_store_fs::{LayerKey, LayerStoreFs};
 use crate::offered::Offered;
 use crate::place::make_empty;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, ResultExt};
 
 /// The store of layers.
 pub(crate) struct LayerStore {
@@ -82,8 +82,7 @@ impl LayerStore {
         request.mountpoint.clone_from(&self.folder);
         // Credentials are for one registry, but Podman may name any.
         request.access.creds = None;
-        let failed = |error| Error::new(ErrorKind::Store, "record the mount", error);
-        SavedMount::new(&request).write(&self.store).map_err(failed)?;
+        SavedMount::new(&request).write(&self.store).context(ErrorKind::Store, "record the mount")?;
         let mut state = self.state.write();
         let is_same = state.settings.as_ref().is_some_and(|before| before.layers == request.layers);
         let is_mounted = state.shown.as_ref().is_some_and(|shown| shown.mounted.is_attached());
@@ -124,8 +123,7 @@ impl LayerStore {
 
     fn attach(&self) -> Result<Shown> {
         tarpon_mount::clear_dead(&self.folder).map_err(cannot_mount)?;
-        make_empty(&self.folder)
-            .map_err(|error| Error::new(ErrorKind::Store, "make a directory for Podman's layers", error))?;
+        make_empty(&self.folder).context(ErrorKind::Store, "make a directory for Podman's layers")?;
         let files = LayerStoreFs::new(Arc::new(Door(self.me.clone())), now());
         let mounted = self.host.mount_files(Arc::new(files), &self.folder).map_err(|error| {
             cannot_mount(error).hint("layers are shown to Podman by root, with /dev/fuse; `tarpon doctor` shows more")
@@ -162,8 +160,7 @@ impl LayerStore {
 
     /// Shows the layers of an image whose record is in the store.
     pub(super) fn show(&self, mut request: MountRequest) -> Result<()> {
-        let reference: Reference =
-            request.image.parse().map_err(|error| Error::new(ErrorKind::NotFound, "read the image's name", error))?;
+        let reference: Reference = request.image.parse().context(ErrorKind::NotFound, "read the image's name")?;
         let _changing = self.changing.lock();
         request.mountpoint = self.place(&reference, &request.manifest);
         let is_it = |entry: &Entry| entry.request.mountpoint == request.mountpoint;
@@ -177,8 +174,7 @@ impl LayerStore {
             None => Arc::new(Offered::load(&self.store, &request.manifest)?),
         };
         self.host.show_hidden(&request, &image, offered.hidden.clone())?;
-        let failed = |error| Error::new(ErrorKind::Store, "record the image", error);
-        SavedMount::new(&request).write(&self.store).map_err(failed)?;
+        SavedMount::new(&request).write(&self.store).context(ErrorKind::Store, "record the image")?;
         if let Err(error) = self.store.touch_image(&request.manifest) {
             tracing::debug!(%error, "the image's last use is not noted");
         }

@@ -7,9 +7,8 @@ use std::time::Instant;
 
 use tarpon_client::Client;
 use tarpon_client::mount_record::SavedMount;
-use tarpon_client::protocol::{Backfill, DiffIds, LayersPart, MountRequest};
+use tarpon_client::protocol::{DiffIds, LayersPart, MountRequest};
 use tarpon_fs::Errno;
-use tarpon_images::Access;
 use tarpon_images::{ImageRequest, Images, Prepared, Pull, Silent};
 use tarpon_oci::Digest;
 use tarpon_registry::serve::Contents;
@@ -84,7 +83,8 @@ impl LayerStoreFixture {
         let host = ExhibitHost::new(&Client::new(self.images.store().clone(), Vec::new()), Handle::current()).unwrap();
         let layers = LayerStore::new(host);
         let settings = Some(LayersPart::Store { diff_ids: DiffIds::Hashed });
-        let request = MountRequest { layers: settings, ..bare() };
+        let request =
+            MountRequest { layers: settings, ..MountRequest::new(String::new(), Digest::of(b""), PathBuf::new()) };
         layers.state.write().settings = Some(request);
         for mount in self.images.store().mounts().unwrap() {
             layers.show(SavedMount::read(&mount.record).unwrap().request).unwrap();
@@ -94,28 +94,6 @@ impl LayerStoreFixture {
 
     fn key(&self, shown: &str, digest: Digest) -> LayerKey {
         LayerKey { image: self.name(shown).parse().unwrap(), digest }
-    }
-}
-
-fn bare() -> MountRequest {
-    MountRequest {
-        image: String::new(),
-        manifest: Digest::of(b""),
-        mountpoint: PathBuf::new(),
-        mode: tarpon_mount::ModeChoice::Auto,
-        writable: tarpon_mount::Writable::No,
-        suid: false,
-        dev: false,
-        access: Access::default(),
-        backfill: Backfill::Off,
-        backfill_rate: None,
-        credentials_lost: false,
-        record: false,
-        metrics: None,
-        trace: None,
-        podman: None,
-        layers: None,
-        fallbacks: Vec::new(),
     }
 }
 
