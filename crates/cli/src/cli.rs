@@ -10,7 +10,7 @@ use crate::commands::container::{exec, logs, ps, run};
 use crate::commands::packaging::{Completions, Man};
 use crate::commands::{
     cache, commit, convert, daemon, demo, doctor, index, inspect, ls, mount, podman, pull, push, record, recover,
-    snapshotter, status, trace, umount, why,
+    server, snapshotter, status, trace, umount, why,
 };
 use crate::exit::{self, Exit};
 use crate::failure::Result;
@@ -62,6 +62,7 @@ impl Cli {
             Command::Cache(command) => command.run(global),
             Command::Trace(command) => command.run(global),
             Command::Recover(command) => command.run(global),
+            Command::Server(command) => command.run(global),
             Command::Daemon(command) => command.run(global),
             Command::Doctor(command) => command.run(global),
             Command::Demo(command) => command.run(global),
@@ -118,6 +119,7 @@ pub(crate) enum Command {
     Cache(cache::Cache),
     Trace(trace::Trace),
     Recover(recover::Recover),
+    Server(server::Server),
     Daemon(daemon::Daemon),
     Doctor(doctor::Doctor),
     Demo(demo::Demo),

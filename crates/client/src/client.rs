@@ -26,6 +26,9 @@ const STARTS: u32 = 5;
 /// unclean shutdown of the machine it checks the objects of these images.
 const STARTING: Duration = Duration::from_secs(300);
 
+/// Argument of the server's command line that makes it take the place of a running server.
+pub const REPLACE: &str = "--replace";
+
 /// Settings of glibc's allocator for a server. A buffer of a FUSE session, 16 MiB of which one page is used, always comes from the kernel,
 /// which provides memory only for touched pages. By default, the first freed buffer raises the threshold, the allocator then clears new
 /// buffers, and each mount in mode `fuse` costs three of them. The other value is what the default would have reached.
@@ -184,6 +187,32 @@ impl Client {
         }
     }
 
+    /// Makes the running server end without unmounting: this process becomes the server. `false`: none runs.
+    ///
+    /// # Errors
+    /// Among others: its mounts would end with it.
+    pub fn hand_over(&self) -> Result<bool> {
+        match self.connect()? {
+            None => Ok(false),
+            // It may end before its answer arrives.
+            Some(_) => match self.ask(&Request::HandOver)? {
+                None | Some(Response::HandingOver) => Ok(true),
+                Some(other) => Err(unexpected(other)),
+            },
+        }
+    }
+
+    /// Replaces the running server by one of this program, which adopts its mounts. `false`: none runs.
+    ///
+    /// # Errors
+    /// The new server does not start, or the old one does not hand over: that one goes on then.
+    pub fn upgrade(&self) -> Result<bool> {
+        if self.connect()?.is_none() {
+            return Ok(false);
+        }
+        self.start_with(&[REPLACE]).map(|()| true)
+    }
+
     /// The stalls of a mount. `None`: no server runs.
     pub fn why(&self, mountpoint: &Path) -> Result<Option<MountAccount>> {
         match self.ask(&Request::Why { mountpoint: mountpoint.to_owned() })? {
@@ -327,6 +356,10 @@ impl Client {
 
     /// Starts a server and waits until it listens or reports why it cannot.
     fn start(&self) -> Result<()> {
+        self.start_with(&[])
+    }
+
+    fn start_with(&self, more: &[&str]) -> Result<()> {
         let step = "start the server";
         let (program, arguments) = self
             .start
@@ -335,6 +368,7 @@ impl Client {
         let log = server_log::open(&self.log()).context(ErrorKind::Store, step)?;
         let mut child = Command::new(program)
             .args(arguments)
+            .args(more)
             .current_dir("/")
             .envs(ALLOCATOR)
             .stdin(Stdio::null())

@@ -27,7 +27,7 @@ pub mod server_log;
 pub mod traces;
 pub mod wire;
 
-pub use client::{Client, Hold, settled, unexpected};
+pub use client::{Client, Hold, REPLACE, settled, unexpected};
 pub use container_name::{ContainerName, ROOTFS, random_id};
 pub use early_server::prepare_to_mount;
 pub use mountpoint::{is_directory, resolve_mountpoint, resolve_upper, store_of_mount};

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use tarpon_images::Access;
-use tarpon_mount::Mode;
+use tarpon_mount::{KernelMount, Mode};
 use tarpon_oci::Digest;
 use tarpon_store::{Mount, MountRecord, Store, StoreError};
 
@@ -20,6 +20,9 @@ pub struct SavedMount {
     pub mode: Option<Mode>,
     /// Why it could not be mounted again.
     pub problem: Option<String>,
+    /// The mount as the kernel knows it; `None` until it is mounted.
+    #[serde(default)]
+    pub kernel: Option<KernelMount>,
 }
 
 impl SavedMount {
@@ -27,7 +30,12 @@ impl SavedMount {
     pub fn new(request: &MountRequest) -> Self {
         let credentials_lost = request.credentials_lost || request.access.creds.is_some();
         let access = Access { creds: None, ..request.access.clone() };
-        Self { request: MountRequest { access, credentials_lost, ..request.clone() }, mode: None, problem: None }
+        Self {
+            request: MountRequest { access, credentials_lost, ..request.clone() },
+            mode: None,
+            problem: None,
+            kernel: None,
+        }
     }
 
     /// Parses a record. `None` if it is of another version.

@@ -86,6 +86,8 @@ pub enum Request {
     },
     /// Keep the server running without mounts as long as this connection is open: more requests will follow.
     Hold,
+    /// End without unmounting: the sender becomes the server, and adopts the mounts.
+    HandOver,
     /// Report what one mount waited for.
     Why {
         /// Absolute and without symbolic links.
@@ -102,6 +104,7 @@ impl Request {
             | Self::Scrub
             | Self::Why { .. }
             | Self::Hold
+            | Self::HandOver
             | Self::PrefetchPack { .. } => SOON,
             Self::Mount { .. }
             | Self::Unmount { .. }
@@ -129,6 +132,8 @@ pub enum Response {
     PrefetchStarted,
     /// The server stays up until the connection closes.
     Held,
+    /// The server ends.
+    HandingOver,
     /// It is unmounted.
     Unmounted {
         /// Whether it was still in use.

@@ -91,7 +91,8 @@ pub use tarpon_publish::{
 };
 pub use tarpon_registry::serve as registry;
 pub use tarpon_server::{
-    Ended, MountChange, Observer, PermanentServer, Server, ServerOptions, ServerSetup, allow_open_files, serve, service,
+    BackgroundOptions, Ended, MountChange, Observer, PermanentServer, Server, ServerOptions, ServerSetup,
+    allow_open_files, hold, serve, service,
 };
 pub use tarpon_store as store;
 pub use tarpon_store::Isolation;

@@ -111,6 +111,11 @@ impl Fetcher {
         known.or_else(|| self.host.checked_size(object))
     }
 
+    /// Objects of the added images whose names start with the first `bits` bits (1 to 64) of `start`: all of them, or two.
+    pub fn objects_starting_with(&self, start: u64, bits: u32) -> Vec<ObjectId> {
+        self.host.images.starting_with(start, bits)
+    }
+
     /// Records that the kernel is about to hold an inode of the object that all images share, until [`Fetcher::release_inode`].
     /// Returns the object's size, if it is certain. Never waits for the network.
     pub fn hold_inode(&self, object: &ObjectId) -> Option<u64> {

@@ -180,6 +180,20 @@ impl Images {
         Claims::Agreed(claimants)
     }
 
+    /// Objects of any image whose names start with the first `bits` bits of `start`: all of them, or two.
+    pub(crate) fn starting_with(&self, start: u64, bits: u32) -> Vec<ObjectId> {
+        let mut found: Vec<ObjectId> = Vec::new();
+        for object in self.list.read().1.iter().flat_map(|image| image.table.starting_with(start, bits)) {
+            if !found.contains(&object) {
+                found.push(object);
+            }
+            if found.len() == 2 {
+                break;
+            }
+        }
+        found
+    }
+
     /// The first image that has the object.
     pub(crate) fn first_holding(&self, object: &ObjectId) -> Option<(Arc<Image>, ObjectEntry)> {
         let list = self.list.read();

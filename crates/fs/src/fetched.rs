@@ -23,6 +23,10 @@ impl Objects for Fetcher {
         self.release_inode(object);
     }
 
+    fn starting_with(&self, start: u64, bits: u32) -> Vec<Digest> {
+        self.objects_starting_with(start, bits)
+    }
+
     fn read_local(&self, object: &Digest, offset: u64, length: usize) -> Result<Option<Bytes>, Errno> {
         Fetcher::read_local(self, object, offset, length as u64).map(answer).transpose()
     }

@@ -26,6 +26,12 @@ pub trait Objects: Send + Sync + 'static {
     /// Notifies that the kernel has released the inode, and so all its pages.
     fn release(&self, _object: &Digest) {}
 
+    /// The objects of the images of this host whose digests start with the first `bits` bits of `start`; at most two,
+    /// since the caller needs one.
+    fn starting_with(&self, _start: u64, _bits: u32) -> Vec<Digest> {
+        Vec::new()
+    }
+
     /// The range, if it is available without the network. Blocks on memory and the local disk only.
     fn read_local(&self, object: &Digest, offset: u64, length: usize) -> Result<Option<Bytes>, Errno>;
 

@@ -1,7 +1,9 @@
 //! [`Connection`]: one FUSE connection, from `/dev/fuse` to its end.
 //!
-//! This process is deliberately the only holder of the file descriptor: when it dies, the kernel ends the connection and
-//! every waiting reader gets ENOTCONN at once. A second holder would turn a crash into a hang (docs/design/decisions.md).
+//! A [`ConnectionHolder`] may hold a duplicate of the descriptor beyond the death of this process, for a successor that adopts the
+//! connection. Without one this process is the only holder: when it dies, the kernel ends the connection and every
+//! waiting reader gets ENOTCONN at once. A holder without a clock would turn a crash into a hang
+//! (docs/design/decisions.md).
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -11,21 +13,23 @@ use std::num::NonZero;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use fuser::{Config, INodeNo, Notifier, Session, SessionACL};
+use fuser::{Config, INodeNo, InitFlags, Notifier, Session, SessionACL};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::mount::MountAttrFlags;
 use tarpon_fs::Operations;
 use tarpon_oci::Digest;
 use tokio::sync::watch;
 
-use crate::adapter::{Adapter, Counters, InFlight};
+use crate::adapter::{Adapter, Counters, InFlight, Opens};
 use crate::fusermount;
+use crate::holder::{ConnectionHolder, HeldConnection, InheritedConnection};
 use crate::kernel::{Context, StepError, io_step};
-use crate::table::SUBTYPE;
+use crate::table::{self, SUBTYPE};
+use crate::takeover;
 
 /// Device that opens FUSE connections.
 const DEVICE: &str = "/dev/fuse";
@@ -44,18 +48,33 @@ pub(crate) struct Connection {
     notifier: Notifier,
 }
 
+/// A session that is not served yet, and the number of its connection.
+struct Unserved {
+    session: Session<Adapter>,
+    watched: Watched,
+    number: Option<u32>,
+}
+
 /// State shared between the adapter and its connection.
 struct Watched {
     in_flight: InFlight,
     counters: Arc<Counters>,
     passes_through: Arc<AtomicBool>,
     files: Arc<dyn Operations>,
+    opens: Option<Arc<Opens>>,
+    offered: Arc<AtomicU64>,
 }
 
 impl Watched {
     fn of(adapter: &Adapter) -> Self {
-        let (in_flight, counters) = (adapter.in_flight(), adapter.counters());
-        Self { in_flight, counters, passes_through: adapter.passes_through(), files: adapter.files() }
+        Self {
+            in_flight: adapter.in_flight(),
+            counters: adapter.counters(),
+            passes_through: adapter.passes_through(),
+            files: adapter.files(),
+            opens: adapter.opens(),
+            offered: adapter.offered(),
+        }
     }
 }
 
@@ -65,6 +84,7 @@ impl Connection {
         adapter: Adapter,
         source: &OsStr,
         attributes: MountAttrFlags,
+        holder: &Arc<dyn ConnectionHolder>,
     ) -> Result<(Self, OwnedFd), StepError> {
         let device = open_device()?;
         let context = Context::open("fuse")?;
@@ -86,38 +106,43 @@ impl Connection {
         let watched = Watched::of(&adapter);
         let session = Session::from_fd(adapter, device.into(), SessionACL::All, session_config())
             .map_err(|error| io_step("start serving FUSE", &error))?;
-        let mut connection = Self::serve(session, watched)?;
-        connection.number = device_minor(mount.as_fd());
-        Ok((connection, mount))
+        let unserved = Unserved { session, watched, number: device_minor(mount.as_fd()) };
+        Ok((unserved.serve(holder)?, mount))
     }
 
     /// Opens a connection without privileges, mounted at `mountpoint` by the `fusermount3` helper.
-    pub(crate) fn open_unprivileged(adapter: Adapter, source: &OsStr, mountpoint: &Path) -> Result<Self, StepError> {
+    pub(crate) fn open_unprivileged(
+        adapter: Adapter,
+        source: &OsStr,
+        mountpoint: &Path,
+        holder: &Arc<dyn ConnectionHolder>,
+    ) -> Result<Self, StepError> {
         let device = fusermount::mount(source, mountpoint)?;
         let watched = Watched::of(&adapter);
         let session = Session::from_fd(adapter, device, SessionACL::All, session_config())
             .map_err(|error| io_step("start serving FUSE", &error))?;
-        let mut connection = Self::serve(session, watched)?;
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::open(mountpoint, flags, Mode::empty());
-        connection.number = root.ok().and_then(|root| device_minor(root.as_fd()));
-        Ok(connection)
+        let entry = table::mount_at(mountpoint).map_err(|error| io_step("read the table of mounts", &error))?;
+        Unserved { session, watched, number: entry.map(|entry| entry.device.1) }.serve(holder)
     }
 
-    fn serve(session: Session<Adapter>, watched: Watched) -> Result<Self, StepError> {
-        let (end, ended) = watch::channel(false);
-        let Watched { in_flight, counters, passes_through, files } = watched;
-        let notifier = session.notifier();
-        thread::Builder::new()
-            .name("fuse-session".to_owned())
-            .spawn(move || {
-                if let Err(error) = session.run() {
-                    tracing::warn!(%error, "a FUSE session ended with an error");
-                }
-                end.send_replace(true);
-            })
-            .map_err(|error| io_step("start a thread for FUSE", &error))?;
-        Ok(Self { in_flight, counters, ended, number: None, passes_through, files, notifier })
+    /// Serves a connection of a dead server. The kernel sends what that server did not answer again.
+    pub(crate) fn adopt(adapter: Adapter, inherited: InheritedConnection) -> Result<Self, StepError> {
+        let watched = Watched::of(&adapter);
+        let session = takeover::session(adapter, inherited.device.as_fd(), inherited.offered, session_config())?;
+        // Before the first request is read: what this process has read is not repeated.
+        match takeover::resend(inherited.device.as_fd()) {
+            Ok(true) => {}
+            Ok(false) => {
+                tracing::warn!("this kernel does not repeat requests: what the dead server had read stays unanswered");
+            }
+            Err(error) => return Err(io_step("have unanswered requests repeated", &error)),
+        }
+        Unserved { session, watched, number: Some(inherited.number) }.serve_held(Some(inherited.held))
+    }
+
+    /// Its number, by which the kernel lists it.
+    pub(crate) fn number(&self) -> Option<u32> {
+        self.number
     }
 
     /// Requests that wait for an answer.
@@ -179,6 +204,39 @@ impl Connection {
     /// Whether any request has waited for longer than `timeout`.
     pub(crate) fn is_wedged(&self, timeout: Duration) -> bool {
         !*self.ended.borrow() && self.in_flight.oldest().is_some_and(|since| since.elapsed() > timeout)
+    }
+}
+
+impl Unserved {
+    /// Has the connection held, and serves it.
+    fn serve(self, holder: &Arc<dyn ConnectionHolder>) -> Result<Connection, StepError> {
+        let record = self.watched.opens.as_ref().map(|opens| opens.record()).transpose();
+        let record = record.map_err(|error| io_step("record open files", &error))?;
+        let offered = InitFlags::from_bits_retain(self.watched.offered.load(Ordering::Relaxed));
+        let held = self.number.map(|number| {
+            let record = record.as_ref().map(AsFd::as_fd);
+            HeldConnection::new(holder.clone(), number, offered, self.session.as_fd(), record)
+        });
+        self.serve_held(held)
+    }
+
+    fn serve_held(self, held: Option<HeldConnection>) -> Result<Connection, StepError> {
+        let Self { session, watched, number } = self;
+        let (end, ended) = watch::channel(false);
+        let Watched { in_flight, counters, passes_through, files, opens: _, offered: _ } = watched;
+        let notifier = session.notifier();
+        thread::Builder::new()
+            .name("fuse-session".to_owned())
+            .spawn(move || {
+                if let Err(error) = session.run() {
+                    tracing::warn!(%error, "a FUSE session ended with an error");
+                }
+                // Before the end is reported: as long as a connection without a server is held, its readers wait.
+                drop(held);
+                end.send_replace(true);
+            })
+            .map_err(|error| io_step("start a thread for FUSE", &error))?;
+        Ok(Connection { in_flight, counters, ended, number, passes_through, files, notifier })
     }
 }
 

@@ -11,8 +11,9 @@ use tarpon_oci::Digest;
 use tokio::runtime::Handle;
 
 use crate::error::MountError;
+use crate::holder::{ConnectionHolder, Inheritance, NoHolder};
 use crate::make::Maker;
-use crate::mounted::{LiveMounts, Mounted};
+use crate::mounted::{KernelMount, LiveMounts, Mounted};
 use crate::mountpoint::Mountpoint;
 use crate::overlay::{self, Reach};
 use crate::pool::ConnectionPool;
@@ -34,18 +35,29 @@ pub struct Host {
 
 impl Host {
     /// Creates a host that reads from `objects` and waits for them on `runtime`. `scratch` is a private directory on the
-    /// disk of the store (its `run/`); leftovers of a killed predecessor are removed.
+    /// disk of the store (its `run/`); leftovers of a killed predecessor are removed. Its connections end with this process.
     pub fn new(objects: Arc<dyn Objects>, runtime: Handle, scratch: PathBuf) -> Result<Self, MountError> {
+        Self::with_holder(objects, runtime, scratch, Arc::new(NoHolder), Inheritance::default())
+    }
+
+    /// As [`Host::new`], with connections that `holder` keeps for a successor, and those of a predecessor.
+    pub fn with_holder(
+        objects: Arc<dyn Objects>,
+        runtime: Handle,
+        scratch: PathBuf,
+        holder: Arc<dyn ConnectionHolder>,
+        inheritance: Inheritance,
+    ) -> Result<Self, MountError> {
         let doing = format!("create {}", scratch.display());
         std::fs::create_dir_all(&scratch).map_err(MountError::io(doing.clone()))?;
         let scratch = scratch.canonicalize().map_err(MountError::io(doing))?;
         overlay::sweep(&scratch);
-        let (mounts, pool) = (Arc::<LiveMounts>::default(), Arc::<ConnectionPool>::default());
+        let (mounts, pool) = (Arc::<LiveMounts>::default(), Arc::new(ConnectionPool::inheriting(inheritance)));
         pool.uppers().sweep(&scratch);
         watchdog::start(mounts.clone(), &pool)?;
         let protected = Protected { reachable: vec![scratch.clone()], closed: Vec::new() };
         let protected = Arc::new(RwLock::new(protected));
-        let maker = Maker::new(objects, runtime, scratch, Reach::of_this_kernel(), pool.clone());
+        let maker = Maker::new(objects, runtime, scratch, Reach::of_this_kernel(), pool.clone(), holder);
         Ok(Self { maker, mounts, pool, protected })
     }
 
@@ -95,6 +107,31 @@ impl Host {
                 other => other,
             },
         }
+    }
+
+    /// Whether [`Host::adopt`] is likely to succeed.
+    pub fn can_adopt(&self, was: &KernelMount) -> bool {
+        self.maker.can_adopt(was)
+    }
+
+    /// Serves a mount that a dead server left, without a change for its users. All images of that server must be among the
+    /// objects by now: requests arrive at once. `None`: the mount is gone, or its connection was not kept.
+    pub fn adopt(&self, spec: &MountSpec, was: &KernelMount) -> Result<Option<Mounted>, MountError> {
+        let Some(live) = self.maker.adopt(spec, was)?.map(Arc::new) else { return Ok(None) };
+        self.mounts.add(&live);
+        Ok(Some(Mounted::new(live, was.mode, None)))
+    }
+
+    /// As [`Host::adopt`], for a mount of [`Host::mount_files`].
+    pub fn adopt_files(&self, files: Arc<dyn Operations>, mountpoint: &Path) -> Result<Option<Mounted>, MountError> {
+        let Some(live) = self.maker.adopt_files(files, mountpoint)?.map(Arc::new) else { return Ok(None) };
+        self.mounts.add(&live);
+        Ok(Some(Mounted::new(live, Mode::Fuse, None)))
+    }
+
+    /// Ends the connections of a dead server that were not adopted: their readers get an error.
+    pub fn end_inheritance(&self) {
+        self.pool.inheritance().close();
     }
 
     /// Mounts a file system of the caller at `mountpoint`, with the objects of this host. The mount is read-only, unless

@@ -5,15 +5,18 @@
 //!                                  └─► fuse:   ImageFs over FUSE, below overlayfs if it is to be writable
 //! ```
 //!
-//! Invariant: mounts are built detached and attached last, and this process is the only holder of its FUSE connections. A
-//! kill at any moment thus leaves no half-made mount and no waiting reader.
+//! Invariant: mounts are built detached and attached last, so a kill at any moment leaves no half-made mount. A [`ConnectionHolder`]
+//! may hold the FUSE connections beyond the death of this process: then its successor adopts them ([`Host::adopt`]), and
+//! their readers wait meanwhile. Without a holder, a kill leaves no waiting reader.
 //!
 //! `tarpon_fs` decides what is served; only the adapter and the connection here use `fuser`.
 
 mod adapter;
+mod adopt;
 mod connection;
 mod error;
 mod fusermount;
+mod holder;
 mod host;
 mod in_use;
 mod kernel;
@@ -27,15 +30,17 @@ mod probe;
 mod protected;
 mod spec;
 mod table;
+mod takeover;
 mod upper;
 mod watchdog;
 
 pub use adapter::Counters;
 pub use error::MountError;
+pub use holder::{ConnectionHolder, Inheritance};
 pub use host::Host;
 pub use in_use::{below_overlays, bound_elsewhere};
 pub use kernel::StepError;
-pub use mounted::{Mounted, Unmounted};
+pub use mounted::{KernelMount, Mounted, Unmounted};
 pub use mountpoint::{clear, clear_dead, is_mounted};
 pub use overlay::sees_trusted;
 pub use probe::{Capability, probe};

@@ -12,10 +12,11 @@ use rustix::mount::MountAttrFlags;
 use tarpon_fs::{ImageFs, ObjectFs, Objects, Operations, Reads};
 use tokio::runtime::Handle;
 
-use crate::adapter::{Adapter, OpenPolicy};
+use crate::adapter::{Adapter, OpenPolicy, Opens};
 use crate::connection::{self, Connection};
 use crate::error::MountError;
 use crate::fusermount;
+use crate::holder::ConnectionHolder;
 use crate::kernel::{self, StepError};
 use crate::mounted::{Live, Parts};
 use crate::mountpoint::Mountpoint;
@@ -36,6 +37,7 @@ pub(crate) struct Maker {
     pool: Arc<ConnectionPool>,
     /// Source of its mounts in the table of mounts.
     source: OsString,
+    holder: Arc<dyn ConnectionHolder>,
 }
 
 impl Maker {
@@ -45,8 +47,9 @@ impl Maker {
         scratch: PathBuf,
         reach: Reach,
         pool: Arc<ConnectionPool>,
+        holder: Arc<dyn ConnectionHolder>,
     ) -> Self {
-        Self { objects, number: 0, runtime, scratch, reach, pool, source: SOURCE.into() }
+        Self { objects, number: 0, runtime, scratch, reach, pool, source: SOURCE.into(), holder }
     }
 
     /// The same for other objects, which have this number.
@@ -59,6 +62,7 @@ impl Maker {
             reach: self.reach,
             pool: self.pool.clone(),
             source: self.source.clone(),
+            holder: self.holder.clone(),
         }
     }
 
@@ -139,15 +143,16 @@ impl Maker {
     }
 
     fn fuse_as_root(&self, spec: &MountSpec, mountpoint: &Mountpoint) -> Result<Live, MountError> {
-        let policy = if spec.watch.is_some() { OpenPolicy::Untold } else { OpenPolicy::PassThrough };
-        let adapter = self.image_adapter(spec, policy)?;
+        let adapter = self.image_adapter(spec, Self::open_policy(spec, Opens::default()))?;
         let upper = self.pool.uppers().prepare(&spec.writable, &self.scratch)?;
         let attributes = attributes(spec);
-        let made = Connection::open(adapter, &self.source, attributes).and_then(|(connection, mount)| match &upper {
-            None => Ok((connection, mount)),
-            Some(upper) => {
-                let image = Reachable::new(mount, self.reach, &self.scratch)?;
-                Ok((connection, overlay::writable(image.layer(), upper, self.manner(), attributes)?))
+        let made = Connection::open(adapter, &self.source, attributes, &self.holder).and_then(|(connection, mount)| {
+            match &upper {
+                None => Ok((connection, mount)),
+                Some(upper) => {
+                    let image = Reachable::new(mount, self.reach, &self.scratch)?;
+                    Ok((connection, overlay::writable(image.layer(), upper, self.manner(), attributes)?))
+                }
             }
         });
         let (connection, mount) = match made {
@@ -167,10 +172,9 @@ impl Maker {
 
     /// Mounts one FUSE file system that shows `files`, whose listing may change.
     pub(crate) fn files(&self, files: Arc<dyn Operations>, mountpoint: &Mountpoint) -> Result<Live, MountError> {
-        let (reads, runtime) = (Reads::new(self.objects.clone()), self.runtime.clone());
-        let adapter = Adapter::new(files, reads, runtime, OpenPolicy::PassThrough);
+        let adapter = self.files_adapter(files, Opens::default());
         let attributes = MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID;
-        let made = Connection::open(adapter, &self.source, attributes);
+        let made = Connection::open(adapter, &self.source, attributes, &self.holder);
         let (connection, mount) = made.map_err(|error| unsupported(Mode::Fuse, error))?;
         let connection = self.enrolled(connection);
         self.attach(
@@ -193,7 +197,7 @@ impl Maker {
             return Err(unsupported(Mode::Fuse, reason));
         }
         let adapter = self.image_adapter(spec, OpenPolicy::Untold)?;
-        let connection = Connection::open_unprivileged(adapter, &self.source, &mountpoint.path)
+        let connection = Connection::open_unprivileged(adapter, &self.source, &mountpoint.path, &self.holder)
             .map_err(|error| unsupported(Mode::Fuse, error))?;
         let connection = self.enrolled(connection);
         let entry = table::mount_at(&mountpoint.path).map_err(MountError::io("read the table of mounts"))?;
@@ -206,7 +210,21 @@ impl Maker {
         ))
     }
 
-    fn image_adapter(&self, spec: &MountSpec, policy: OpenPolicy) -> Result<Adapter, MountError> {
+    pub(crate) fn open_policy(spec: &MountSpec, opens: Opens) -> OpenPolicy {
+        if spec.watch.is_some() { OpenPolicy::Untold } else { OpenPolicy::PassThrough(opens) }
+    }
+
+    pub(crate) fn objects_adapter(&self, files: ObjectFs) -> Adapter {
+        let reads = Reads::new(self.objects.clone());
+        Adapter::new(Arc::new(files), reads, self.runtime.clone(), OpenPolicy::Untold)
+    }
+
+    pub(crate) fn files_adapter(&self, files: Arc<dyn Operations>, opens: Opens) -> Adapter {
+        let (reads, runtime) = (Reads::new(self.objects.clone()), self.runtime.clone());
+        Adapter::new(files, reads, runtime, OpenPolicy::PassThrough(opens))
+    }
+
+    pub(crate) fn image_adapter(&self, spec: &MountSpec, policy: OpenPolicy) -> Result<Adapter, MountError> {
         let files = ImageFs::new(spec.tree.bytes.clone());
         let files = files.map_err(|error| MountError::Tree { problem: error.to_string() })?;
         let objects = spec.watch.as_ref().map_or_else(|| self.objects.clone(), |watch| watch.0.clone());
@@ -220,16 +238,14 @@ impl Maker {
     }
 
     fn new_lazy_objects(&self) -> Result<Arc<LazyObjects>, StepError> {
-        let (objects, runtime) = (self.objects.clone(), self.runtime.clone());
-        let files = Arc::new(ObjectFs::new(objects.clone()));
-        let adapter = Adapter::new(files, Reads::new(objects), runtime, OpenPolicy::Untold);
-        let (connection, mount) = Connection::open(adapter, &self.source, overlay::INNER)?;
+        let adapter = self.objects_adapter(ObjectFs::new(self.objects.clone()));
+        let (connection, mount) = Connection::open(adapter, &self.source, overlay::INNER, &self.holder)?;
         let connection = self.enrolled(connection);
         let root = Reachable::new(mount, self.reach, &self.scratch)?;
         Ok(Arc::new(LazyObjects { connection, root }))
     }
 
-    fn enrolled(&self, connection: Connection) -> Arc<Connection> {
+    pub(crate) fn enrolled(&self, connection: Connection) -> Arc<Connection> {
         let connection = Arc::new(connection);
         self.pool.add_connection(connection.clone());
         connection
@@ -248,6 +264,14 @@ impl Maker {
                 Err(error)
             }
         }
+    }
+
+    pub(crate) fn pool(&self) -> &Arc<ConnectionPool> {
+        &self.pool
+    }
+
+    pub(crate) fn objects(&self) -> &Arc<dyn Objects> {
+        &self.objects
     }
 
     pub(crate) fn scratch(&self) -> &Path {
@@ -373,7 +397,8 @@ mod tests {
             };
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
             let pool = Arc::default();
-            let maker = Maker::new(objects, runtime.handle().clone(), path("run"), reach, pool);
+            let holder = Arc::new(crate::holder::NoHolder);
+            let maker = Maker::new(objects, runtime.handle().clone(), path("run"), reach, pool, holder);
             Some(Self { maker, spec, runtime, folder })
         }
 

@@ -20,7 +20,7 @@ use crate::place::Spot;
 use crate::pool::{ConnectionPool, LazyObjects};
 use crate::spec::Mode;
 use crate::table::{self, TableEntry};
-use crate::upper::Upper;
+use crate::upper::{SavedUpper, Upper};
 
 /// Outcome of an unmount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +40,21 @@ pub struct Mounted {
     live: Arc<Live>,
     mode: Mode,
     fallback_reason: Option<String>,
+}
+
+/// A mount as the kernel knows it, for the process that serves it after this one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelMount {
+    /// How it presents the image.
+    pub mode: Mode,
+    /// Number of the FUSE connection that it reads from.
+    pub(crate) connection: u32,
+    /// Id in the table of mounts.
+    pub(crate) id: u64,
+    /// The unique id, on kernels that have such ids.
+    pub(crate) unique: Option<u64>,
+    /// The directory that receives its writes.
+    pub(crate) upper: Option<SavedUpper>,
 }
 
 /// The mount itself, as watched by the host.
@@ -100,6 +115,13 @@ impl Mounted {
     /// The mount point: absolute, without symbolic links.
     pub fn mountpoint(&self) -> &Path {
         self.live.mountpoint()
+    }
+
+    /// The mount as the kernel knows it. `None`: its connection has no number, or it has ended.
+    pub fn kernel_mount(&self) -> Option<KernelMount> {
+        let Live { id, unique, ref connection, ref rest, .. } = *self.live;
+        let upper = rest.lock().as_ref()?.upper.as_ref().map(Upper::saved);
+        Some(KernelMount { mode: self.mode, connection: connection.number()?, id, unique, upper })
     }
 
     /// Counters of the served requests; all native mounts of a host share them.

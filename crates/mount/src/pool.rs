@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use crate::connection::Connection;
+use crate::holder::{Inheritance, InheritedConnection};
 use crate::kernel::StepError;
 use crate::overlay::Reachable;
 use crate::upper::{Upper, Uppers};
@@ -38,9 +39,45 @@ pub(crate) struct ConnectionPool {
     kept: Mutex<HashMap<u64, Arc<LazyObjects>>>,
     /// Number of object sets besides the first.
     beside: AtomicU64,
+    /// The connections of a dead server that are not served yet.
+    inheritance: Inheritance,
+    /// What its native mounts share, by the number of the connection. No new mount does: which pages the kernel has of it,
+    /// and from which image, only the dead server knew.
+    adopted: Mutex<HashMap<u32, Weak<Connection>>>,
 }
 
 impl ConnectionPool {
+    /// A pool that may adopt the connections of a dead server.
+    pub(crate) fn inheriting(inheritance: Inheritance) -> Self {
+        Self { inheritance, ..Self::default() }
+    }
+
+    /// The connections of a dead server that are not served yet.
+    pub(crate) fn inheritance(&self) -> &Inheritance {
+        &self.inheritance
+    }
+
+    /// The connection with this number that native mounts of a dead server share. `adopt` serves it, unless it is served already.
+    pub(crate) fn adopted<E>(
+        &self,
+        number: u32,
+        adopt: impl FnOnce(InheritedConnection) -> Result<Arc<Connection>, E>,
+    ) -> Result<Option<Arc<Connection>>, E> {
+        let mut adopted = self.adopted.lock();
+        if let Some(connection) = adopted.get(&number).and_then(Weak::upgrade) {
+            return Ok(Some(connection));
+        }
+        let Some(inherited) = self.inheritance.connection(number) else { return Ok(None) };
+        let connection = adopt(inherited)?;
+        adopted.insert(number, Arc::downgrade(&connection));
+        Ok(Some(connection))
+    }
+
+    /// Whether native mounts of a dead server share a connection with this number, which is served by now.
+    pub(crate) fn has_adopted(&self, number: u32) -> bool {
+        self.adopted.lock().get(&number).is_some_and(|connection| connection.strong_count() > 0)
+    }
+
     /// The connections that have not ended.
     pub(crate) fn connections(&self) -> Vec<Arc<Connection>> {
         let mut connections = self.connections.lock();

@@ -13,9 +13,10 @@ use tarpon_fs::{Errno, ImageFs, Objects, Reads};
 use tarpon_oci::Digest;
 use tokio::runtime::Handle;
 
-use crate::adapter::{Adapter, OpenPolicy};
+use crate::adapter::{Adapter, OpenPolicy, Opens};
 use crate::connection::{self, Connection};
 use crate::fusermount;
+use crate::holder::{ConnectionHolder, NoHolder};
 use crate::overlay::{self, ImageLayers, Manner, Reach, Reachable};
 use crate::table::SOURCE;
 
@@ -84,9 +85,15 @@ fn data_only(scratch: &Path) -> Result<String, String> {
 /// Whether the kernel supports passthrough, which it reports when a connection starts.
 fn passthrough(runtime: Handle) -> Result<String, String> {
     let files = ImageFs::new(tiny_tree().map_err(|error| error.to_string())?).map_err(|error| error.to_string())?;
-    let adapter = Adapter::new(Arc::new(files), Reads::new(Arc::new(Nothing)), runtime, OpenPolicy::PassThrough);
+    let adapter = Adapter::new(
+        Arc::new(files),
+        Reads::new(Arc::new(Nothing)),
+        runtime,
+        OpenPolicy::PassThrough(Opens::default()),
+    );
+    let holder: Arc<dyn ConnectionHolder> = Arc::new(NoHolder);
     let (connection, _mount) =
-        Connection::open(adapter, SOURCE.as_ref(), overlay::INNER).map_err(|error| error.to_string())?;
+        Connection::open(adapter, SOURCE.as_ref(), overlay::INNER, &holder).map_err(|error| error.to_string())?;
     if connection.kernel_passes_through() {
         Ok("offered by the kernel".to_owned())
     } else {

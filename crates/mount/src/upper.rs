@@ -11,6 +11,8 @@ use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::MountError;
 use crate::place::{self, Identity};
 use crate::protected;
@@ -42,7 +44,25 @@ pub(crate) struct Upper {
     uppers: Arc<Uppers>,
 }
 
+/// An upper directory as written to the record of a mount.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SavedUpper {
+    directory: PathBuf,
+    work: PathBuf,
+    temporary: Option<PathBuf>,
+}
+
 impl Uppers {
+    /// The upper of a mount that an earlier process has made.
+    pub(crate) fn adopt(self: &Arc<Self>, saved: &SavedUpper) -> Result<Upper, MountError> {
+        let SavedUpper { directory, work, temporary } = saved.clone();
+        let open =
+            |path: &Path| place::open_directory(path).map_err(MountError::io(format!("open {}", path.display())));
+        let open = [open(&directory)?, open(&work)?];
+        self.taken.lock().insert(directory.clone());
+        Ok(Upper { directory, work, open, temporary, uppers: self.clone() })
+    }
+
     /// Creates what `writable` requests; temporary directories below `scratch`.
     pub(crate) fn prepare(self: &Arc<Self>, writable: &Writable, scratch: &Path) -> Result<Option<Upper>, MountError> {
         match writable {
@@ -118,6 +138,12 @@ impl Uppers {
 }
 
 impl Upper {
+    /// As written to the record of its mount.
+    pub(crate) fn saved(&self) -> SavedUpper {
+        let Self { directory, work, temporary, .. } = self;
+        SavedUpper { directory: directory.clone(), work: work.clone(), temporary: temporary.clone() }
+    }
+
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }

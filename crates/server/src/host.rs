@@ -9,13 +9,14 @@ use tarpon_client::Client;
 use tarpon_client::protocol::{BackfillStatus, MountRequest};
 use tarpon_fetch::Fetcher;
 use tarpon_fs::Operations;
-use tarpon_mount::{Host, MountError, Mounted, Protected};
+use tarpon_mount::{Host, Inheritance, MountError, Mounted, Protected};
 use tarpon_oci::Digest;
 use tarpon_store::Store;
 use tokio::runtime::Handle;
 
 use super::changes::Changes;
 use super::domain::Domain;
+use super::holding::{Holding, Lifetime};
 use super::images::LoadedImage;
 use crate::{Error, ErrorKind, Result};
 
@@ -26,21 +27,38 @@ pub struct ExhibitHost {
     pub(crate) domain: Arc<Domain>,
     /// Where it reports what it exposes.
     pub(crate) changes: Changes,
+    /// What outlives the server.
+    pub(crate) holding: Arc<Holding>,
     runtime: Handle,
     server_command: Vec<OsString>,
 }
 
 impl ExhibitHost {
-    /// Opens the store for a server.
+    /// Opens the store for a server whose mounts end with it.
     pub fn new(client: &Client, runtime: Handle) -> Result<Self> {
+        let (holding, inheritance) =
+            Holding::attach(&Client::new(client.store().clone(), Vec::new()), Lifetime::Process);
+        Self::with_holding(client, runtime, holding, inheritance)
+    }
+
+    /// Opens the store for a server whose connections are held, and takes those of its predecessor.
+    pub(crate) fn with_holding(
+        client: &Client,
+        runtime: Handle,
+        holding: Arc<Holding>,
+        inheritance: Inheritance,
+    ) -> Result<Self> {
         let store = client.store().clone();
         let fetcher = Fetcher::new(Arc::new(store.clone()), runtime.clone(), tarpon_fetch::Config::default());
         let scratch = store.run_folder().join("mounts");
-        let host = Host::new(Arc::new(fetcher.clone()), runtime.clone(), scratch).map_err(cannot_mount)?;
+        let objects = Arc::new(fetcher.clone());
+        let host = Host::with_holder(objects, runtime.clone(), scratch, holding.of_connections(), inheritance);
+        let host = host.map_err(cannot_mount)?;
         let host = host.of_store(store.folder());
         host.protect(protected(&store));
         let domain = Arc::new(Domain::new(store, fetcher, host, runtime.clone()));
-        Ok(Self { domain, changes: Changes::default(), runtime, server_command: client.server_command().to_vec() })
+        let server_command = client.server_command().to_vec();
+        Ok(Self { domain, holding, changes: Changes::default(), runtime, server_command })
     }
 
     /// The store.
@@ -75,6 +93,25 @@ impl ExhibitHost {
         mountpoint: &Path,
     ) -> std::result::Result<Mounted, MountError> {
         self.domain.host.mount_files(files, mountpoint)
+    }
+
+    /// Serves the mount that a predecessor left at `folder` with these files. `None`: there is none.
+    pub fn adopt_files(
+        &self,
+        files: Arc<dyn Operations>,
+        folder: &Path,
+    ) -> std::result::Result<Option<Mounted>, MountError> {
+        self.domain.host.adopt_files(files, folder)
+    }
+
+    /// Keeps bytes beyond the death of this server, in place of earlier ones of this name.
+    pub fn keep_state(&self, name: &str, bytes: &[u8]) {
+        self.holding.keep_state(name, bytes);
+    }
+
+    /// What the predecessor kept under this name.
+    pub fn inherited_state(&self, name: &str) -> Option<Vec<u8>> {
+        self.holding.inherited_state(name)
     }
 
     /// Starts to complete an image in the background, if the request asks for it.

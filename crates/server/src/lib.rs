@@ -9,7 +9,8 @@
 //! listen, answer           the requests of clients
 //! mount_table              the mounts; mount_points: the stage that each path is in
 //! images, domain           the loaded images, and which of them share content; sharing: whether they may share inodes
-//! recover                  mounts that a dead server left
+//! holding                  what outlives the server: connections and state, in a holder process
+//! recover                  mounts that a dead server left: adopted with their connections, or made again
 //! early, hints, backfill   what is fetched before a reader requests it
 //! scrub, damage, mend      damaged files: found, known, repaired
 //! exhibit, host            content in another form than a mount, which another crate adds (Podman's stores)
@@ -24,6 +25,7 @@ mod domain;
 mod early;
 mod exhibit;
 mod hints;
+mod holding;
 mod host;
 mod idle;
 mod images;
@@ -48,11 +50,12 @@ mod why;
 
 pub use changes::MountChange;
 pub use exhibit::Exhibit;
+pub use holding::hold;
 pub use host::{ExhibitHost, cannot_mount, protected};
 pub use images::LoadedImage;
 pub use observer::Observer;
 pub use process::Server;
-pub use serve::{PermanentServer, ServerOptions, allow_open_files, serve};
+pub use serve::{BackgroundOptions, PermanentServer, ServerOptions, allow_open_files, serve};
 pub use setup::{NewExhibit, ServerSetup};
 pub use signals::Ended;
 pub use status::exposed;

@@ -14,15 +14,19 @@ use tarpon_client::traces;
 use tarpon_images::Access;
 use tarpon_images::origin::Origin;
 use tarpon_images::tenant;
-use tarpon_mount::{Host, Mode, ModeChoice, MountError, MountSpec, Mounted, Unmounted, Watch, Writable};
+use tarpon_mount::{
+    Host, Inheritance, KernelMount, Mode, ModeChoice, MountError, MountSpec, Mounted, Unmounted, Watch, Writable,
+};
 use tarpon_oci::{Blob, Digest};
 use tarpon_store::Store;
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 
 use super::changes::Changes;
 use super::damage::Damage;
 use super::domain::{Domain, Domains};
 use super::exhibit::Exhibit;
+use super::holding::{Holding, credentials_of};
 use super::host::{ExhibitHost, cannot_mount};
 use super::images::LoadedImage;
 use super::metrics::Endpoint;
@@ -52,6 +56,9 @@ pub(crate) struct MountTable {
     lost: Mutex<BTreeMap<PathBuf, MountStatus>>,
     pub(super) damage: Damage,
     pub(super) scrub: Scrub,
+    pub(super) holding: Arc<Holding>,
+    /// Notified when another server is to take everything over.
+    pub(super) handed_over: Notify,
 }
 
 /// A mount.
@@ -72,8 +79,13 @@ struct Baseline {
 }
 
 impl MountTable {
-    pub(super) fn new(setup: &ServerSetup, runtime: Handle) -> Result<Self> {
-        let host = ExhibitHost::new(&setup.client, runtime.clone())?;
+    pub(super) fn new(
+        setup: &ServerSetup,
+        runtime: Handle,
+        holding: Arc<Holding>,
+        inheritance: Inheritance,
+    ) -> Result<Self> {
+        let host = ExhibitHost::with_holding(&setup.client, runtime.clone(), holding.clone(), inheritance)?;
         let domains = Domains::new(host.domain.clone(), runtime.clone());
         let (store, changes) = (host.domain.store.clone(), host.changes.clone());
         let (places, lost, endpoint) = (Arc::default(), Mutex::default(), Endpoint::default());
@@ -93,7 +105,16 @@ impl MountTable {
             lost,
             damage,
             scrub,
+            holding,
+            handed_over: Notify::new(),
         })
+    }
+
+    /// A table of mounts that end with this process.
+    #[cfg(test)]
+    pub(super) fn alone(setup: &ServerSetup, runtime: Handle) -> Result<Self> {
+        let (holding, inheritance) = Holding::attach(&setup.client, super::holding::Lifetime::Process);
+        Self::new(setup, runtime, holding, inheritance)
     }
 
     pub(super) fn store(&self) -> &Store {
@@ -129,11 +150,17 @@ impl MountTable {
     }
 
     /// Mounts. The record is written before the mount system calls, so that a kill leaves no unrecorded mount.
-    pub(super) fn mount(self: &Arc<Self>, mut request: MountRequest) -> Result<MountStatus> {
-        if let Some(exhibit) = self.exhibit_for(&request) {
-            tenant::refuse_isolated(&self.store, "show it to Podman")?;
-            return self.expose(&**exhibit, request);
+    pub(super) fn mount(self: &Arc<Self>, request: MountRequest) -> Result<MountStatus> {
+        match self.exhibit_for(&request) {
+            Some(exhibit) => {
+                tenant::refuse_isolated(&self.store, "show it to Podman")?;
+                self.expose(&**exhibit, request)
+            }
+            None => self.mount_image(request),
         }
+    }
+
+    fn mount_image(self: &Arc<Self>, mut request: MountRequest) -> Result<MountStatus> {
         let domain = self.domains.of(&request.image, &request.access)?;
         let image = domain.images.load(&request)?;
         let trace = request.trace.take();
@@ -143,7 +170,7 @@ impl MountTable {
             image.check_objects()?;
         }
         let place = self.reserve(&request.mountpoint)?;
-        let mut saved = SavedMount::new(&request);
+        let saved = SavedMount::new(&request);
         saved.write(&domain.store).context(ErrorKind::Store, "record the mount")?;
         if let Some(reason) = own_inodes {
             // Not written to the record: the inodes are those of this server, and the next one may use mode `native` again.
@@ -158,13 +185,8 @@ impl MountTable {
                 return Err(cannot_mount(error));
             }
         };
-        saved.mode = Some(mounted.mode());
-        if mounted.mode() == Mode::Native {
-            image.handle().kernel_reads();
-        }
-        if let Err(error) = saved.write(&domain.store) {
-            tracing::debug!(%error, "the record does not say in which mode it is mounted");
-        }
+        record_made(saved, &mounted, &domain.store);
+        self.keep_credentials(&request);
         if let Err(error) = domain.store.touch_image(&request.manifest) {
             tracing::debug!(%error, "the image's last use is not noted");
         }
@@ -173,13 +195,62 @@ impl MountTable {
             request.fallbacks.push(why);
         }
         self.lost.lock().remove(&request.mountpoint);
-        let served = Arc::new(Served { request, domain, image, mounted, before, recording });
+        Ok(self.settle(place, Served { request, domain, image, mounted, before, recording }))
+    }
+
+    /// Serves a mount that a dead server left, without a change for its users. Its image, and those of all other mounts of that server,
+    /// are loaded. `false`: it must be mounted again.
+    pub(super) fn adopt(self: &Arc<Self>, request: MountRequest, was: &KernelMount) -> Result<bool> {
+        let domain = self.domains.of(&request.image, &request.access)?;
+        let image = domain.images.load(&request)?;
+        let recording = request.record.then(|| Recording::partial(domain.images.fetcher().clone()));
+        let place = self.reserve(&request.mountpoint)?;
+        let before = Baseline::of(&image);
+        let adopted = domain.host.adopt(&spec(&domain.store, &request, &image, recording.as_ref()), was);
+        let Some(mounted) = adopted.map_err(cannot_mount)? else { return Ok(false) };
+        record_made(SavedMount::new(&request), &mounted, &domain.store);
+        self.keep_credentials(&request);
+        if !request.record {
+            image.follow(None);
+        }
+        self.settle(place, Served { request, domain, image, mounted, before, recording });
+        Ok(true)
+    }
+
+    /// Keeps credentials of the command line for the next server; no record has them.
+    fn keep_credentials(&self, request: &MountRequest) {
+        if let Some(creds) = &request.access.creds {
+            self.holding.keep_state(&credentials_of(&request.mountpoint), creds.as_bytes());
+        }
+    }
+
+    /// Makes way for another server.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Other`] if the mounts would not outlive this process.
+    pub(super) fn hand_over(&self) -> Result<()> {
+        let step = "hand the mounts over";
+        if !self.holding.is_held() {
+            let cause = "they are served by a process in the foreground, and end with it";
+            return Err(Error::new(ErrorKind::Other, step, cause));
+        }
+        self.holding.hand_over();
+        self.handed_over.notify_one();
+        Ok(())
+    }
+
+    /// Enters a mount into the table.
+    fn settle(self: &Arc<Self>, place: Reservation<'_, Served>, served: Served) -> MountStatus {
+        let served = Arc::new(served);
+        if served.mounted.mode() == Mode::Native {
+            served.image.handle().kernel_reads();
+        }
         place.settle(served.clone());
         self.changes.tell(&served.request.mountpoint, &served.request.image, served.request.manifest, true);
         served.domain.backfills.begin(&served.request, &served.image);
         let status = self.describe(&served);
         self.runtime.spawn(watch(self.clone(), served));
-        Ok(status)
+        status
     }
 
     /// Writes beside an upper directory which image it belongs to. A container has a record for that.
@@ -477,6 +548,7 @@ impl MountTable {
     }
 
     pub(super) fn forget(&self, mountpoint: &Path) {
+        self.holding.release_state(&credentials_of(mountpoint));
         if let Err(error) = self.store.forget_mount(mountpoint) {
             tracing::warn!(%error, "the record of an ended mount stays until the next sweep");
         }
@@ -518,6 +590,14 @@ impl Served {
             last_error: all.last_error.filter(|_| failed_reads > 0),
             ..all
         }
+    }
+}
+
+/// Completes the record of a mount that is made.
+fn record_made(mut saved: SavedMount, mounted: &Mounted, store: &Store) {
+    (saved.mode, saved.kernel) = (Some(mounted.mode()), mounted.kernel_mount());
+    if let Err(error) = saved.write(store) {
+        tracing::debug!(%error, "the record does not describe how it is mounted");
     }
 }
 

@@ -16,6 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::answer::{answer, failure};
+use super::holding::{Holding, Lifetime};
 use super::in_process::InProcess;
 use super::mount_table::MountTable;
 use super::setup::ServerSetup;
@@ -48,7 +49,15 @@ impl Server {
     /// # Errors
     /// [`ErrorKind::Store`] if another process is already the server.
     pub async fn start(setup: impl Into<ServerSetup>) -> Result<Self> {
-        let setup = setup.into();
+        Self::start_with(&setup.into(), Lifetime::Process).await
+    }
+
+    /// As [`Server::start`], with the connections kept for a successor where the store can have a holder.
+    pub(super) async fn start_kept(setup: &ServerSetup) -> Result<Self> {
+        Self::start_with(setup, Lifetime::Held).await
+    }
+
+    async fn start_with(setup: &ServerSetup, lifetime: Lifetime) -> Result<Self> {
         let store = setup.client.store();
         let step = "become the server of the store";
         let lock =
@@ -56,11 +65,13 @@ impl Server {
         let socket = wire::listen(&store.run_folder()).context(ErrorKind::Store, step)?;
         // Before the first mount, which a signal would leave behind.
         let signals = Signals::listen().context(ErrorKind::Store, step)?;
-        let mounts = Arc::new(MountTable::new(&setup, Handle::current())?);
+        let (holding, inheritance) = Holding::attach(&setup.client, lifetime);
+        let mounts = Arc::new(MountTable::new(setup, Handle::current(), holding, inheritance)?);
         recover::recover(&mounts).await;
         let listener = listen::listen(socket, mounts.clone()).context(ErrorKind::Store, step)?;
+        mounts.holding.serving();
         let maintenance = tokio::spawn(maintain(mounts.clone()));
-        Ok(Self { rootfs_folders: setup.rootfs_folders, mounts, listener, maintenance, lock, signals })
+        Ok(Self { rootfs_folders: setup.rootfs_folders.clone(), mounts, listener, maintenance, lock, signals })
     }
 
     /// Mounts, in this process.
@@ -137,6 +148,7 @@ impl Server {
     pub async fn run(mut self) -> Ended {
         let ended = tokio::select! {
             () = self.mounts.idle(FIRST_REQUEST) => Ended::Idle,
+            () = self.mounts.handed_over.notified() => hand_over(),
             signal = self.signals.stop() => signal,
         };
         self.stop(ended != Ended::Idle).await;
@@ -195,6 +207,8 @@ impl Server {
         if unmount {
             mounts.shut_down(DRAIN, remembers).await;
         }
+        let dismissed = mounts.clone();
+        let _panicked = tokio::task::spawn_blocking(move || dismissed.holding.dismiss()).await;
         // A successor may start while this server still waits for the disk, since a sync takes as long as the disk takes.
         drop(lock);
         let store = mounts.store().clone();
@@ -203,6 +217,13 @@ impl Server {
             tracing::warn!(%error, "the store was not left in order");
         }
     }
+}
+
+/// Ends this process as a kill would: its mounts stay, and the successor that requested it adopts them. A return would answer waiting
+/// readers with an error.
+fn hand_over() -> ! {
+    tracing::info!("another server takes this one's place");
+    std::process::exit(0)
 }
 
 async fn maintain(mounts: Arc<MountTable>) {

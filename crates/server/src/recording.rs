@@ -21,11 +21,18 @@ use crate::{Error, ErrorKind, Result, ResultExt};
 pub(super) struct Recording {
     fetcher: Fetcher,
     recorder: Arc<Recorder>,
+    /// Whether its beginning was lost with an earlier server.
+    is_partial: bool,
 }
 
 impl Recording {
     pub(super) fn new(fetcher: Fetcher) -> Self {
-        Self { fetcher, recorder: Arc::default() }
+        Self { fetcher, recorder: Arc::default(), is_partial: false }
+    }
+
+    /// A recording that an earlier server began.
+    pub(super) fn partial(fetcher: Fetcher) -> Self {
+        Self { is_partial: true, ..Self::new(fetcher) }
     }
 
     fn note(&self, object: Digest, offset: u64, bytes: &Bytes, from: Origin, stall: Duration) {
@@ -35,7 +42,15 @@ impl Recording {
     }
 
     /// Writes the trace so far to a file for the client.
+    ///
+    /// # Errors
+    /// Among others: the beginning of the trace was lost.
     pub(super) fn write(&self, store: &Store, request: &MountRequest) -> Result<PathBuf> {
+        let step = "write the trace";
+        if self.is_partial {
+            let cause = "the server was restarted during the recording, and what it had recorded is lost";
+            return Err(Error::new(ErrorKind::Other, step, cause).hint("record it again"));
+        }
         let header = Header {
             image: request.image.clone(),
             manifest: request.manifest,
@@ -45,7 +60,6 @@ impl Recording {
             truncated: false,
         };
         let trace = self.recorder.finish(header).write();
-        let step = "write the trace";
         let mut file = tempfile::Builder::new()
             .prefix("trace-")
             .tempfile_in(store.run_folder())
@@ -67,6 +81,10 @@ impl Objects for Recording {
 
     fn release(&self, object: &Digest) {
         Objects::release(&self.fetcher, object);
+    }
+
+    fn starting_with(&self, start: u64, bits: u32) -> Vec<Digest> {
+        Objects::starting_with(&self.fetcher, start, bits)
     }
 
     fn read_local(&self, object: &Digest, offset: u64, length: usize) -> std::result::Result<Option<Bytes>, Errno> {

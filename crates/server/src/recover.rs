@@ -1,14 +1,17 @@
-//! Recovers mounts that outlived their server: finds them by their records and mounts them again.
+//! Recovers mounts that outlived their server: finds them by their records. Adopts those whose connections were held, which their users
+//! do not notice, and mounts the others again.
 
+use std::collections::HashSet;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tarpon_client::mount_record::{SavedMount, dead};
-use tarpon_client::protocol::{MountStatus, Request, Response};
-use tarpon_store::MountRecord;
+use tarpon_client::protocol::{MountRequest, MountStatus, Request, Response};
+use tarpon_store::{Mount, MountRecord};
 
 use super::answer::answer;
+use super::holding::credentials_of;
 use super::mount_table::{MountTable, STOPPED};
 
 /// Cleans up after a dead server, and mounts again what it had mounted and was not unmounted since.
@@ -17,14 +20,63 @@ pub(super) async fn recover(mounts: &Arc<MountTable>) {
         Ok(swept) => swept,
         Err(error) => return tracing::warn!(%error, "what an earlier server left was not swept"),
     };
+    let adopted = adopt(mounts, &swept.left_mounts).await;
     for left in swept.left_mounts {
+        if adopted.contains(&left.record.mountpoint) {
+            continue;
+        }
         if let Err(problem) = again(mounts, &left.record).await {
             tracing::warn!(mountpoint = %left.record.mountpoint.display(), "not mounted again: {problem}");
             remember(mounts, &left.record, problem);
         }
     }
+    mounts.host().end_inheritance();
     // Sweeps what the dead mounts held until now.
     mounts.host().sweep();
+}
+
+/// Adopts the mounts whose connections were held. Returns their paths.
+async fn adopt(mounts: &Arc<MountTable>, left: &[Mount]) -> HashSet<PathBuf> {
+    let candidates = left.iter().filter_map(|left| {
+        let saved = SavedMount::read(&left.record)?;
+        let was = saved.kernel.filter(|was| mounts.host().can_adopt(was))?;
+        Some((with_credentials(mounts, saved.request), was))
+    });
+    let (mounts, candidates) = (mounts.clone(), candidates.collect::<Vec<_>>());
+    let adopted = tokio::task::spawn_blocking(move || {
+        // All images first: they share a connection, and requests for any of them arrive as soon as it is served.
+        let loaded = candidates.into_iter().filter(|(request, _)| is_loaded(&mounts, request)).collect::<Vec<_>>();
+        let adopted = loaded.into_iter().filter_map(|(request, was)| {
+            let mountpoint = request.mountpoint.clone();
+            match mounts.adopt(request, &was) {
+                Ok(true) => Some(mountpoint),
+                Ok(false) => None,
+                Err(error) => {
+                    tracing::warn!(mountpoint = %mountpoint.display(), "not adopted: {error}");
+                    None
+                }
+            }
+        });
+        adopted.collect()
+    })
+    .await;
+    adopted.unwrap_or_default()
+}
+
+fn is_loaded(mounts: &MountTable, request: &MountRequest) -> bool {
+    let loaded = mounts.domains.of(&request.image, &request.access).and_then(|domain| domain.images.load(request));
+    loaded
+        .inspect_err(|error| tracing::warn!(image = request.image, "the image of a mount is not loaded: {error}"))
+        .is_ok()
+}
+
+/// The request of a mount with its credentials, which are held and in no record.
+fn with_credentials(mounts: &MountTable, mut request: MountRequest) -> MountRequest {
+    let held = mounts.holding.inherited_state(&credentials_of(&request.mountpoint));
+    if let Some(creds) = held.and_then(|held| String::from_utf8(held).ok()) {
+        (request.access.creds, request.credentials_lost) = (Some(creds), false);
+    }
+    request
 }
 
 /// Mounts it again, or removes its record if it was unmounted.

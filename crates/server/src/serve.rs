@@ -37,17 +37,25 @@ const LONGEST_TAKEOVER: Duration = Duration::from_secs(60);
 /// Interval between attempts to listen for metrics at an address that is in use.
 const METRICS_RETRY: Duration = Duration::from_secs(30);
 
-/// Runs the server of the store until its last mount is gone. `scrub`: bytes per second for scrubbing the store, if any. `output` is
-/// the standard output: it gets one line, `ready` or the error.
-pub async fn serve(setup: impl Into<ServerSetup>, scrub: Option<NonZeroU64>, mut output: impl Write) -> Result<()> {
+/// Options of a server in the background.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct BackgroundOptions {
+    /// Bytes per second for scrubbing the store, if it does.
+    pub scrub: Option<NonZeroU64>,
+    /// Whether it takes the place of a running server.
+    pub replace: bool,
+}
+
+/// Runs the server of the store until its last mount is gone. `output` is the standard output: it gets one line, `ready` or the error.
+pub async fn serve(setup: impl Into<ServerSetup>, options: BackgroundOptions, mut output: impl Write) -> Result<()> {
     // The terminal belongs to the process that started us: its hang-up must not end the mounts.
     let _is_leader_already = rustix::process::setsid();
     allow_open_files();
-    match start(&setup.into()).await {
+    match start(&setup.into(), options.replace).await {
         Ok(Some(server)) => {
             say(&mut output, READY);
             drop(output);
-            if let Some(Err(error)) = scrub.map(|rate| server.begin_scrub(rate)) {
+            if let Some(Err(error)) = options.scrub.map(|rate| server.begin_scrub(rate)) {
                 tracing::warn!(%error, "the store is not scrubbed");
             }
             let _ended = server.run().await;
@@ -103,7 +111,7 @@ impl PermanentServer {
         let mut this = Self { setup: setup.clone(), server: None, observer, options, signals: None, pause: TAKEOVER };
         let began = Instant::now();
         loop {
-            let error = match Server::start(setup.clone()).await {
+            let error = match Server::start_kept(&setup).await {
                 Ok(server) => {
                     this.server = Some(this.equipped(server).await?);
                     return Ok(this);
@@ -201,7 +209,7 @@ impl PermanentServer {
     }
 
     async fn try_to_take_over(&mut self) {
-        let server = match Server::start(self.setup.clone()).await {
+        let server = match Server::start_kept(&self.setup).await {
             Ok(server) => server,
             Err(_) if self.setup.client.store().server().is_some() => return self.pause = TAKEOVER,
             Err(error) => {
@@ -242,11 +250,16 @@ pub fn allow_open_files() {
     }
 }
 
-/// Starts the server. `None` if another process has become the server meanwhile and replies.
-async fn start(setup: &ServerSetup) -> Result<Option<Server>> {
+/// Starts the server. `replace`: in the place of the one that runs. `None` if another process has become the server meanwhile and replies.
+async fn start(setup: &ServerSetup, replace: bool) -> Result<Option<Server>> {
     let began = Instant::now();
+    if replace {
+        let client = setup.client.clone();
+        let handed_over = tokio::task::spawn_blocking(move || client.hand_over()).await;
+        let _ran = handed_over.context(ErrorKind::Other, "replace the running server")??;
+    }
     loop {
-        let error: Error = match Server::start(setup.clone()).await {
+        let error: Error = match Server::start_kept(setup).await {
             Ok(server) => return Ok(Some(server)),
             Err(error) => error,
         };

@@ -5,10 +5,10 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use clap::Args;
-use tarpon_engine::{ContainerName, Signals, server_log};
+use tarpon_engine::{BackgroundOptions, ContainerName, Signals, server_log};
 
 use super::scrub::ScrubChoice;
-use super::session::{Session, runtime};
+use super::session::{Session, runtime, server_command};
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
 use crate::global::Global;
@@ -17,6 +17,15 @@ use crate::logging;
 /// Serve the mounts of a store until the last one is unmounted
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
+    /// Take the place of the running server, and adopt its mounts
+    #[arg(long)]
+    replace: bool,
+    /// Do not serve: hold the connections of the server whose socket standard input is, and start its successors
+    #[arg(long, value_name = "SOCKET")]
+    hold: Option<PathBuf>,
+    /// With --hold: a directory from which a dead mount is removed
+    #[arg(long, value_name = "DIR", requires = "hold")]
+    dead_mount: Vec<PathBuf>,
     /// Do not serve: wait until standard input ends, then unmount what a dead server left in DIR
     #[arg(long, value_name = "DIR")]
     guard: Option<PathBuf>,
@@ -33,14 +42,20 @@ impl Serve {
             return tarpon_engine::guard(std::io::stdin(), folder)
                 .map_err(|error| Failure::new(Exit::Failure, format_args!("cannot unmount: {error}")));
         }
+        if let Some(socket) = &self.hold {
+            let successor = server_command(&global.store_folder()?)?;
+            return tarpon_engine::hold(socket.clone(), successor, self.dead_mount.clone())
+                .doing(|| "cannot hold connections");
+        }
         let session = Session::open_as_it_is(global)?;
         logging::bound(server_log::path(session.engine().store()));
         if self.offer {
             let offered = tarpon_engine::offer(session.engine().images(), std::io::stdin(), std::io::stdout());
             return runtime()?.block_on(offered).doing(|| "cannot prepare the image");
         }
+        let options = BackgroundOptions { scrub: self.scrub.scrub, replace: self.replace };
         runtime()?
-            .block_on(tarpon_engine::serve(session.engine(), self.scrub.scrub, std::io::stdout()))
+            .block_on(tarpon_engine::serve(session.engine(), options, std::io::stdout()))
             .doing(|| "cannot serve the store")
     }
 }

@@ -23,6 +23,7 @@ pub(crate) mod push;
 pub(crate) mod record;
 pub(crate) mod recover;
 mod scrub;
+pub(crate) mod server;
 pub(crate) mod session;
 pub(crate) mod snapshotter;
 pub(crate) mod status;

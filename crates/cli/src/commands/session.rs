@@ -48,7 +48,7 @@ impl Session {
 }
 
 /// The command line that starts the server of a store.
-fn server_command(store: &Path) -> Result<Vec<OsString>> {
+pub(super) fn server_command(store: &Path) -> Result<Vec<OsString>> {
     own_command(store, "serve")
 }
 

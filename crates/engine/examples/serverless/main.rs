@@ -27,7 +27,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tarpon_engine::{Access, Engine, EngineOptions, ImageRequest, ModeChoice, RootfsRequest, Server};
+use tarpon_engine::{
+    Access, BackgroundOptions, Engine, EngineOptions, ImageRequest, ModeChoice, RootfsRequest, Server,
+};
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
@@ -108,7 +110,7 @@ async fn main() -> Result<()> {
     let mut arguments = std::env::args_os().skip(1).peekable();
     if arguments.next_if(|first| first == "serve").is_some() {
         let store = arguments.next().ok_or("serve which store?")?;
-        return Ok(tarpon_engine::serve(&open(store.into())?, None, std::io::stdout()).await?);
+        return Ok(tarpon_engine::serve(&open(store.into())?, BackgroundOptions::default(), std::io::stdout()).await?);
     }
     let options = Options::read(arguments)?;
     let scratch = tempfile::Builder::new().prefix("serverless-").tempdir()?;

@@ -97,6 +97,18 @@ impl<B: AsRef<[u8]>> ChunkTable<B> {
         self.object(u32::from_le_bytes(*number)).map(|(_, entry)| entry)
     }
 
+    /// The names of objects that start with the first `bits` bits (1 to 64) of `start`, in their order.
+    pub fn starting_with(&self, start: u64, bits: u32) -> impl Iterator<Item = ObjectId> {
+        let first = move |id: &[u8; ID]| {
+            let [a, b, c, d, e, f, g, h, ..] = *id;
+            u64::from_be_bytes([a, b, c, d, e, f, g, h]) >> (u64::BITS - bits)
+        };
+        let wanted = start >> (u64::BITS - bits);
+        let (ids, _) = self.part(&self.layout.ids).as_chunks::<ID>();
+        let place = ids.partition_point(|id| first(id) < wanted);
+        ids.iter().skip(place).take_while(move |id| first(id) == wanted).map(|id| Digest::from_bytes(*id))
+    }
+
     /// The object with this number.
     pub fn object(&self, number: u32) -> Option<(ObjectId, ObjectEntry)> {
         let objects = self.part(&self.layout.objects);

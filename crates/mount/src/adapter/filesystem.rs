@@ -73,12 +73,7 @@ impl Filesystem for Adapter {
                 let (node, opens, reads) = (node(inode), opens.clone(), self.reads.clone());
                 let wants_local = opens.wants_local(node, content.size);
                 let wait = wants_local.then(|| reads.before_local_file(content)).flatten();
-                let open = move || match opens.open(
-                    node,
-                    content.size,
-                    || reads.local_file(content),
-                    |file| reply.open_backing(file),
-                ) {
+                let open = move || match opens.open(node, content.size, || reads.local_file(content), &reply) {
                     Some(backing) => reply.opened_passthrough(FileHandle(0), FopenFlags::FOPEN_NOFLUSH, &backing),
                     None => reply.opened(FileHandle(0), cached_open()),
                 };
@@ -100,10 +95,10 @@ impl Filesystem for Adapter {
         _: bool,
         reply: ReplyEmpty,
     ) {
+        reply.ok();
         if let Some(opens) = &self.opens {
             opens.release(node(inode));
         }
-        reply.ok();
     }
 
     fn read(

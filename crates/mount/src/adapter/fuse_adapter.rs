@@ -1,7 +1,7 @@
 //! [`Adapter`]: a file system in the form that fuser requires.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use fuser::{FopenFlags, InitFlags, KernelConfig};
@@ -23,12 +23,11 @@ const BACKGROUND_REQUESTS: u16 = 16_384;
 const STACK_DEPTH: u32 = 1;
 
 /// How files are opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OpenPolicy {
     /// The kernel does not send opens at all: cheapest.
     Untold,
-    /// Complete local files are passed through to the kernel where it supports that.
-    PassThrough,
+    /// Complete local files are passed through to the kernel where it supports that. These are open already.
+    PassThrough(Opens),
 }
 
 /// A file system in the form that fuser requires.
@@ -39,12 +38,16 @@ pub(crate) struct Adapter {
     pub(super) opens: Option<Arc<Opens>>,
     pub(super) in_flight: InFlight,
     pub(super) passes_through: Arc<AtomicBool>,
+    pub(super) offered: Arc<AtomicU64>,
     pub(super) reads_ahead: bool,
 }
 
 impl Adapter {
     pub(crate) fn new(files: Arc<dyn Operations>, reads: Reads, runtime: Handle, policy: OpenPolicy) -> Self {
-        let opens = (policy == OpenPolicy::PassThrough).then(Arc::default);
+        let opens = match policy {
+            OpenPolicy::Untold => None,
+            OpenPolicy::PassThrough(opens) => Some(Arc::new(opens)),
+        };
         Self {
             guarded: GuardedFiles { files, counters: Arc::default() },
             reads,
@@ -52,6 +55,7 @@ impl Adapter {
             opens,
             in_flight: InFlight::default(),
             passes_through: Arc::default(),
+            offered: Arc::default(),
             reads_ahead: true,
         }
     }
@@ -76,6 +80,16 @@ impl Adapter {
     /// Whether the kernel must forward attempts to change something.
     pub(crate) fn forwards_changes(&self) -> bool {
         self.guarded.files.forwards_changes()
+    }
+
+    /// The open files, if the kernel sends opens.
+    pub(crate) fn opens(&self) -> Option<Arc<Opens>> {
+        self.opens.clone()
+    }
+
+    /// The bits of the capabilities that the kernel offered, once it did.
+    pub(crate) fn offered(&self) -> Arc<AtomicU64> {
+        self.offered.clone()
     }
 
     /// Flag that is set when the kernel agreed to passthrough.
@@ -126,6 +140,7 @@ impl Adapter {
 
     /// Requests those wanted features that the kernel offers; each of them is only an optimization.
     pub(super) fn negotiate(&self, config: &mut KernelConfig) {
+        self.offered.store(config.capabilities().bits(), Ordering::Relaxed);
         let available = self.wanted_capabilities() & config.capabilities();
         let granted = config.add_capabilities(available);
         debug_assert!(granted.is_ok(), "only offered capabilities were asked for");

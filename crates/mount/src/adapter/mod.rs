@@ -9,9 +9,12 @@ mod filesystem;
 mod fuse_adapter;
 mod guarded;
 mod in_flight;
+mod open_record;
 mod opens;
+mod registry;
 mod reply;
 
 pub(crate) use self::fuse_adapter::{Adapter, OpenPolicy};
 pub use self::guarded::Counters;
 pub(crate) use self::in_flight::InFlight;
+pub(crate) use self::opens::Opens;

@@ -32,7 +32,7 @@ impl ScrubFixture {
     }
 
     fn mounts(&self) -> Arc<MountTable> {
-        Arc::new(MountTable::new(&ServerSetup::of(&self.images()), Handle::current()).unwrap())
+        Arc::new(MountTable::alone(&ServerSetup::of(&self.images()), Handle::current()).unwrap())
     }
 
     fn put(&self, bytes: &[u8]) -> Digest {

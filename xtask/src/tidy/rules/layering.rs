@@ -13,13 +13,17 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("trace", &["oci"]),
     ("registry", &["oci", "blob"]),
     ("store", &["oci", "blob"]),
+    ("holder", &[]),
     ("fs", &["oci", "layer", "tree", "blob", "fetch"]),
     ("mount", &["oci", "layer", "tree", "fs"]),
     ("images", &["oci", "layer", "tree", "blob", "registry", "store", "fetch", "trace"]),
     ("client", &["oci", "store", "fetch", "trace", "mount", "images"]),
     (
         "server",
-        &["oci", "layer", "tree", "blob", "registry", "store", "fetch", "trace", "fs", "mount", "images", "client"],
+        &[
+            "oci", "layer", "tree", "blob", "registry", "store", "fetch", "trace", "fs", "mount", "holder", "images",
+            "client",
+        ],
     ),
     ("podman", &["oci", "blob", "layer", "tree", "store", "fs", "mount", "images", "client", "server"]),
     ("containers", &["oci", "store", "trace", "mount", "images", "client"]),

@@ -1,0 +1,91 @@
+//! Adopting mounts that a dead server left: each keeps its place, its users and its FUSE connection.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use tarpon_fs::{ObjectFs, Operations};
+
+use crate::adapter::{Adapter, Opens};
+use crate::connection::Connection;
+use crate::error::MountError;
+use crate::holder::InheritedConnection;
+use crate::kernel::io_step;
+use crate::make::Maker;
+use crate::mounted::{KernelMount, Live, Parts};
+use crate::place::Spot;
+use crate::spec::{Mode, MountSpec};
+use crate::table::{self, TableEntry};
+
+impl Maker {
+    /// Adopts the mount of an image. `None`: it is gone, or its connection is.
+    pub(crate) fn adopt(&self, spec: &MountSpec, was: &KernelMount) -> Result<Option<Live>, MountError> {
+        let Some(entry) = found(&spec.mountpoint, was)? else { return Ok(None) };
+        let connection = match was.mode {
+            Mode::Native => self.pool().adopted(was.connection, |inherited| {
+                let adapter = self.objects_adapter(ObjectFs::inherited(self.objects().clone()));
+                self.adopt_connection(adapter, inherited)
+            })?,
+            Mode::Fuse => match self.pool().inheritance().connection(was.connection) {
+                Some(inherited) => {
+                    let policy = Self::open_policy(spec, opens(&inherited)?);
+                    Some(self.adopt_connection(self.image_adapter(spec, policy)?, inherited)?)
+                }
+                None => None,
+            },
+        };
+        let Some(connection) = connection else { return Ok(None) };
+        let upper = was.upper.as_ref().map(|upper| self.pool().uppers().adopt(upper)).transpose()?;
+        let parts = Parts { unique: was.unique, connection, lazy: None, upper };
+        Ok(Some(Live::new(entry.mountpoint, entry.id, self.pool().clone(), parts)))
+    }
+
+    /// Adopts the mount of these files on `mountpoint`. `None`: there is none.
+    pub(crate) fn adopt_files(
+        &self,
+        files: Arc<dyn Operations>,
+        mountpoint: &Path,
+    ) -> Result<Option<Live>, MountError> {
+        let Some(entry) = entry_at(mountpoint)? else { return Ok(None) };
+        let Some(inherited) = self.pool().inheritance().connection(entry.device.1) else { return Ok(None) };
+        let adapter = self.files_adapter(files, opens(&inherited)?);
+        let connection = self.adopt_connection(adapter, inherited)?;
+        let parts = Parts { unique: unique_id(mountpoint), connection, lazy: None, upper: None };
+        Ok(Some(Live::new(entry.mountpoint, entry.id, self.pool().clone(), parts)))
+    }
+
+    /// Whether the connection of the mount is held for this process.
+    pub(crate) fn can_adopt(&self, was: &KernelMount) -> bool {
+        self.pool().inheritance().has(was.connection) || self.pool().has_adopted(was.connection)
+    }
+
+    fn adopt_connection(
+        &self,
+        adapter: Adapter,
+        inherited: InheritedConnection,
+    ) -> Result<Arc<Connection>, MountError> {
+        Ok(self.enrolled(Connection::adopt(adapter, inherited)?))
+    }
+}
+
+/// The open files of an inherited connection.
+fn opens(inherited: &InheritedConnection) -> Result<Opens, MountError> {
+    let Some(record) = &inherited.opens else { return Ok(Opens::default()) };
+    let opens = record.as_fd().try_clone_to_owned().and_then(Opens::inherited);
+    opens.map_err(|error| io_step("read the record of open files", &error).into())
+}
+
+/// The mount, if it is still in its place.
+fn found(mountpoint: &Path, was: &KernelMount) -> Result<Option<TableEntry>, MountError> {
+    let entry = entry_at(mountpoint)?.filter(|entry| entry.id == was.id);
+    Ok(entry.filter(|_| was.unique.is_none_or(|unique| unique_id(mountpoint) == Some(unique))))
+}
+
+fn unique_id(mountpoint: &Path) -> Option<u64> {
+    Spot::open(mountpoint).ok().and_then(|spot| spot.unique_id())
+}
+
+fn entry_at(mountpoint: &Path) -> Result<Option<TableEntry>, MountError> {
+    let entry = table::mount_at(mountpoint).map_err(MountError::io("read the table of mounts"))?;
+    Ok(entry.filter(TableEntry::is_ours))
+}

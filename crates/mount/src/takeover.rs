@@ -1,0 +1,112 @@
+//! Taking over a FUSE connection whose server has died.
+//!
+//! The library serves only connections that it has initialised. So the session is initialised on a socket, from which it
+//! reads an INIT request of ours; then the socket's descriptor becomes that of the connection. The kernel sends again
+//! what the dead server has read and not answered (`FUSE_NOTIFY_RESEND`, Linux 6.9).
+
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use fuser::{Config, InitFlags, Session, SessionACL};
+use rustix::io::{DupFlags, Errno};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use crate::adapter::Adapter;
+use crate::kernel::{StepError, io_step};
+
+/// Opcode of INIT in `<linux/fuse.h>`.
+const INIT: u32 = 26;
+/// Size of `fuse_in_header` and `fuse_init_in` there.
+const INIT_BYTES: u8 = 40 + 64;
+/// The protocol that the library speaks. An older kernel has offered fewer capabilities, which is all that counts here.
+const VERSION: (u32, u32) = (7, 40);
+/// Read-ahead that the kernel offers; its own value was settled by the true INIT.
+const READ_AHEAD: u32 = 128 << 10;
+/// Code of the notification in `<linux/fuse.h>`.
+const NOTIFY_RESEND: i32 = 7;
+
+/// A session on a connection that another process has initialised with these capabilities of the kernel.
+pub(crate) fn session(
+    adapter: Adapter,
+    device: BorrowedFd<'_>,
+    offered: InitFlags,
+    config: Config,
+) -> Result<Session<Adapter>, StepError> {
+    let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+    let (ours, kernel) = pair.map_err(|errno| StepError::new("create a pair of sockets", errno))?;
+    rustix::io::write(&kernel, &init(offered)).map_err(|errno| StepError::new("send INIT", errno))?;
+    let session = Session::from_fd(adapter, ours, SessionACL::All, config)
+        .map_err(|error| io_step("start serving FUSE", &error))?;
+    replace(session.as_fd(), device).map_err(|error| io_step("take the FUSE connection over", &error))?;
+    Ok(session)
+}
+
+/// Makes the kernel send all requests again that were read and not answered. `false`: this kernel cannot, and those
+/// requests wait until their callers are killed.
+pub(crate) fn resend(device: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut message = [0; 16];
+    message[..4].copy_from_slice(&16_u32.to_ne_bytes());
+    message[4..8].copy_from_slice(&NOTIFY_RESEND.to_ne_bytes());
+    match rustix::io::write(device, &message) {
+        Ok(_) => Ok(true),
+        Err(Errno::INVAL) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// The request INIT, as a kernel with these capabilities sends it.
+fn init(offered: InitFlags) -> [u8; INIT_BYTES as usize] {
+    let flags = (offered | InitFlags::FUSE_INIT_EXT).bits();
+    let half = |bits: u64| u32::try_from(bits & u64::from(u32::MAX)).unwrap_or_default().to_ne_bytes();
+    let mut request = [0; INIT_BYTES as usize];
+    let mut put = |at: usize, value: [u8; 4]| request[at..at + 4].copy_from_slice(&value);
+    put(0, u32::from(INIT_BYTES).to_ne_bytes());
+    put(4, INIT.to_ne_bytes());
+    // `unique`, of eight bytes, which must not be 0.
+    put(8, 1_u32.to_ne_bytes());
+    put(40, VERSION.0.to_ne_bytes());
+    put(44, VERSION.1.to_ne_bytes());
+    put(48, READ_AHEAD.to_ne_bytes());
+    put(52, half(flags));
+    put(56, half(flags >> 32));
+    request
+}
+
+/// Makes the descriptor `old` refer to what `new` refers to.
+#[expect(unsafe_code, reason = "the descriptor belongs to the session, which lends it for reading only")]
+fn replace(old: BorrowedFd<'_>, new: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: `old` is open for the life of the borrow. The value is never dropped, so the number stays the session's own.
+    let mut old = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(old.as_raw_fd()) });
+    rustix::io::dup3(new, &mut old, DupFlags::CLOEXEC)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::{Read, Write};
+
+    use super::*;
+
+    #[test]
+    fn a_replaced_descriptor_refers_to_the_other_file_under_its_number() {
+        let (mut first, mut second) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        first.write_all(b"first").unwrap();
+        second.write_all(b"second").unwrap();
+        let number = first.as_raw_fd();
+        replace(first.as_fd(), second.as_fd()).unwrap();
+        assert_eq!(first.as_raw_fd(), number);
+        let mut text = String::new();
+        std::io::Seek::rewind(&mut first).unwrap();
+        File::read_to_string(&mut first, &mut text).unwrap();
+        assert_eq!(text, "second");
+    }
+
+    #[test]
+    fn a_file_that_is_no_connection_is_not_asked_to_send_again() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        assert!(resend(writer.as_fd()).is_err());
+    }
+}
