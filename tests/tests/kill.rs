@@ -1,12 +1,14 @@
-//! SIGKILL of the server at arbitrary moments while readers run: no reader hangs or gets a wrong byte, local files stay
-//! readable in mode `native`, and the next start leaves nothing behind.
+//! SIGKILL of the server at arbitrary moments while programs read: none of them notices more than a pause, and at the end
+//! nothing of any server is left.
 
 use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tarpon_oci::Digest;
@@ -17,18 +19,24 @@ use tarpon_tests::real;
 use tarpon_tests::tarpon::Tarpon;
 
 const IMAGE: &str = "dev/debian-base";
-const READERS: usize = 4;
-/// A read is answered or refused within 30 s; a reader that takes longer than this hangs.
+/// A read is answered or refused within 30 s, and a successor serves within 10 s: a program that takes longer hangs.
 const HUNG: Duration = Duration::from_secs(60);
+/// A program of the image that needs nothing but the C library.
+const PROGRAM: &str = "usr/bin/true";
 
 /// Number of kills per mode; `TARPON_KILLS` requests more.
-fn rounds() -> u64 {
-    let usual = if matrix::is_full() { 15 } else { 5 };
-    std::env::var("TARPON_KILLS").ok().and_then(|count| count.parse().ok()).unwrap_or(usual)
+fn kills() -> usize {
+    number("TARPON_KILLS").unwrap_or(if matrix::is_full() { 60 } else { 20 })
 }
 
-/// Files that are read back after each kill; after the last one the whole tree is read.
-const SAMPLE: u64 = 40;
+/// Number of programs that read; `TARPON_READERS` requests more.
+fn readers() -> usize {
+    number("TARPON_READERS").unwrap_or(8)
+}
+
+fn number(variable: &str) -> Option<usize> {
+    std::env::var(variable).ok()?.parse().ok()
+}
 
 /// Regular files of a mounted tree and the digests of their contents.
 fn contents(expected: &tarpon_tests::dump::Dump) -> BTreeMap<PathBuf, Digest> {
@@ -48,24 +56,53 @@ fn scatter(seed: u64) -> u64 {
     x ^ (x >> 32)
 }
 
-fn server_of(tarpon: &Tarpon) -> Pid {
-    let status = tarpon.status().unwrap();
-    let pid = status[0]["server"].as_i64().expect("status names the server");
-    Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
+/// What the programs did.
+#[derive(Default)]
+struct Readers {
+    stop: AtomicBool,
+    reads: AtomicUsize,
+    /// In microseconds.
+    longest: AtomicUsize,
 }
 
-/// Reads files in its own order until `stop`, and counts them. A read may fail, but must not return a wrong byte.
-fn read_until(stop: &AtomicBool, read: &AtomicUsize, root: &Path, files: &[(PathBuf, Digest)], seed: u64) {
-    for turn in 0_u64.. {
-        if stop.load(Ordering::Acquire) {
-            return;
+impl Readers {
+    /// Reads in one of four ways until it is stopped. Every operation must succeed.
+    fn run(&self, root: &Path, files: &[(PathBuf, Digest)], reader: u64) {
+        for turn in (0_u64..).take_while(|_| !self.stop.load(Ordering::Acquire)) {
+            let index = usize::try_from(scatter(reader << 32 | turn) % files.len() as u64).unwrap();
+            let (path, digest) = &files[index];
+            let (place, began) = (root.join(path), Instant::now());
+            match reader % 4 {
+                // Opens, reads and closes.
+                0 | 1 => match std::fs::read(&place) {
+                    Ok(bytes) => assert_eq!(Digest::of(&bytes), *digest, "wrong bytes in {}", path.display()),
+                    Err(error) => panic!("read {}: {error}", path.display()),
+                },
+                // Looks up, lists, and keeps files open.
+                2 => Self::walk(&place, turn),
+                // Executes and maps.
+                _ => {
+                    let status = Command::new(root.join(PROGRAM)).status();
+                    let status = status.unwrap_or_else(|error| panic!("execute {PROGRAM}: {error}"));
+                    assert!(status.success(), "{PROGRAM}: {status}");
+                }
+            }
+            let took = usize::try_from(began.elapsed().as_micros()).unwrap_or(usize::MAX);
+            self.longest.fetch_max(took, Ordering::AcqRel);
+            self.reads.fetch_add(1, Ordering::AcqRel);
         }
-        let index = usize::try_from(scatter(seed.wrapping_add(turn)) % files.len() as u64).unwrap();
-        let (path, digest) = &files[index];
-        if let Ok(bytes) = std::fs::read(root.join(path)) {
-            assert_eq!(Digest::of(&bytes), *digest, "wrong bytes in {}", path.display());
+    }
+
+    fn walk(place: &Path, turn: u64) {
+        let folder = place.parent().unwrap();
+        let names = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("list {}: {error}", folder.display()));
+        for entry in names {
+            let path = entry.unwrap_or_else(|error| panic!("list {}: {error}", folder.display())).path();
+            path.symlink_metadata().unwrap_or_else(|error| panic!("look up {}: {error}", path.display()));
         }
-        read.fetch_add(1, Ordering::AcqRel);
+        let mut file = std::fs::File::open(place).unwrap_or_else(|error| panic!("open {}: {error}", place.display()));
+        let mut start = [0; 1];
+        file.read_exact(&mut start).unwrap_or_else(|error| panic!("read {} ({turn}): {error}", place.display()));
     }
 }
 
@@ -76,8 +113,6 @@ struct KillFixture {
     mode: &'static str,
     expected: Expected,
     files: Arc<Vec<(PathBuf, Digest)>>,
-    /// The files that are made local before the first kill.
-    local: Vec<(PathBuf, Digest)>,
 }
 
 impl KillFixture {
@@ -90,56 +125,63 @@ impl KillFixture {
         let image = format!("{registry}/{IMAGE}:zstdchunked");
         let expected = Expected::of(&registry, &format!("{IMAGE}:gzip")).unwrap();
         let files: Arc<Vec<_>> = Arc::new(contents(&expected.tree).into_iter().collect());
-        let local = files.iter().filter(|(path, _)| path.starts_with("etc")).cloned().collect();
-        Some(Self { tarpon: Tarpon::new().unwrap(), image, mode, expected, files, local })
+        Some(Self { tarpon: Tarpon::new().unwrap(), image, mode, expected, files })
     }
 
     fn mount(&mut self) -> PathBuf {
         self.tarpon.mount(&self.image, &["--mode", self.mode, "--suid", "--dev"]).unwrap()
     }
 
-    /// Kills the server while readers run, at a moment that depends on the round.
-    fn kill_while_reading(&self, root: &Path, round: u64) {
-        let server = server_of(&self.tarpon);
-        let (stop, read) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let (ended, all_ended) = mpsc::channel();
-        for reader in 0..READERS as u64 {
-            let (stop, read, root, files, ended) =
-                (stop.clone(), read.clone(), root.to_owned(), self.files.clone(), ended.clone());
-            std::thread::spawn(move || {
-                read_until(&stop, &read, &root, &files, round * 1000 + reader);
-                ended.send(()).unwrap();
-            });
-        }
-        drop(ended);
-        let wait_for = |count| {
-            while read.load(Ordering::Acquire) < count {
-                std::thread::yield_now();
-            }
+    /// Processes of this store: servers, or their holders.
+    fn processes(&self, is_holder: bool) -> Vec<Pid> {
+        let store = self.tarpon.store().to_string_lossy().into_owned();
+        let is_it = |pid: &i32| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let line: Vec<_> = line.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
+            let has = |word: &str| line.iter().any(|argument| argument == word);
+            has(&store) && has("serve") && has("--hold") == is_holder
         };
-        wait_for(usize::try_from(scatter(round) % 400).unwrap());
-        kill_process(server, Signal::KILL).unwrap();
-        wait_for(read.load(Ordering::Acquire) + 50);
-        stop.store(true, Ordering::Release);
-        for _ in 0..READERS {
-            all_ended.recv_timeout(HUNG).expect("a reader hangs, or saw a wrong byte");
-        }
+        let all = std::fs::read_dir("/proc").unwrap().flatten();
+        let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.filter(is_it).filter_map(Pid::from_raw).collect()
     }
 
-    fn check_local(&self, root: &Path) {
-        for (path, digest) in &self.local {
-            let bytes = std::fs::read(root.join(path)).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-            assert_eq!(Digest::of(&bytes), *digest, "{}", path.display());
-        }
+    /// The server, once it serves. (Three successors that die before that are enough for the holder.)
+    fn server(&self) -> Option<Pid> {
+        let socket = self.tarpon.store().join("run/server.sock");
+        let mut server = UnixStream::connect(socket).ok()?;
+        server.write_all(b"{\"ask\":\"scrub\"}\n").ok()?;
+        server.read_exact(&mut [0; 1]).ok()?;
+        rustix::net::sockopt::socket_peercred(&server).ok().map(|peer| peer.pid)
     }
 
-    /// Checks some files all over the tree, others in each round.
-    fn check_sample(&self, root: &Path, round: u64) {
-        for turn in 0..SAMPLE {
-            let index = usize::try_from(scatter(round * SAMPLE + turn) % self.files.len() as u64).unwrap();
-            let (path, digest) = &self.files[index];
-            assert_eq!(Digest::of(&std::fs::read(root.join(path)).unwrap()), *digest, "{}", path.display());
-        }
+    /// Kills the server again and again while programs read, each time after some more reads.
+    fn kill_while_reading(&self, root: &Path) {
+        let readers = Readers::default();
+        std::thread::scope(|scope| {
+            let all: Vec<_> = (0..self::readers() as u64)
+                .map(|reader| {
+                    scope.spawn({
+                        let readers = &readers;
+                        move || readers.run(root, &self.files, reader)
+                    })
+                })
+                .collect();
+            let _stop = StopAtEnd(&readers.stop);
+            let has_failed = || all.iter().any(|reader| reader.is_finished());
+            for kill in 0..kills() as u64 {
+                let target = readers.reads.load(Ordering::Acquire) + usize::try_from(scatter(kill) % 200).unwrap();
+                let is_time = || has_failed() || readers.reads.load(Ordering::Acquire) >= target;
+                wait_for("programs read", || is_time().then_some(()));
+                if has_failed() {
+                    break;
+                }
+                let server = wait_for("a server serves", || self.server());
+                kill_process(server, Signal::KILL).unwrap();
+            }
+        });
+        let (reads, longest) = (readers.reads.into_inner(), readers.longest.into_inner());
+        println!("{}: {} kills, {reads} operations, the longest took {} ms", self.mode, kills(), longest / 1000);
     }
 
     fn check_all(&self, root: &Path) {
@@ -155,7 +197,7 @@ impl KillFixture {
         mounts.lines().filter(|line| line.contains(&folder)).map(str::to_owned).collect()
     }
 
-    /// Checks that a kill left nothing behind and damaged nothing.
+    /// Checks that the kills left nothing behind and damaged nothing.
     fn check_store(&self) {
         let verified = self.tarpon.output("cache", &["verify"]).unwrap();
         assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
@@ -166,42 +208,68 @@ impl KillFixture {
     }
 }
 
+/// Stops the readers, also if the test fails.
+struct StopAtEnd<'s>(&'s AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// Polls until there is a value, within the time after which a program hangs.
+fn wait_for<T>(what: &str, poll: impl Fn() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        match poll() {
+            Some(value) => return value,
+            None => assert!(began.elapsed() < HUNG, "not within {HUNG:?}: {what}"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn kill_at_many_moments(mode: &'static str) {
     let Some(mut fixture) = KillFixture::new(mode) else { return };
-    let rounds = rounds();
-    for round in 0..rounds {
-        // A separate mount makes some files local, so that the next one finds them.
-        let first = fixture.mount();
-        fixture.check_local(&first);
-        fixture.tarpon.unmount(&first).unwrap();
-
-        let root = fixture.mount();
-        fixture.kill_while_reading(&root, round);
-        if mode == "native" {
-            fixture.check_local(&root);
-        }
-        let again = fixture.mount();
-        fixture.check_sample(&again, round);
-        if round + 1 == rounds {
-            fixture.check_all(&again);
-        }
-        fixture.tarpon.unmount(&again).unwrap();
-        fixture.tarpon.unmount(&root).unwrap();
-        assert_eq!(fixture.mounts(), [""; 0], "a mount of the dead server is still there");
-        if round + 1 < rounds {
-            // The next round fetches everything again, over the network that a kill is to interrupt.
-            fixture.tarpon.run("cache", &["clear"]).unwrap();
-        }
+    let root = fixture.mount();
+    fixture.kill_while_reading(&root);
+    fixture.check_all(&root);
+    let again = fixture.mount();
+    fixture.check_all(&again);
+    fixture.tarpon.unmount(&again).unwrap();
+    fixture.tarpon.unmount(&root).unwrap();
+    assert_eq!(fixture.mounts(), [""; 0], "a mount of a dead server is still there");
+    for is_holder in [false, true] {
+        wait_for("no process is left", || fixture.processes(is_holder).is_empty().then_some(()));
     }
     fixture.check_store();
 }
 
 #[test]
-fn a_killed_server_of_native_mounts_hangs_nobody() {
+fn programs_that_read_native_mounts_survive_the_server() {
     kill_at_many_moments("native");
 }
 
 #[test]
-fn a_killed_server_of_fuse_mounts_hangs_nobody() {
+fn programs_that_read_fuse_mounts_survive_the_server() {
     kill_at_many_moments("fuse");
+}
+
+#[test]
+fn without_a_holder_and_a_server_readers_get_an_error_and_the_next_command_mounts_again() {
+    for mode in ["native", "fuse"] {
+        let Some(mut fixture) = KillFixture::new(mode) else { return };
+        let root = fixture.mount();
+        let holders = wait_for("a holder runs", || Some(fixture.processes(true)).filter(|holders| !holders.is_empty()));
+        // First the holder, so that nobody starts a successor.
+        holders.into_iter().for_each(|holder| kill_process(holder, Signal::STOP).unwrap());
+        kill_process(fixture.server().unwrap(), Signal::KILL).unwrap();
+        fixture.processes(true).into_iter().for_each(|holder| kill_process(holder, Signal::KILL).unwrap());
+        let (path, _) = &fixture.files[0];
+        wait_for("readers get an error", || std::fs::read(root.join(path)).is_err().then_some(()));
+        fixture.tarpon.run("recover", &[]).unwrap();
+        fixture.check_all(&root);
+        fixture.tarpon.unmount(&root).unwrap();
+        assert_eq!(fixture.mounts(), [""; 0]);
+    }
 }

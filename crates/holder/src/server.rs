@@ -35,7 +35,7 @@ struct Commands {
 enum Command {
     Keep(String, OwnedFd),
     Release(String),
-    Serving,
+    Serving(Sender<()>),
     HandOver(Sender<()>),
     Dismiss(Sender<()>),
 }
@@ -67,7 +67,6 @@ impl Holder {
             bell: rung,
             link,
             kept,
-            is_serving: false,
             pause: FIRST_PAUSE,
             start_at: None,
             beat: Instant::now(),
@@ -89,9 +88,9 @@ impl Holder {
         self.tell(Command::Release(name.to_owned()));
     }
 
-    /// This server answers requests: the holder stops its clock.
+    /// This server answers requests: the holder stops its clock. Returns when the holder knows.
     pub fn serving(&self) {
-        self.tell(Command::Serving);
+        self.tell_and_wait(Command::Serving);
     }
 
     /// Announces that this process ends and that its successor is running already. Returns when the holder knows.
@@ -129,7 +128,6 @@ struct Attendant {
     link: Option<Link>,
     /// Duplicates of everything that is held, for another holder.
     kept: BTreeMap<String, OwnedFd>,
-    is_serving: bool,
     pause: Duration,
     /// When the next holder is started, after one has failed.
     start_at: Option<Instant>,
@@ -178,10 +176,10 @@ impl Attendant {
                 let sent = self.link.as_ref().map(|link| link.release(&name));
                 self.note(sent);
             }
-            Command::Serving => {
-                self.is_serving = true;
+            Command::Serving(done) => {
                 let sent = self.link.as_ref().map(|link| link.send(Operation::Serving));
                 self.note(sent);
+                let _the_caller_has_left = done.send(());
                 self.replace_other_program();
             }
             Command::HandOver(done) => {

@@ -68,8 +68,9 @@ impl Server {
         let (holding, inheritance) = Holding::attach(&setup.client, lifetime);
         let mounts = Arc::new(MountTable::new(setup, Handle::current(), holding, inheritance)?);
         recover::recover(&mounts).await;
-        let listener = listen::listen(socket, mounts.clone()).context(ErrorKind::Store, step)?;
+        // Before clients can see that it runs: one that dies before this counts as a failure.
         mounts.holding.serving();
+        let listener = listen::listen(socket, mounts.clone()).context(ErrorKind::Store, step)?;
         let maintenance = tokio::spawn(maintain(mounts.clone()));
         Ok(Self { rootfs_folders: setup.rootfs_folders.clone(), mounts, listener, maintenance, lock, signals })
     }
