@@ -250,6 +250,14 @@ impl Exhibit for PodmanImageStore {
         Ok(())
     }
 
+    fn restore(&self, requests: Vec<MountRequest>) -> Vec<Result<()>> {
+        let restore = |request| {
+            tarpon_mount::clear_dead(&self.folder).map_err(cannot_mount)?;
+            self.mount(request)
+        };
+        requests.into_iter().map(restore).collect()
+    }
+
     fn unmount(&self, mountpoint: &Path, name: Option<&str>, force: bool) -> Result<Option<Vec<Digest>>> {
         let known = {
             let state = self.state.lock();

@@ -31,6 +31,11 @@ pub trait Exhibit: Send + Sync {
     /// Exposes what the request names, and mounts if nothing is mounted yet.
     fn mount(&self, request: MountRequest) -> Result<()>;
 
+    /// Exposes again what a dead server exposed here. Called once, first, with the requests of all records of this store, none included:
+    /// the mount of the dead server, if it is taken over, must show all images at once. Users remove images explicitly, so these are shown
+    /// whether or not the mount still exists: after a reboot it does not. Returns the outcome of each request, in their order.
+    fn restore(&self, requests: Vec<MountRequest>) -> Vec<Result<()>>;
+
     /// Stops exposing what is at this path, or removes only the name of an image that has others. `force`: even if it is in use. `None`:
     /// nothing is exposed there; else the manifests of images that are no longer exposed.
     fn unmount(&self, mountpoint: &Path, name: Option<&str>, force: bool) -> Result<Option<Vec<Digest>>>;

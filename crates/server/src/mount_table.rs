@@ -18,7 +18,7 @@ use tarpon_mount::{
     Host, Inheritance, KernelMount, Mode, ModeChoice, MountError, MountSpec, Mounted, Unmounted, Watch, Writable,
 };
 use tarpon_oci::{Blob, Digest};
-use tarpon_store::Store;
+use tarpon_store::{MountRecord, Store};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
@@ -342,6 +342,27 @@ impl MountTable {
         exhibit.mount(request)?;
         self.lost.lock().remove(&mountpoint);
         self.status_at(&mountpoint)
+    }
+
+    /// Exposes again what a dead server exposed in exhibits. Returns the outcomes, not in the order of the records.
+    pub(super) fn restore_exhibits(
+        &self,
+        mut left: Vec<(MountRecord, MountRequest)>,
+    ) -> Vec<(MountRecord, Result<()>)> {
+        let is_allowed = tenant::refuse_isolated(&self.store, "show it to Podman");
+        let mut outcomes = Vec::new();
+        for exhibit in &self.exhibits {
+            let own = left.extract_if(.., |(_, request)| exhibit.accepts(request));
+            let (records, requests): (Vec<_>, Vec<_>) = own.unzip();
+            match &is_allowed {
+                Ok(()) => outcomes.extend(records.into_iter().zip(exhibit.restore(requests))),
+                Err(error) => {
+                    exhibit.restore(Vec::new());
+                    outcomes.extend(records.into_iter().map(|record| (record, Err(error.clone()))));
+                }
+            }
+        }
+        outcomes
     }
 
     pub(super) fn status_at(&self, mountpoint: &Path) -> Result<MountStatus> {

@@ -21,13 +21,11 @@ pub(super) async fn recover(mounts: &Arc<MountTable>) {
         Err(error) => return tracing::warn!(%error, "what an earlier server left was not swept"),
     };
     let adopted = adopt(mounts, &swept.left_mounts).await;
-    for left in swept.left_mounts {
-        if adopted.contains(&left.record.mountpoint) {
-            continue;
-        }
-        if let Err(problem) = again(mounts, &left.record).await {
-            tracing::warn!(mountpoint = %left.record.mountpoint.display(), "not mounted again: {problem}");
-            remember(mounts, &left.record, problem);
+    let mut left = swept.left_mounts;
+    left.retain(|left| !adopted.contains(&left.record.mountpoint));
+    for record in show_again(mounts, left).await {
+        if let Err(problem) = again(mounts, &record).await {
+            remember(mounts, &record, problem);
         }
     }
     mounts.host().end_inheritance();
@@ -46,7 +44,8 @@ async fn adopt(mounts: &Arc<MountTable>, left: &[Mount]) -> HashSet<PathBuf> {
     let adopted = tokio::task::spawn_blocking(move || {
         // All images first: they share a connection, and requests for any of them arrive as soon as it is served.
         let loaded = candidates.into_iter().filter(|(request, _)| is_loaded(&mounts, request)).collect::<Vec<_>>();
-        let adopted = loaded.into_iter().filter_map(|(request, was)| {
+        let adopted = loaded.into_iter().filter_map(|(mut request, was)| {
+            super::metrics::serve_again(&mounts, &mut request);
             let mountpoint = request.mountpoint.clone();
             match mounts.adopt(request, &was) {
                 Ok(true) => Some(mountpoint),
@@ -82,11 +81,6 @@ fn with_credentials(mounts: &MountTable, mut request: MountRequest) -> MountRequ
 /// Mounts it again, or removes its record if it was unmounted.
 async fn again(mounts: &Arc<MountTable>, record: &MountRecord) -> Result<(), String> {
     let saved = SavedMount::read(record);
-    if let Some(saved) = &saved
-        && let Some(exhibit) = mounts.exhibit_for(&saved.request)
-    {
-        return show_again(mounts, saved, exhibit.folder()).await;
-    }
     if mounts.may_run_on(&record.mountpoint) {
         // It has a mount namespace of its own, in which a new mount would not appear. The record protects the data it reads from eviction.
         return Err(
@@ -128,15 +122,28 @@ fn is_not_wanted(saved: &SavedMount, record: &MountRecord) -> bool {
     saved.problem.as_deref() == Some(STOPPED) && is_gone()
 }
 
-/// Exposes an image again in the exhibit that is mounted on `folder`, mounted or not: after a reboot it is not mounted, and users remove
-/// images explicitly.
-async fn show_again(mounts: &Arc<MountTable>, saved: &SavedMount, folder: &Path) -> Result<(), String> {
-    // Clears the mount of the dead server, which exists when the first image is shown.
-    tarpon_mount::clear_dead(folder).map_err(|error| error.to_string())?;
-    match answer(mounts, Request::mount(saved.request.clone())).await {
-        Response::Failed(error) => Err(error.to_string()),
-        _ => Ok(()),
+/// Exposes again what is on record in exhibits. Returns the other records.
+async fn show_again(mounts: &Arc<MountTable>, left: Vec<Mount>) -> Vec<MountRecord> {
+    let (mut exposed, mut others) = (Vec::new(), Vec::new());
+    for Mount { record, .. } in left {
+        match SavedMount::read(&record).filter(|saved| mounts.exhibit_for(&saved.request).is_some()) {
+            Some(mut saved) => {
+                super::metrics::serve_again(mounts, &mut saved.request);
+                exposed.push((record, saved.request));
+            }
+            None => others.push(record),
+        }
     }
+    let records: Vec<_> = exposed.iter().map(|(record, _)| record.clone()).collect();
+    let table = mounts.clone();
+    match tokio::task::spawn_blocking(move || table.restore_exhibits(exposed)).await {
+        Ok(outcomes) => {
+            let failed = outcomes.into_iter().filter_map(|(record, outcome)| Some((record, outcome.err()?)));
+            failed.for_each(|(record, error)| remember(mounts, &record, error.to_string()));
+        }
+        Err(error) => records.iter().for_each(|record| remember(mounts, record, error.to_string())),
+    }
+    others
 }
 
 /// Removes the directory that was created for a recording, when nothing of it is mounted any more.
@@ -149,6 +156,7 @@ fn remove_place(mounts: &MountTable, record: &MountRecord) {
 
 /// Keeps the mount on record, so that it can be retried once the problem is solved.
 fn remember(mounts: &MountTable, record: &MountRecord, problem: String) {
+    tracing::warn!(mountpoint = %record.mountpoint.display(), "not mounted again: {problem}");
     if let Some(saved) = SavedMount::read(record) {
         let saved = SavedMount { problem: Some(problem.clone()), ..saved };
         if let Err(error) = saved.write(&mounts.store().of_mount(record)) {

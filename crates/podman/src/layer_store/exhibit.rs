@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use tarpon_client::protocol::{LayersPart, MountRequest, MountStatus};
 use tarpon_fs::Errno;
 use tarpon_oci::{Blob, Digest};
-use tarpon_server::{Exhibit, LoadedImage};
+use tarpon_server::{Exhibit, LoadedImage, cannot_mount};
 
 use super::entry::Entry;
 use super::status;
@@ -45,6 +45,14 @@ impl Exhibit for LayerStore {
             Some(LayersPart::Image { .. }) => self.show(request),
             _ => self.start(request),
         }
+    }
+
+    fn restore(&self, requests: Vec<MountRequest>) -> Vec<Result<()>> {
+        let restore = |request| {
+            tarpon_mount::clear_dead(&self.folder).map_err(cannot_mount)?;
+            self.mount(request)
+        };
+        requests.into_iter().map(restore).collect()
     }
 
     fn unmount(&self, mountpoint: &Path, _name: Option<&str>, force: bool) -> Result<Option<Vec<Digest>>> {
