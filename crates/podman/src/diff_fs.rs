@@ -9,11 +9,15 @@
 //!
 //! Why they are equivalent: an opaque directory hides everything below it, a file hides what is below it, and the root,
 //! which overlayfs always merges, shows exactly the names of the tree.
+//!
+//! Node ids are positions in the EROFS image and in the sorted list of whiteouts. So two processes, or two versions of this
+//! program, use the same ids if both inputs are the same, which [`DiffFs::digest`] identifies.
 
 use std::collections::HashSet;
 
 use tarpon_fs::{Attr, Content, DirEntry, Errno, ImageFs, Kind, NodeId, Operations, Take, Totals};
 use tarpon_layer::Timestamp;
+use tarpon_oci::{Digest, Hasher};
 use tarpon_tree::erofs::ImageError;
 
 /// The xattr that marks an opaque directory for overlayfs.
@@ -29,6 +33,7 @@ const WHITEOUT_POSITIONS: u64 = 1 << 62;
 /// One layer. `B` holds the bytes of its tree.
 pub(crate) struct DiffFs<B> {
     files: ImageFs<B>,
+    digest: Digest,
     /// `None` in the form *alone*, whose image contains the opaque marks.
     merged: Option<Merged>,
 }
@@ -42,11 +47,12 @@ struct Merged {
 impl<B: AsRef<[u8]> + Send + Sync + 'static> DiffFs<B> {
     /// Creates the layer from the difference in `image`.
     pub(crate) fn alone(image: B) -> Result<Self, ImageError> {
+        let digest = Digest::of(image.as_ref());
         let files = ImageFs::new(image)?;
         if files.size() / 32 >= WHITEOUTS {
             return Err(ImageError::Corrupt("it is too large"));
         }
-        Ok(Self { files, merged: None })
+        Ok(Self { files, digest, merged: None })
     }
 
     /// Creates the layer from the merged tree in `image`, where lower layers have the names `below` in their roots.
@@ -68,7 +74,13 @@ impl<B: AsRef<[u8]> + Send + Sync + 'static> DiffFs<B> {
         let mut whiteouts: Vec<_> = below.into_iter().filter(|name| !present.contains(name)).collect();
         whiteouts.sort_unstable();
         whiteouts.dedup();
-        Ok(Self { merged: Some(Merged { opaque, whiteouts }), ..alone })
+        let digest = merged_digest(&alone.digest, &whiteouts);
+        Ok(Self { digest, merged: Some(Merged { opaque, whiteouts }), ..alone })
+    }
+
+    /// Identifies everything that this layer shows, node ids included.
+    pub(crate) fn digest(&self) -> Digest {
+        self.digest
     }
 
     fn whiteouts(&self) -> &[Box<[u8]>] {
@@ -81,6 +93,18 @@ impl<B: AsRef<[u8]> + Send + Sync + 'static> DiffFs<B> {
             None => self.files.is_opaque(node),
         }
     }
+}
+
+fn merged_digest(tree: &Digest, whiteouts: &[Box<[u8]>]) -> Digest {
+    let mut hasher = Hasher::new();
+    hasher.update(b"merged");
+    hasher.update(tree.as_bytes());
+    for name in whiteouts {
+        hasher.update(name);
+        // No name contains it.
+        hasher.update(&[0]);
+    }
+    hasher.finish()
 }
 
 fn whiteout(index: u64) -> Attr {

@@ -185,7 +185,7 @@ impl PodmanImageStore {
         tarpon_mount::clear_dead(&self.folder).map_err(cannot_mount)?;
         place::make(&self.folder).context(ErrorKind::Store, "make a directory for Podman's store")?;
         let root = self.view(state, |_| true);
-        let files = Arc::new(StoreFs::new(root, now()));
+        let files = Arc::new(StoreFs::new(root, now(), Box::new(|_| {})));
         let mounted = self.host.mount_files(files.clone(), &self.folder).map_err(|error| {
             cannot_mount(error).hint("images are shown to Podman by root, with /dev/fuse; `tarpon doctor` shows more")
         })?;

@@ -59,8 +59,10 @@ impl<'l> View<'l> {
     fn add_layer(&mut self, store: &str, form: &LayerForm, id: &Digest, below: &[Digest], diff: &Arc<DiffFs<Bytes>>) {
         let text = |text: String| Item::File(Bytes::from(text));
         let link = ids::link(store, id);
-        let mut items =
-            BTreeMap::from([("link".to_owned(), text(link.clone())), ("diff".to_owned(), Item::Layer(diff.clone()))]);
+        let mut items = BTreeMap::from([
+            ("link".to_owned(), text(link.clone())),
+            ("diff".to_owned(), Item::Layer { id: *id, diff: diff.clone() }),
+        ]);
         if !below.is_empty() {
             let lower: Vec<_> = below.iter().rev().map(|id| format!("l/{}", ids::link(store, id))).collect();
             items.insert("lower".to_owned(), text(lower.join(":")));
@@ -122,7 +124,7 @@ mod tests {
         let mut view = View::new(images.iter().copied());
         images.iter().for_each(|image| view.add_layers("/store", image));
         images.iter().for_each(|image| view.add_image(image, &["localhost/a:1".to_owned()]));
-        StoreFs::new(view.finish("1"), Timestamp::default())
+        StoreFs::new(view.finish("1"), Timestamp::default(), Box::new(|_| {}))
     }
 
     fn find(files: &StoreFs, path: &str) -> Option<NodeId> {

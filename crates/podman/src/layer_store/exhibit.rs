@@ -15,6 +15,7 @@ use tarpon_server::{Exhibit, LoadedImage, cannot_mount};
 use super::entry::Entry;
 use super::status;
 use super::store::{Door, LayerStore};
+use crate::layer_numbers::Diff;
 use crate::layer_store_fs::{LayerKey, Layers, ShownLayer, Use};
 use crate::{Error, ErrorKind, Result};
 
@@ -104,6 +105,12 @@ impl Layers for LayerStore {
         })
     }
 
+    fn with_content(&self, key: &LayerKey, content: &Digest) -> Option<Diff> {
+        let state = self.state.read();
+        let mut found = state.offered.values().filter_map(|offered| offered.find(&key.digest));
+        found.find(|layer| layer.diff.digest() == *content).map(|layer| layer.diff.clone())
+    }
+
     fn find(&self, key: &LayerKey) -> BoxFuture<'static, ()> {
         match self.me.upgrade() {
             Some(me) => me.look_for(key.clone()).boxed(),
@@ -133,6 +140,10 @@ impl Layers for LayerStore {
 impl Layers for Door {
     fn get(&self, key: &LayerKey) -> Option<ShownLayer> {
         self.0.upgrade()?.get(key)
+    }
+
+    fn with_content(&self, key: &LayerKey, content: &Digest) -> Option<Diff> {
+        self.0.upgrade()?.with_content(key, content)
     }
 
     fn find(&self, key: &LayerKey) -> BoxFuture<'static, ()> {

@@ -124,7 +124,7 @@ impl LayerStore {
     fn attach(&self) -> Result<Shown> {
         tarpon_mount::clear_dead(&self.folder).map_err(cannot_mount)?;
         make_empty(&self.folder).context(ErrorKind::Store, "make a directory for Podman's layers")?;
-        let files = LayerStoreFs::new(Arc::new(Door(self.me.clone())), now());
+        let files = LayerStoreFs::new(Arc::new(Door(self.me.clone())), now(), Box::new(|_| {}));
         let mounted = self.host.mount_files(Arc::new(files), &self.folder).map_err(|error| {
             cannot_mount(error).hint("layers are shown to Podman by root, with /dev/fuse; `tarpon doctor` shows more")
         })?;
