@@ -36,6 +36,7 @@ mod place;
 mod saved_state;
 mod setup;
 mod store_fs;
+mod take_over;
 mod version;
 mod view;
 

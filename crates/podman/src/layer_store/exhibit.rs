@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use tarpon_client::protocol::{LayersPart, MountRequest, MountStatus};
 use tarpon_fs::Errno;
 use tarpon_oci::{Blob, Digest};
-use tarpon_server::{Exhibit, LoadedImage, cannot_mount};
+use tarpon_server::{Exhibit, LoadedImage};
 
 use super::entry::Entry;
 use super::status;
@@ -49,11 +49,14 @@ impl Exhibit for LayerStore {
     }
 
     fn restore(&self, requests: Vec<MountRequest>) -> Vec<Result<()>> {
-        let restore = |request| {
-            tarpon_mount::clear_dead(&self.folder).map_err(cannot_mount)?;
-            self.mount(request)
-        };
-        requests.into_iter().map(restore).collect()
+        let is_image = |request: &MountRequest| matches!(request.layers, Some(LayersPart::Image { .. }));
+        // Images first: the mount of the dead server is read as soon as it is taken over.
+        let images: Vec<_> =
+            requests.iter().map(|request| is_image(request).then(|| self.show(request.clone()))).collect();
+        let outcomes = requests.into_iter().zip(images);
+        let outcomes = outcomes.map(|(request, shown)| shown.unwrap_or_else(|| self.resume(request))).collect();
+        self.give_up_unwanted();
+        outcomes
     }
 
     fn unmount(&self, mountpoint: &Path, _name: Option<&str>, force: bool) -> Result<Option<Vec<Digest>>> {

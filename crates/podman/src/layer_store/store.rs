@@ -24,7 +24,12 @@ use crate::guard::Guard;
 use crate::layer_store_fs::{LayerKey, LayerStoreFs};
 use crate::offered::Offered;
 use crate::place::make_empty;
+use crate::saved_state::RestoreError;
+use crate::take_over::{KeptState, take_over};
 use crate::{Error, ErrorKind, Result, ResultExt};
+
+/// The name of the state that outlives the server.
+const STATE: &str = "podman-layers";
 
 /// The store of layers.
 pub(crate) struct LayerStore {
@@ -38,6 +43,7 @@ pub(crate) struct LayerStore {
     pub(super) state: RwLock<State>,
     pub(super) finding: Finding,
     pub(super) spools: Spools,
+    kept: Arc<KeptState>,
 }
 
 #[derive(Default)]
@@ -68,6 +74,7 @@ impl LayerStore {
             me: me.clone(),
             folder: store.podman_layers_folder(),
             spools: Spools::new(store.run_folder(), host.runtime().clone()),
+            kept: KeptState::new(host.clone(), STATE),
             host,
             store,
             changing: Mutex::default(),
@@ -77,7 +84,19 @@ impl LayerStore {
     }
 
     /// Mounts it, unless it is mounted. The settings of this request take effect from now on.
-    pub(super) fn start(&self, mut request: MountRequest) -> Result<()> {
+    pub(super) fn start(&self, request: MountRequest) -> Result<()> {
+        self.start_by(request, Self::attach)
+    }
+
+    /// As [`Self::start`], with the mount of a dead server if that can be taken over. Its images are shown already.
+    pub(super) fn resume(&self, request: MountRequest) -> Result<()> {
+        self.start_by(request, |store| match store.take_over() {
+            Some(shown) => Ok(shown),
+            None => store.attach(),
+        })
+    }
+
+    fn start_by(&self, mut request: MountRequest, attach: impl FnOnce(&Self) -> Result<Shown>) -> Result<()> {
         let _changing = self.changing.lock();
         request.mountpoint.clone_from(&self.folder);
         // Credentials are for one registry, but Podman may name any.
@@ -94,7 +113,7 @@ impl LayerStore {
         drop(state);
         // The kernel caches layer descriptions, which differ in another mount.
         drop(old);
-        match self.attach() {
+        match attach(self) {
             Ok(shown) => self.state.write().shown = Some(shown),
             Err(error) => {
                 // The previous settings are still wanted.
@@ -124,15 +143,36 @@ impl LayerStore {
     fn attach(&self) -> Result<Shown> {
         tarpon_mount::clear_dead(&self.folder).map_err(cannot_mount)?;
         make_empty(&self.folder).context(ErrorKind::Store, "make a directory for Podman's layers")?;
-        let files = LayerStoreFs::new(Arc::new(Door(self.me.clone())), now(), Box::new(|_| {}));
+        let files = LayerStoreFs::new(Arc::new(Door(self.me.clone())), now(), self.kept.save());
         let mounted = self.host.mount_files(Arc::new(files), &self.folder).map_err(|error| {
             cannot_mount(error).hint("layers are shown to Podman by root, with /dev/fuse; `tarpon doctor` shows more")
         })?;
+        Ok(self.shown(mounted))
+    }
+
+    /// Continues the mount of the dead server, if there is one.
+    fn take_over(&self) -> Option<Shown> {
+        let door = Arc::new(Door(self.me.clone()));
+        let restored = LayerStoreFs::restored(&self.kept.inherited(), door, self.kept.save());
+        let (_, mounted) = take_over(&self.folder, restored, |files| self.host.adopt_files(files, &self.folder))?;
+        Some(self.shown(mounted))
+    }
+
+    /// Removes the mount of a dead server if there is no record of it.
+    pub(super) fn give_up_unwanted(&self) {
+        if self.state.read().settings.is_none() {
+            let restored = Err::<LayerStoreFs, _>(RestoreError::Unwanted);
+            let _none = take_over(&self.folder, restored, |files| self.host.adopt_files(files, &self.folder));
+        }
+    }
+
+    /// The mount with its guard.
+    fn shown(&self, mounted: Mounted) -> Shown {
         let guard = Guard::start(self.host.server_command(), &self.folder);
         if let Err(error) = &guard {
             tracing::warn!(%error, "Podman's store of layers stays mounted if this server is killed");
         }
-        Ok(Shown { mounted, _guard: guard.ok().flatten() })
+        Shown { mounted, _guard: guard.ok().flatten() }
     }
 
     /// Unmounts it and removes all of its records.
@@ -155,6 +195,7 @@ impl LayerStore {
         images.iter().for_each(|entry| self.forget(&entry.request.mountpoint));
         self.forget(&self.folder);
         drop(shown);
+        self.kept.clear();
         Ok(())
     }
 

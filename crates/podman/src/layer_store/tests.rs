@@ -182,6 +182,38 @@ async fn the_last_use_takes_an_image_away_and_its_record() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_content_of_a_layer_is_found_whichever_images_of_its_name_show_it() {
+    // The name moves from one image to the other.
+    let (old, new) = (image(&["base", "old"]), image(&["base", "new"]));
+    let fixture = LayerStoreFixture::new(&[("old", &old), ("new", &new)]).await;
+    let server = fixture.server();
+    server.show(fixture.request("old", "v1").await).unwrap();
+    let keys: Vec<_> = old.layers.iter().map(|layer| fixture.key("v1", Digest::of(&layer.blob))).collect();
+    let contents: Vec<_> = keys.iter().map(|key| server.get(key).unwrap().diff.digest()).collect();
+    server.show(fixture.request("new", "v1").await).unwrap();
+    // Also by the next server, which makes all layers again.
+    for server in [server, fixture.server()] {
+        for (key, content) in keys.iter().zip(&contents) {
+            assert_eq!(server.with_content(key, content).unwrap().digest(), *content);
+        }
+        assert!(server.with_content(&keys[0], &contents[1]).is_none(), "this is another layer");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_restart_each_image_on_record_is_restored_and_has_an_outcome_of_its_own() {
+    let image = image(&["base"]);
+    let fixture = LayerStoreFixture::new(&[("v1", &image)]).await;
+    let good = fixture.request("v1", "v1").await;
+    let unknown = MountRequest { manifest: Digest::of(b"no such image"), ..good.clone() };
+    let host = ExhibitHost::new(&Client::new(fixture.images.store().clone(), Vec::new()), Handle::current()).unwrap();
+    let server = LayerStore::new(host);
+    let outcomes = server.restore(vec![unknown, good]);
+    assert!(outcomes[0].is_err() && outcomes[1].is_ok(), "{outcomes:?}");
+    assert_eq!(server.count().1, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_image_that_is_not_used_stays_while_podman_asks_for_it() {
     let image = image(&["base"]);
     let fixture = LayerStoreFixture::new(&[("v1", &image)]).await;
