@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tarpon_client::mount_record::{SavedMount, dead};
