@@ -7,22 +7,20 @@ pub(super) enum Claim {
     Nothing,
     /// Podman's lock file and its temporary folder, which are shared by the whole machine, whatever the storage.
     Podman,
-    /// A resource that the machine has only once.
-    Machine,
 }
 
 impl Claim {
     pub(super) fn conflicts_with(self, other: Self) -> bool {
-        self == Self::Machine || other == Self::Machine || self == Self::Podman && other == Self::Podman
+        self == Self::Podman && other == Self::Podman
     }
 }
 
 /// The programs that claim a resource, by their name in the summary, and the reason.
 const CLAIMS: &[(&str, Claim, &str)] = &[
-    ("tests/ready", Claim::Machine, "its workloads listen on fixed ports of the host"),
     ("tests/commit", Claim::Podman, "it runs containers of Podman"),
     ("tests/podman", Claim::Podman, "it runs, builds and removes containers of Podman"),
     ("tests/podman_layers", Claim::Podman, "it runs and removes containers of Podman"),
+    ("tests/ready", Claim::Podman, "it runs and removes containers of Podman"),
 ];
 
 /// Skips that are allowed although the packages and the images exist: a part of `TEST: REASON`, and why.

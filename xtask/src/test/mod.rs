@@ -2,8 +2,10 @@
 //!
 //! A failed check or run does not stop the following ones: the result must be complete.
 
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
@@ -11,7 +13,7 @@ use tarpon_harness::instructions::{self, Outcome};
 use tarpon_harness::packages::{self, Tool, tool};
 use tarpon_harness::{paths, process};
 
-use crate::{bench, images, tidy};
+use crate::{images, tidy};
 
 mod cargo;
 mod claims;
@@ -63,13 +65,8 @@ const TOOLS: &[Tool] = &[
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let start = Instant::now();
-    let (mut all, mut skipped) = (Count::default(), Vec::new());
-    all += check("format", cargo(&["fmt", "--all", "--check"]));
-    all += check("lints", cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]));
-    all += check("rules", tidy::run);
-    all += dependencies(&mut skipped);
-    all +=
-        if args.quick { tests(&Which::AllButEndToEnd, Count::default)? } else { end_to_end(args.all, &mut skipped)? };
+    let mut skipped = Vec::new();
+    let all = if args.quick { quick(&mut skipped)? } else { complete(args.all, &mut skipped)? };
     for line in skipped {
         println!("skipped: {line}");
     }
@@ -79,6 +76,42 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         std::process::exit(1);
     }
     Ok(())
+}
+
+/// Runs what needs no system packages and no images.
+fn quick(skipped: &mut Skipped) -> Result<Count> {
+    let checked = checks(skipped);
+    let (built, programs) = build(false);
+    Ok(checked + built + tests(&Which::AllButEndToEnd, programs)?)
+}
+
+/// Runs everything. The images are built beside the checks and the tests, because their scripts mostly keep one processor busy or wait.
+fn complete(is_full: bool, skipped: &mut Skipped) -> Result<Count> {
+    let (images, checked, programs) = thread::scope(|scope| {
+        let images = scope.spawn(prepare_images);
+        let checked = checks(skipped);
+        let (built, programs) = build(true);
+        (images.join().unwrap_or_else(|panic| resume_unwind(panic)), checked + built, programs)
+    });
+    if programs.is_empty() {
+        return Ok(checked);
+    }
+    let registry = images.as_ref().map(images::TestImages::registry);
+    let _disk = images.as_ref().and_then(|_| {
+        let made = disk::Disk::mount();
+        made.inspect_err(|error| println!("the tests use the disk of {}: {error:#}", paths::root().display())).ok()
+    });
+    // Before the tests, because it measures.
+    let mut count = checked + benchmark(images.as_ref(), skipped);
+    if is_full {
+        count += count_instructions(skipped);
+    }
+    Ok(count + tests(&Which::All { registry, is_full }, programs)?)
+}
+
+/// The checks that run no test program.
+fn checks(skipped: &mut Skipped) -> Count {
+    check("format", cargo(&["fmt", "--all", "--check"])) + check("rules", tidy::run) + dependencies(skipped)
 }
 
 /// Runs one check, which counts as one test.
@@ -114,33 +147,32 @@ fn dependencies(skipped: &mut Skipped) -> Count {
     check("dependencies", cargo(&["deny", "--log-level", "error", "check", "bans", "licenses", "sources"]))
 }
 
-/// Runs all cargo tests, and the benchmarks that serve as checks.
-fn end_to_end(is_full: bool, skipped: &mut Skipped) -> Result<Count> {
-    let images = prepare_images();
-    let registry = images.as_ref().map(images::TestImages::registry);
-    let _disk = images.as_ref().and_then(|_| {
-        let made = disk::Disk::mount();
-        made.inspect_err(|error| println!("the tests use the disk of {}: {error:#}", paths::root().display())).ok()
-    });
-    tests(&Which::All { registry, is_full }, || benchmark(images.as_ref(), skipped) + count_instructions(skipped))
-}
-
-/// Builds and runs tests. `meanwhile` runs between the two, alone on the machine, because it measures.
-fn tests(which: &Which<'_>, meanwhile: impl FnOnce() -> Count) -> Result<Count> {
-    println!("== build");
+/// Builds the test programs, and counts the lints as one test. No programs if the build failed.
+fn build(with_end_to_end: bool) -> (Count, Vec<cargo::Program>) {
+    println!("== build and lints");
     let began = Instant::now();
-    let root = paths::root();
-    let programs = match cargo::build(&root, matches!(which, Which::All { .. })) {
-        Ok(programs) => programs,
+    let built = match cargo::build(&paths::root(), with_end_to_end) {
+        Ok(built) => built,
         Err(error) => {
             println!("build failed: {error:#}");
-            return Ok(Count::failed());
+            return (Count::failed(), Vec::new());
         }
     };
-    println!("built {} test programs in {} s", programs.len(), began.elapsed().as_secs());
-    let measured = meanwhile();
+    println!("built {} test programs in {} s", built.programs.len(), began.elapsed().as_secs());
+    if built.lints.is_empty() {
+        return (Count::passed(), built.programs);
+    }
+    println!("{}\nlints failed: {} warnings", built.lints.join("\n"), built.lints.len());
+    (Count::failed(), built.programs)
+}
+
+/// Runs the test programs.
+fn tests(which: &Which<'_>, programs: Vec<cargo::Program>) -> Result<Count> {
+    if programs.is_empty() {
+        return Ok(Count::default());
+    }
     println!("== tests");
-    Ok(measured + programs::run(&root, which, programs)?)
+    programs::run(&paths::root(), which, programs)
 }
 
 /// Checks that the start benchmark works, with one workload and two systems. Its figures do not matter.
@@ -149,7 +181,8 @@ fn benchmark(images: Option<&images::TestImages>, skipped: &mut Skipped) -> Coun
         return skip(skipped, "the benchmark", &format!("it needs root, images and {TUN}"));
     };
     check("the benchmark", || {
-        let mut command = bench::command();
+        // The build made it: `cargo run` would compile it again, with the features that it needs by itself.
+        let mut command = Command::new(paths::target().join("debug/tarpon-bench"));
         command.args(["start", "--quick", "--tarpon"]).arg(paths::target().join("debug/tarpon"));
         process::check(command.env("REGISTRY", images.registry()))
     })

@@ -1,7 +1,7 @@
 //! Runs the test programs, several at once, and sums up their output.
 //!
-//! Many tests wait: for the disk, for a registry, for a container. So as many programs run at once as there are
-//! processors, each with as many threads of its own. What a program prints is kept apart and shown in one piece.
+//! Many tests wait: for the disk, for a registry, for a container, for a deadline. So more programs run at once than there
+//! are processors. The output of a program is shown in one piece.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -37,6 +37,9 @@ const FULL: &str = "TARPON_TEST_ALL";
 /// Time limit for one program: several times what the slowest takes on two busy processors. A test that hangs is
 /// detected, and the other results are not lost.
 const LIMIT: Duration = Duration::from_secs(45 * 60);
+
+/// One of this many programs is expected to wait at any time: with two programs, two processors were idle for a third of the time.
+const WAITING: usize = 2;
 
 /// How often a program is polled for its end.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -78,9 +81,10 @@ pub(super) fn run(root: &Path, which: &Which<'_>, programs: Vec<cargo::Program>)
     let mut tasks: Vec<(Claim, Job)> = programs.into_iter().map(|program| task(which, &logs, program)).collect();
     // The end-to-end tests take longest, and those that run one at a time longest of all: the short ones fill the gaps at the end.
     tasks.sort_by_key(|(claim, job)| (!job.name.starts_with("tests/"), *claim != Claim::Podman));
-    let documentation = cargo::documentation(root, with_end_to_end);
+    let documentation = cargo::documentation(root, with_end_to_end)?;
     tasks.push((Claim::Nothing, job(which, &logs, "documentation", documentation)));
-    let slots = thread::available_parallelism().map_or(1, usize::from);
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    let slots = processors + processors.div_ceil(WAITING);
     let sum = Mutex::new(Sum::default());
     schedule::run_all(tasks, slots, |job| {
         let outcome = finish(job);
