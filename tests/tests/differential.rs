@@ -12,6 +12,15 @@ use tarpon_tests::tarpon::Tarpon;
 const FORMATS: [&str; 3] = ["gzip", "zstdchunked", "estargz"];
 const MODES: [&str; 2] = ["native", "fuse"];
 
+/// Images of ordinary files, of which a part of the combinations has half of the formats each: the hand-written images have all.
+const IN_HALF_THE_FORMATS: [&str; 2] = ["dev/debian-base", "dev/redis"];
+
+/// Whether an image is tested in a format: always in a full run.
+fn is_tested(image: &str, number: usize) -> bool {
+    let position = IN_HALF_THE_FORMATS.iter().position(|name| *name == image);
+    matrix::is_full() || position.is_none_or(|position| position % 2 == number % 2)
+}
+
 /// The modes in which a format is tested: both in a full run, otherwise they take turns over the formats.
 fn modes(number: usize) -> &'static [&'static str] {
     if matrix::is_full() { &MODES } else { std::slice::from_ref(&MODES[number % 2]) }
@@ -28,12 +37,12 @@ fn check(image: &str) {
         return;
     }
     let expected = Expected::of(&registry, &format!("{image}:gzip")).unwrap();
-    let index = index_of(&format!("{registry}/{image}:gzip"));
+    let index = if is_tested(image, 1) { index_of(&format!("{registry}/{image}:gzip")) } else { String::new() };
     let tags = FORMATS.into_iter().filter(|format| real::has_tag(&registry, image, format));
     // The unconverted image, lazily, through its index; then each format by itself.
     let formats = std::iter::once(("gzip", index.as_str())).chain(tags.map(|format| (format, "none")));
     // By its index in mode fuse, then unpacked in mode native.
-    for (number, (format, index)) in (1..).zip(formats) {
+    for (number, (format, index)) in (1..).zip(formats).filter(|(number, _)| is_tested(image, *number)) {
         for mode in modes(number) {
             let mut tarpon = Tarpon::new().unwrap();
             let reference = format!("{registry}/{image}:{format}");
