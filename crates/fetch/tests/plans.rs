@@ -4,6 +4,7 @@ mod common;
 
 use common::{World, noise};
 use proptest::prelude::*;
+use tarpon_testkit::matrix;
 use tarpon_testkit::source::{Form, Packer};
 
 fn form() -> impl Strategy<Value = Form> {
@@ -11,7 +12,7 @@ fn form() -> impl Strategy<Value = Form> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: matrix::cases(128), ..ProptestConfig::default() })]
 
     #[test]
     fn reads_are_right_and_no_byte_is_asked_for_twice(

@@ -13,6 +13,7 @@ use common::{Random, noise};
 use tarpon_blob::Fault;
 use tarpon_fetch::{Config, Fetcher, ImageHandle};
 use tarpon_oci::Digest;
+use tarpon_testkit::matrix;
 use tarpon_testkit::source::{Form, MemorySource, MemoryStore, PackedLayer, Packer, Refusal, Reply, Then, table_of};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -236,7 +237,7 @@ fn every_read_is_right_or_an_error_and_everything_recovers() {
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     let seeds = match number("SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("SEEDS").unwrap_or(300),
+        None => 0..number("SEEDS").unwrap_or(u64::from(matrix::cases(300))),
     };
     for seed in seeds {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();

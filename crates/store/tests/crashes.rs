@@ -10,6 +10,7 @@ use std::sync::Arc;
 use common::{content, get, install, put, put_by_pieces};
 use tarpon_oci::Digest;
 use tarpon_store::{Store, StoreConfig};
+use tarpon_testkit::matrix;
 use tarpon_testkit::storage::{Fault, FaultyDisk};
 
 /// The effect of the stop on unsynced data.
@@ -185,6 +186,12 @@ fn temporary_files(folder: &Path) -> Vec<String> {
     found
 }
 
+/// The stops to test at an operation: all of them in a full run, otherwise two, in turn.
+fn stops(at: u64) -> impl Iterator<Item = Stop> {
+    let (first, step) = if matrix::is_full() { (0, 1) } else { (usize::from(at.is_multiple_of(2)), 2) };
+    STOPS.into_iter().skip(first).step_by(step)
+}
+
 #[test]
 fn a_stop_after_any_operation_leaves_nothing_wrong_and_nothing_in_the_way() {
     let (mut cases, mut damaged) = (0, 0);
@@ -192,7 +199,7 @@ fn a_stop_after_any_operation_leaves_nothing_wrong_and_nothing_in_the_way() {
         let operations = operations(&workload);
         println!("{}: {operations} operations", workload.name);
         for at in 1..=operations {
-            for stop in STOPS {
+            for stop in stops(at) {
                 let folder = prepared(&workload);
                 let fault = if stop == Stop::Torn { Fault::Torn } else { Fault::Stop };
                 let disk = Arc::new(FaultyDisk::new(at, fault));
@@ -212,7 +219,8 @@ fn a_stop_after_any_operation_leaves_nothing_wrong_and_nothing_in_the_way() {
         }
     }
     println!("{cases} stops, {damaged} objects damaged by them");
-    assert!(damaged > 100, "the power cuts took nothing: this test has lost its teeth");
+    let enough = if matrix::is_full() { 100 } else { 50 };
+    assert!(damaged > enough, "the power cuts damaged too few objects to test the recovery");
 }
 
 #[test]

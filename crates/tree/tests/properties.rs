@@ -1,11 +1,11 @@
 //! The merge and the EROFS image against a naive model, over random stacks of layers.
 
 use proptest::prelude::*;
-use tarpon_testkit::{fuzz, stacks, tree_model};
+use tarpon_testkit::{fuzz, matrix, stacks, tree_model};
 use tarpon_tree::merge;
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: matrix::cases(512), ..ProptestConfig::default() })]
 
     #[test]
     fn merged_written_and_read_back_a_stack_shows_what_the_model_shows(
