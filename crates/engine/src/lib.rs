@@ -82,7 +82,7 @@ pub use tarpon_images::{
 pub use tarpon_layer::toc::Format as LayerFormat;
 pub use tarpon_mount::{Capability, Mode, ModeChoice, Unmounted, Writable, probe};
 pub use tarpon_oci as oci;
-pub use tarpon_podman::{Podman, PodmanRequest, PodmanVersion, Setup, guard, offer};
+pub use tarpon_podman::{Podman, PodmanRequest, PodmanVersion, Setup, offer};
 pub use tarpon_publish::{
     BootPack, Change, CommitReport, CommitRequest, CommitSource, Conversion, ConvertRequest, ConvertedImage,
     ConvertedLayer, Fit, ImageIndexArtifact, IndexCheck, IndexedLayer, MAX_CONVERT_JOBS, Outcome, Platforms,

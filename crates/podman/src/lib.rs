@@ -22,7 +22,6 @@ mod diff_fs;
 mod documents;
 mod exhibits;
 mod forms;
-mod guard;
 mod ids;
 mod image_store;
 mod in_use;
@@ -42,7 +41,6 @@ mod view;
 
 pub use api::{Podman, PodmanRequest};
 pub use exhibits::EXHIBITS;
-pub use guard::guard;
 pub use offer::offer;
 pub use setup::Setup;
 pub use tarpon_images::{Error, ErrorKind, Result, ResultExt};

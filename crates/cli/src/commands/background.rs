@@ -26,9 +26,6 @@ pub(crate) struct Serve {
     /// With --hold: a directory from which a dead mount is removed
     #[arg(long, value_name = "DIR", requires = "hold")]
     dead_mount: Vec<PathBuf>,
-    /// Do not serve: wait until standard input ends, then unmount what a dead server left in DIR
-    #[arg(long, value_name = "DIR")]
-    guard: Option<PathBuf>,
     /// Do not serve: prepare the image that a line on standard input names, and print the result
     #[arg(long)]
     offer: bool,
@@ -38,10 +35,6 @@ pub(crate) struct Serve {
 
 impl Serve {
     pub(crate) fn run(&self, global: &Global) -> Result {
-        if let Some(folder) = &self.guard {
-            return tarpon_engine::guard(std::io::stdin(), folder)
-                .map_err(|error| Failure::new(Exit::Failure, format_args!("cannot unmount: {error}")));
-        }
         if let Some(socket) = &self.hold {
             let successor = server_command(&global.store_folder()?)?;
             return tarpon_engine::hold(socket.clone(), successor, self.dead_mount.clone())

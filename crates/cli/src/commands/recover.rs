@@ -16,9 +16,10 @@ Examples:
   tarpon recover
   tarpon recover --json
 
-Programs that had files open in a mount whose server died must be restarted, and so must containers.";
+A server that dies is replaced automatically. This command is for the case that no successor could serve, and for the
+time after a reboot. Programs that had files open in a dead mount must be restarted, and so must containers.";
 
-/// Restore mounts after a crash of the server
+/// Restore mounts after a crash or a reboot
 ///
 /// Removes mounts whose server died, and mounts the same images again, at the same digests. Passwords of --creds are not stored: such
 /// mounts use the credentials files from now on. Does nothing while a server runs.

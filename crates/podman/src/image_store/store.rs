@@ -15,7 +15,6 @@ use tarpon_store::Store;
 use super::entry::{Entry, Images};
 use super::names::{give_back, settle_names};
 use crate::clock::now;
-use crate::guard::Guard;
 use crate::listed::Listed;
 use crate::place::image_folder;
 use crate::store_fs::{Directory, StoreFs};
@@ -49,7 +48,6 @@ pub(super) struct State {
 pub(super) struct Shown {
     files: Arc<StoreFs>,
     pub(super) mounted: Mounted,
-    _guard: Option<Guard>,
 }
 
 impl PodmanImageStore {
@@ -183,17 +181,8 @@ impl PodmanImageStore {
         let mounted = self.host.mount_files(files.clone(), &self.folder).map_err(|error| {
             cannot_mount(error).hint("images are shown to Podman by root, with /dev/fuse; `tarpon doctor` shows more")
         })?;
-        state.shown = Some(self.shown(files, mounted));
+        state.shown = Some(Shown { files, mounted });
         Ok(())
-    }
-
-    /// The mount with its guard.
-    pub(super) fn shown(&self, files: Arc<StoreFs>, mounted: Mounted) -> Shown {
-        let guard = Guard::start(self.host.server_command(), &self.folder);
-        if let Err(error) = &guard {
-            tracing::warn!(%error, "Podman's store stays mounted if this server is killed");
-        }
-        Shown { files, mounted, _guard: guard.ok().flatten() }
     }
 
     /// Updates the mount, if there is one. `new`: an image whose layers are shown before the image.

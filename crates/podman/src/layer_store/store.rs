@@ -20,7 +20,6 @@ use super::entry::Entry;
 use super::finding::Finding;
 use super::spool::Spools;
 use crate::clock::now;
-use crate::guard::Guard;
 use crate::layer_store_fs::{LayerKey, LayerStoreFs};
 use crate::offered::Offered;
 use crate::place::make_empty;
@@ -61,7 +60,6 @@ pub(super) struct State {
 
 pub(super) struct Shown {
     pub(super) mounted: Mounted,
-    _guard: Option<Guard>,
 }
 
 /// The mount's reference to the store, weak because the store owns the mount.
@@ -147,7 +145,7 @@ impl LayerStore {
         let mounted = self.host.mount_files(Arc::new(files), &self.folder).map_err(|error| {
             cannot_mount(error).hint("layers are shown to Podman by root, with /dev/fuse; `tarpon doctor` shows more")
         })?;
-        Ok(self.shown(mounted))
+        Ok(Shown { mounted })
     }
 
     /// Continues the mount of the dead server, if there is one.
@@ -155,7 +153,7 @@ impl LayerStore {
         let door = Arc::new(Door(self.me.clone()));
         let restored = LayerStoreFs::restored(&self.kept.inherited(), door, self.kept.save());
         let (_, mounted) = take_over(&self.folder, restored, |files| self.host.adopt_files(files, &self.folder))?;
-        Some(self.shown(mounted))
+        Some(Shown { mounted })
     }
 
     /// Removes the mount of a dead server if there is no record of it.
@@ -164,15 +162,6 @@ impl LayerStore {
             let restored = Err::<LayerStoreFs, _>(RestoreError::Unwanted);
             let _none = take_over(&self.folder, restored, |files| self.host.adopt_files(files, &self.folder));
         }
-    }
-
-    /// The mount with its guard.
-    fn shown(&self, mounted: Mounted) -> Shown {
-        let guard = Guard::start(self.host.server_command(), &self.folder);
-        if let Err(error) = &guard {
-            tracing::warn!(%error, "Podman's store of layers stays mounted if this server is killed");
-        }
-        Shown { mounted, _guard: guard.ok().flatten() }
     }
 
     /// Unmounts it and removes all of its records.
