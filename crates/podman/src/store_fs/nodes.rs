@@ -104,8 +104,12 @@ impl Nodes {
         let mut change = Change { next, before: &self.nodes, now };
         change.directory(NodeId::ROOT.0, NodeId::ROOT.0, root);
         let Self { nodes, last, mut old, layers } = change.next;
-        let files =
-            self.nodes.iter().filter(|(id, node)| matches!(node.what, What::File(_)) && !nodes.contains_key(id));
+        let is_old = |id: &u64, node: &Node| match &node.what {
+            // Without its bytes, a file of an earlier server is lost.
+            What::File(content) => content.bytes.is_some() && !nodes.contains_key(id),
+            _ => false,
+        };
+        let files = self.nodes.iter().filter(|(id, node)| is_old(id, node));
         old.extend(files.map(|(id, node)| (*id, node.clone())));
         let surplus = old.len().saturating_sub(OLD_FILES);
         old.drain(..surplus);
