@@ -8,12 +8,13 @@ use anyhow::Result;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use tarpon_testkit::processes;
 
 use crate::dump::{Dump, dump};
 use crate::real::{self, run};
 use crate::tarpon::Tarpon;
 
-/// How long the guard of a killed server may take to unmount, and a server to end.
+/// How long a server may take to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// A private mount namespace with the cgroups that crun needs.
 const ALONE: &str = "umount -R /sys/fs/cgroup 2>/dev/null; mount -t cgroup2 none /sys/fs/cgroup; exec \"$@\"";
@@ -159,8 +160,18 @@ impl Podman {
 
     /// Sends the server a signal.
     pub fn signal_server(&self, signal: Signal) {
+        kill_process(self.server(), signal).unwrap();
+    }
+
+    /// The process that serves the store.
+    pub fn server(&self) -> Pid {
         let pid = self.tarpon.status().unwrap()[0]["server"].as_i64().expect("a server");
-        kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal).unwrap();
+        Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
+    }
+
+    /// Kills the server and its holder, so that nothing takes their place.
+    pub fn kill_server_with_holder(&self) {
+        processes::kill_with_holder(&self.tarpon.store(), self.server());
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tarpon_oci::Digest;
-use tarpon_testkit::matrix;
+use tarpon_testkit::{matrix, processes};
 use tarpon_tests::dump::dump;
 use tarpon_tests::expected::Expected;
 use tarpon_tests::real;
@@ -132,20 +132,6 @@ impl KillFixture {
         self.tarpon.mount(&self.image, &["--mode", self.mode, "--suid", "--dev"]).unwrap()
     }
 
-    /// Processes of this store: servers, or their holders.
-    fn processes(&self, is_holder: bool) -> Vec<Pid> {
-        let store = self.tarpon.store().to_string_lossy().into_owned();
-        let is_it = |pid: &i32| {
-            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let line: Vec<_> = line.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
-            let has = |word: &str| line.iter().any(|argument| argument == word);
-            has(&store) && has("serve") && has("--hold") == is_holder
-        };
-        let all = std::fs::read_dir("/proc").unwrap().flatten();
-        let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        pids.filter(is_it).filter_map(Pid::from_raw).collect()
-    }
-
     /// The server, once it serves. (Three successors that die before that are enough for the holder.)
     fn server(&self) -> Option<Pid> {
         let socket = self.tarpon.store().join("run/server.sock");
@@ -239,9 +225,10 @@ fn kill_at_many_moments(mode: &'static str) {
     fixture.tarpon.unmount(&again).unwrap();
     fixture.tarpon.unmount(&root).unwrap();
     assert_eq!(fixture.mounts(), [""; 0], "a mount of a dead server is still there");
-    for is_holder in [false, true] {
-        wait_for("no process is left", || fixture.processes(is_holder).is_empty().then_some(()));
-    }
+    let store = fixture.tarpon.store();
+    wait_for("no process is left", || {
+        (processes::servers(&store).is_empty() && processes::holders(&store).is_empty()).then_some(())
+    });
     fixture.check_store();
 }
 
@@ -260,16 +247,45 @@ fn without_a_holder_and_a_server_readers_get_an_error_and_the_next_command_mount
     for mode in ["native", "fuse"] {
         let Some(mut fixture) = KillFixture::new(mode) else { return };
         let root = fixture.mount();
-        let holders = wait_for("a holder runs", || Some(fixture.processes(true)).filter(|holders| !holders.is_empty()));
-        // First the holder, so that nobody starts a successor.
-        holders.into_iter().for_each(|holder| kill_process(holder, Signal::STOP).unwrap());
-        kill_process(fixture.server().unwrap(), Signal::KILL).unwrap();
-        fixture.processes(true).into_iter().for_each(|holder| kill_process(holder, Signal::KILL).unwrap());
+        let store = fixture.tarpon.store();
+        wait_for("a holder runs", || (!processes::holders(&store).is_empty()).then_some(()));
+        processes::kill_with_holder(&store, fixture.server().unwrap());
         let (path, _) = &fixture.files[0];
         wait_for("readers get an error", || std::fs::read(root.join(path)).is_err().then_some(()));
         fixture.tarpon.run("recover", &[]).unwrap();
         fixture.check_all(&root);
         fixture.tarpon.unmount(&root).unwrap();
         assert_eq!(fixture.mounts(), [""; 0]);
+    }
+}
+
+#[test]
+fn an_upgrade_is_not_noticed_and_a_server_that_does_not_start_leaves_the_old_one() {
+    for mode in ["native", "fuse"] {
+        let Some(mut fixture) = KillFixture::new(mode) else { return };
+        let root = fixture.mount();
+        let before = fixture.server().unwrap();
+        let readers = Readers::default();
+        std::thread::scope(|scope| {
+            let all: Vec<_> = (0..4)
+                .map(|reader| {
+                    let (readers, files, root) = (&readers, &fixture.files, &root);
+                    scope.spawn(move || readers.run(root, files, reader))
+                })
+                .collect();
+            let _stop = StopAtEnd(&readers.stop);
+            for _ in 0..3 {
+                fixture.tarpon.run("server", &["upgrade"]).unwrap();
+                assert!(!all.iter().any(|reader| reader.is_finished()), "a program got an error");
+            }
+        });
+        let after = fixture.server().unwrap();
+        assert_ne!(before, after);
+        let mut broken = fixture.tarpon.command("serve");
+        let refused = broken.args(["--replace", "--scrub", "nonsense"]).output().unwrap();
+        assert!(!refused.status.success());
+        assert_eq!(fixture.server(), Some(after));
+        fixture.check_all(&root);
+        fixture.tarpon.unmount(&root).unwrap();
     }
 }

@@ -180,10 +180,15 @@ fn podman_goes_on_when_the_server_is_killed_and_images_come_back() {
     let Some(fixture) = ImageStore::new() else { return };
     fixture.add("debian-base:gzip");
     assert!(fixture.is_mounted());
+    let (image, server) = (fixture.image("debian-base:gzip"), fixture.server());
+    fixture.container(&["--detach", "--name", "reader"], &image, &["sleep", "1000"]);
     fixture.signal_server(Signal::KILL);
-    wait_until("the guard unmounts", || !fixture.is_mounted());
-    assert_eq!(fixture.images().len(), 0);
-    fixture.podman(&["ps", "--all"]);
+    // The container reads what is not local from a successor.
+    fixture.podman(&["exec", "reader", "sh", "-c", "find /usr -xdev -type f | head -500 | xargs cat >/dev/null"]);
+    assert_ne!(fixture.server(), server);
+    assert_eq!(fixture.images().len(), 1);
+    fixture.podman(&["rm", "--force", "-t", "0", "reader"]);
+    fixture.kill_server_with_holder();
     let dead = fixture.tarpon.run("podman", &["ls"]).unwrap();
     assert!(dead.contains("dead: run `tarpon recover`"), "{dead}");
     fixture.tarpon.run("recover", &[]).unwrap();

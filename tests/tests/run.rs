@@ -547,7 +547,23 @@ fn a_container_whose_server_died_is_cleared_away() {
 }
 
 #[test]
-fn containers_whose_server_is_killed_keep_what_is_local_and_new_ones_start_at_once() {
+fn a_container_whose_server_is_killed_reads_what_is_not_local() {
+    let Some(fixture) = RunFixture::new() else { return };
+    for mode in ["native", "fuse"] {
+        fixture.waiting(mode, &["--mode", mode]);
+        let server = fixture.tarpon.status().unwrap()[0]["server"].as_u64().unwrap();
+        signal(u32::try_from(server).unwrap(), "KILL");
+        let script = "find /usr -xdev -type f | head -500 | xargs cat >/dev/null && echo read";
+        assert_eq!(fixture.tarpon.run("exec", &[mode, "sh", "-c", script]).unwrap(), "read\n");
+        let listed = fixture.listed();
+        assert_eq!((&listed[0]["status"], &listed[0]["source_lost"]), (&"running".into(), &false.into()), "{listed}");
+        fixture.tarpon.run("rm", &["-f", mode]).unwrap();
+    }
+    fixture.assert_nothing_is_left();
+}
+
+#[test]
+fn containers_without_a_server_and_a_holder_keep_what_is_local_and_new_ones_start_at_once() {
     let Some(fixture) = RunFixture::new() else { return };
     let names: Vec<String> = (0..8).map(|number| format!("box{number}")).collect();
     for name in &names {
@@ -576,7 +592,8 @@ fn containers_whose_server_is_killed_keep_what_is_local_and_new_ones_start_at_on
         assert_eq!(status.as_array().unwrap().iter().filter(lost).count(), 8, "{status}");
         assert_eq!(fixture.tarpon.run("status", &[]).unwrap().matches("source lost: replace container box").count(), 8);
     };
-    signal(server, "KILL");
+    let pid = rustix::process::Pid::from_raw(server.cast_signed()).unwrap();
+    tarpon_testkit::processes::kill_with_holder(&fixture.tarpon.store(), pid);
     until(|| {
         !std::path::Path::new(&format!("/proc/{server}/fd")).exists()
             || fixture.tarpon.status().unwrap()[0]["alive"] == false

@@ -59,6 +59,8 @@ pub(crate) struct MountTable {
     pub(super) holding: Arc<Holding>,
     /// Notified when another server is to take everything over.
     pub(super) handed_over: Notify,
+    /// Whether this process may end before its time: it is a server in the background.
+    pub(super) may_hand_over: AtomicBool,
 }
 
 /// A mount.
@@ -107,6 +109,7 @@ impl MountTable {
             scrub,
             holding,
             handed_over: Notify::new(),
+            may_hand_over: AtomicBool::new(false),
         })
     }
 
@@ -227,12 +230,12 @@ impl MountTable {
     /// Makes way for another server.
     ///
     /// # Errors
-    /// [`ErrorKind::Other`] if the mounts would not outlive this process.
+    /// [`ErrorKind::Other`] if this process is not a server in the background.
     pub(super) fn hand_over(&self) -> Result<()> {
-        let step = "hand the mounts over";
-        if !self.holding.is_held() {
-            let cause = "they are served by a process in the foreground, and end with it";
-            return Err(Error::new(ErrorKind::Other, step, cause));
+        if !self.may_hand_over.load(Ordering::Acquire) || !self.holding.is_held() {
+            let cause = format!("process {} is a daemon, or serves in the foreground", std::process::id());
+            let error = Error::new(ErrorKind::Other, "hand the mounts over", cause);
+            return Err(error.hint("stop and start it the way it was started, for example with systemctl"));
         }
         self.holding.hand_over();
         self.handed_over.notify_one();

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tarpon_client::protocol::{Mended, MountRequest, MountStatus, Request, Response, ScrubStatus};
@@ -147,6 +148,7 @@ impl Server {
     /// Serves until the last mount is unmounted and unused, or until SIGTERM or SIGINT. Then unmounts the rest and marks the store as
     /// cleanly stopped. Returns the reason.
     pub async fn run(mut self) -> Ended {
+        self.mounts.may_hand_over.store(true, Ordering::Release);
         let ended = tokio::select! {
             () = self.mounts.idle(FIRST_REQUEST) => Ended::Idle,
             () = self.mounts.handed_over.notified() => hand_over(),

@@ -98,9 +98,8 @@ pub struct PermanentServer {
 }
 
 impl PermanentServer {
-    /// Becomes the server of the store, serving until it is stopped. A server that was started on demand and has nothing mounted
-    /// ends as soon as it has replied; this one waits for it. If another process serves mounts, it keeps the store, and this one replaces
-    /// it after it has ended.
+    /// Becomes the server of the store, serving until it is stopped. A server in the background hands its mounts over. If another process
+    /// serves mounts and cannot hand them over, it keeps the store, and this one replaces it after it has ended.
     ///
     /// # Errors
     /// Another permanent server without mounts serves the store, or metrics cannot be exposed at the address.
@@ -118,6 +117,12 @@ impl PermanentServer {
                 }
                 Err(error) => error,
             };
+            let client = setup.client.clone();
+            let handed_over = tokio::task::spawn_blocking(move || client.hand_over()).await;
+            if matches!(handed_over, Ok(Ok(true))) && began.elapsed() < HANDOVER {
+                tokio::time::sleep(POLL_INTERVAL).await;
+                continue;
+            }
             let client = setup.client.clone();
             let asked = tokio::task::spawn_blocking(move || client.status()).await;
             let mounts = asked.ok().and_then(|status| status.ok().flatten()).unwrap_or_default().len();

@@ -8,6 +8,7 @@ pub mod fuzz;
 pub mod kernel;
 pub mod layers;
 pub mod matrix;
+pub mod processes;
 pub mod registry;
 pub mod server;
 pub mod sinks;

@@ -9,7 +9,6 @@ use tarpon_engine::{BackgroundOptions, ContainerName, Signals, server_log};
 
 use super::scrub::ScrubChoice;
 use super::session::{Session, runtime, server_command};
-use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
 use crate::global::Global;
 use crate::logging;

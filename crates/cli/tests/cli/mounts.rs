@@ -60,9 +60,9 @@ impl MountFixture {
         serde_json::from_str(&self.stdout(arguments)).expect("JSON")
     }
 
-    /// Kills the server of the store, and waits until the kernel has released its lock.
+    /// Kills the server of the store and its holder, and waits until the kernel has released the server's lock.
     pub(crate) fn kill_server(&self) {
-        kill_process(self.server_process(), Signal::KILL).expect("it is ours");
+        tarpon_testkit::processes::kill_with_holder(&self.path("store"), self.server_process());
         self.wait_for_server_to_end();
     }
 

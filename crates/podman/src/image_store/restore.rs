@@ -52,7 +52,7 @@ impl PodmanImageStore {
         let restored = if state.images.is_empty() { Err(RestoreError::Unwanted) } else { self.restored(state) };
         let adopt = |files| self.host.adopt_files(files, &self.folder);
         let (files, mounted) = take_over(&self.folder, restored, adopt)?;
-        Some(self.shown(files, mounted))
+        Some(Shown { files, mounted })
     }
 
     fn restored(&self, state: &mut State) -> std::result::Result<StoreFs, RestoreError> {

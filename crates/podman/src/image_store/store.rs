@@ -46,7 +46,7 @@ pub(super) struct State {
 }
 
 pub(super) struct Shown {
-    files: Arc<StoreFs>,
+    pub(super) files: Arc<StoreFs>,
     pub(super) mounted: Mounted,
 }
 
