@@ -1,28 +1,29 @@
-//! Holds the descriptors of a server beyond its death, and starts a successor that gets them.
+//! The *holder*: a small process per store that keeps duplicates of its server's descriptors beyond the server's death.
 //!
-//! ```text
-//!   server ── Keep, Release, Alive, Serving ──► holder process        one small process per store
-//!      ✕ dies                                     │ starts
-//!                 successor ◄── Held, Held, End ──┘ and hands over; it answers Serving
-//! ```
+//! While a descriptor of a FUSE connection is open anywhere, the kernel lets readers wait for an answer. So the death of
+//! the server alone fails no reader: the holder starts a successor and hands the descriptors over. But a holder without a
+//! clock would turn a crash into a hang that ends only with the machine. So it gives up within a limit and closes all
+//! descriptors, which makes the kernel fail every reader at once.
 //!
-//! As long as a descriptor of a FUSE connection is open that no process serves, its readers wait and cannot be killed. So the holder
-//! has a clock: if no successor serves in time, it closes everything, and the kernel answers the readers with an error.
+//! [`hold`] is the main function of the process. [`Holder`] is the server's side: it starts the process at the first
+//! descriptor, sends signs of life, and starts another holder if that one dies.
 //!
-//! [`Holder`] is the server's side, [`hold`] the main function of the process. Neither parses anything but messages of a
-//! fixed size from a process of the same user.
+//! Both sides speak messages of one fixed size over a `SOCK_SEQPACKET` socket. A server's first message is `Attach`.
+//! The holder answers `Hello`, then one `Retained` per descriptor, then `End`. From then on the server sends `Keep`,
+//! `Release`, `Alive` and `Serving` as they occur, and `Dismiss` at a clean end. `Confirm` asks for `Confirmed`: then the
+//! holder has everything that was sent before, and is the holder of the store, which successors find at its socket.
+//! Before its first `Confirm`, a holder ends with its server.
 
-mod channel;
-mod command;
-mod dead_mounts;
-mod deadline;
+mod hold;
+mod holder;
 mod link;
 mod message;
-mod process;
-mod server;
-mod successor;
-mod table;
+mod socket;
+#[cfg(test)]
+mod tests;
+mod worker;
 
-pub use command::{HeldDescriptor, HolderCommand};
-pub use process::{HoldOptions, hold};
-pub use server::Holder;
+pub use hold::{HoldOptions, control, hold};
+pub use holder::Holder;
+pub use link::{HeldDescriptor, HolderCommand};
+pub use message::MAX_HELD;

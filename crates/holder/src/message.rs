@@ -1,123 +1,153 @@
-//! [`Message`]: what a server and its holder send each other, 256 bytes each.
+//! [`Message`]: what server and holder send each other, and its encoding.
 
-use std::io;
+/// Version of the protocol. The layout of `Attach` and `Hello` is the same in all versions.
+pub(crate) const VERSION: u32 = 1;
+/// Oldest version that this program can still speak.
+pub(crate) const OLDEST_VERSION: u32 = 1;
 
-/// Version of the protocol. A holder and a server of different versions do not talk.
-pub(crate) const VERSION: u8 = 1;
-/// Size of a message.
+/// Maximum number of descriptors that a holder keeps. A mount has one, and 2000 mounts on a host are a lot.
+pub const MAX_HELD: usize = 4096;
+
+/// Size of each message.
 pub(crate) const MESSAGE_BYTES: usize = 256;
-/// Maximum length of a name: what is left beside the fixed fields, rounded down.
-pub(crate) const NAME_BYTES: usize = 200;
-/// Position of the name.
-const NAME_AT: usize = 8;
+/// Longest name of a descriptor: the rest of a message.
+pub(crate) const MAX_NAME: usize = MESSAGE_BYTES - NAME_AT;
 
-/// The meaning of a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Operation {
-    /// To the holder: hold the descriptor of this message, in place of an earlier one of this name.
-    Keep,
-    /// To the holder: close the descriptor of this name.
-    Release,
-    /// To the holder: the server lives.
-    Alive,
-    /// To the holder: the server answers requests.
-    Serving,
-    /// To the holder: the server ends, and its successor is running already.
-    HandOver,
-    /// To the holder: close everything and end.
-    Dismiss,
-    /// To the holder: answer with `Flushed`.
-    Flush,
-    /// To the server: all messages before `Flush` were carried out.
-    Flushed,
-    /// To a successor, first: the number is the process id of the holder.
-    Hello,
-    /// To a successor: a descriptor.
-    Held,
-    /// To a successor: there are no more.
-    End,
-}
+/// Position of the length of the name; the operation is before it.
+const LENGTH_AT: usize = 1;
+/// Positions of the two numbers.
+const NUMBER_AT: [usize; 2] = [4, 8];
+const NAME_AT: usize = 16;
 
-const OPERATIONS: [Operation; 11] = [
-    Operation::Keep,
-    Operation::Release,
-    Operation::Alive,
-    Operation::Serving,
-    Operation::HandOver,
-    Operation::Dismiss,
-    Operation::Flush,
-    Operation::Flushed,
-    Operation::Hello,
-    Operation::Held,
-    Operation::End,
-];
-
-/// A name of bounded length, without allocation.
+/// The name of a descriptor: 1 to [`MAX_NAME`] bytes of text. It has no allocation of its own.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Name {
     length: u8,
-    bytes: [u8; NAME_BYTES],
-}
-
-/// A message, without its descriptor.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Message {
-    pub(crate) operation: Operation,
-    pub(crate) version: u8,
-    pub(crate) number: u32,
-    pub(crate) name: Name,
+    bytes: [u8; MAX_NAME],
 }
 
 impl Name {
-    /// # Errors
-    /// The name is too long.
-    pub(crate) fn new(name: &str) -> io::Result<Self> {
-        let length = u8::try_from(name.len()).ok().filter(|length| usize::from(*length) <= NAME_BYTES);
-        let length = length.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a name that is too long"))?;
-        let mut bytes = [0; NAME_BYTES];
-        bytes[..name.len()].copy_from_slice(name.as_bytes());
-        Ok(Self { length, bytes })
-    }
-
-    const fn empty() -> Self {
-        Self { length: 0, bytes: [0; NAME_BYTES] }
+    /// `None` if the text is empty or too long.
+    pub(crate) fn new(text: &str) -> Option<Self> {
+        let length = u8::try_from(text.len()).ok().filter(|length| *length > 0)?;
+        let mut bytes = [0; MAX_NAME];
+        bytes.get_mut(..text.len())?.copy_from_slice(text.as_bytes());
+        Some(Self { length, bytes })
     }
 
     pub(crate) fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.bytes[..usize::from(self.length)]).unwrap_or_default()
+        // Both ways to create a name check the text.
+        self.bytes.get(..self.length.into()).and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default()
     }
 }
 
-impl Message {
-    /// A message without a name.
-    pub(crate) const fn new(operation: Operation) -> Self {
-        Self { operation, version: VERSION, number: 0, name: Name::empty() }
+impl std::fmt::Debug for Name {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.as_str().fmt(formatter)
     }
+}
 
-    /// A message about a descriptor.
-    pub(crate) const fn named(operation: Operation, name: Name) -> Self {
-        Self { name, ..Self::new(operation) }
+/// A message. `Keep` and `Retained` carry one descriptor, the others none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// The server's first message.
+    Attach {
+        version: u32,
+    },
+    /// The descriptor replaces an earlier one of that name.
+    Keep(Name),
+    Release(Name),
+    /// A sign of life of the server. The holder answers with the same.
+    Alive,
+    /// The server answers requests now.
+    Serving,
+    /// Asks for [`Message::Confirmed`] with the same number.
+    Confirm(u32),
+    /// The server ends: no successor.
+    Dismiss,
+    /// The server ends, and its successor is running already.
+    HandOver,
+    /// The holder's first message.
+    Hello {
+        version: u32,
+        pid: u32,
+    },
+    Retained(Name),
+    /// The last of the descriptors was sent.
+    End,
+    /// The holder has everything that was sent before.
+    Confirmed(u32),
+    /// Another server is attached. The holder closes the connection.
+    Busy,
+}
+
+impl Message {
+    pub(crate) fn has_descriptor(&self) -> bool {
+        matches!(self, Self::Keep(_) | Self::Retained(_))
     }
 
     pub(crate) fn encode(&self) -> [u8; MESSAGE_BYTES] {
-        let mut bytes = [0; MESSAGE_BYTES];
-        let number = OPERATIONS.iter().position(|operation| *operation == self.operation).unwrap_or_default();
-        bytes[0] = u8::try_from(number).unwrap_or_default();
-        (bytes[1], bytes[2]) = (self.version, self.name.length);
-        bytes[4..8].copy_from_slice(&self.number.to_ne_bytes());
-        bytes[NAME_AT..NAME_AT + NAME_BYTES].copy_from_slice(&self.name.bytes);
-        bytes
+        let mut packet = [0; MESSAGE_BYTES];
+        packet[0] = self.operation();
+        let numbers = match *self {
+            Self::Attach { version } => [version, 0],
+            Self::Hello { version, pid } => [version, pid],
+            Self::Confirm(number) | Self::Confirmed(number) => [number, 0],
+            _ => [0, 0],
+        };
+        for (at, number) in NUMBER_AT.into_iter().zip(numbers) {
+            packet[at..at + 4].copy_from_slice(&number.to_le_bytes());
+        }
+        if let Self::Keep(name) | Self::Release(name) | Self::Retained(name) = self {
+            packet[LENGTH_AT] = name.length;
+            packet[NAME_AT..].copy_from_slice(&name.bytes);
+        }
+        packet
     }
 
-    /// # Errors
-    /// The bytes are no message.
-    pub(crate) fn decode(bytes: &[u8; MESSAGE_BYTES]) -> io::Result<Self> {
-        let invalid = || io::Error::new(io::ErrorKind::InvalidData, "no message of a server or holder");
-        let operation = *OPERATIONS.get(usize::from(bytes[0])).ok_or_else(invalid)?;
-        let name = bytes.get(NAME_AT..NAME_AT + usize::from(bytes[2])).ok_or_else(invalid)?;
-        let name = std::str::from_utf8(name).map_err(|_| invalid())?;
-        let number = u32::from_ne_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
-        Ok(Self { operation, version: bytes[1], number, name: Name::new(name)? })
+    /// `None` if it is not a message of this version.
+    pub(crate) fn decode(packet: &[u8]) -> Option<Self> {
+        let packet: &[u8; MESSAGE_BYTES] = packet.try_into().ok()?;
+        let [first, second] =
+            NUMBER_AT.map(|at| u32::from_le_bytes([packet[at], packet[at + 1], packet[at + 2], packet[at + 3]]));
+        let name = || {
+            let bytes = packet[NAME_AT..].get(..packet[LENGTH_AT].into())?;
+            Name::new(std::str::from_utf8(bytes).ok()?)
+        };
+        Some(match packet[0] {
+            1 => Self::Attach { version: first },
+            2 => Self::Keep(name()?),
+            3 => Self::Release(name()?),
+            4 => Self::Alive,
+            5 => Self::Serving,
+            6 => Self::Confirm(first),
+            7 => Self::Dismiss,
+            8 => Self::HandOver,
+            65 => Self::Hello { version: first, pid: second },
+            66 => Self::Retained(name()?),
+            67 => Self::End,
+            68 => Self::Confirmed(first),
+            69 => Self::Busy,
+            _ => return None,
+        })
+    }
+
+    fn operation(&self) -> u8 {
+        match self {
+            Self::Attach { .. } => 1,
+            Self::Keep(_) => 2,
+            Self::Release(_) => 3,
+            Self::Alive => 4,
+            Self::Serving => 5,
+            Self::Confirm(_) => 6,
+            Self::Dismiss => 7,
+            Self::HandOver => 8,
+            Self::Hello { .. } => 65,
+            Self::Retained(_) => 66,
+            Self::End => 67,
+            Self::Confirmed(_) => 68,
+            Self::Busy => 69,
+        }
     }
 }
 
@@ -127,24 +157,51 @@ mod tests {
 
     #[test]
     fn every_message_is_decoded_as_it_was_encoded() {
-        for operation in OPERATIONS {
-            for name in ["", "fuse.41.ff", &"x".repeat(NAME_BYTES)] {
-                let message = Message { number: 7, ..Message::named(operation, Name::new(name).unwrap()) };
-                let decoded = Message::decode(&message.encode()).unwrap();
-                assert_eq!((decoded.operation, decoded.number, decoded.name.as_str()), (operation, 7, name));
-            }
+        let name = Name::new("objects/ä").unwrap();
+        let longest = Name::new(&"n".repeat(MAX_NAME)).unwrap();
+        let messages = [
+            Message::Attach { version: 7 },
+            Message::Keep(name),
+            Message::Keep(longest),
+            Message::Release(name),
+            Message::Alive,
+            Message::Serving,
+            Message::Confirm(u32::MAX),
+            Message::Dismiss,
+            Message::Hello { version: 1, pid: 4_000_000 },
+            Message::Retained(name),
+            Message::End,
+            Message::Confirmed(5),
+            Message::Busy,
+        ];
+        for message in messages {
+            assert_eq!(Message::decode(&message.encode()), Some(message));
         }
     }
 
     #[test]
-    fn a_name_that_is_too_long_and_bytes_that_are_no_message_are_refused() {
-        assert!(Name::new(&"x".repeat(NAME_BYTES + 1)).is_err());
-        let good = Message::new(Operation::Alive).encode();
-        for (at, value) in [(0, 99), (2, 255), (NAME_AT, 0xff)] {
-            let mut bytes = good;
-            bytes[2] = 1;
-            bytes[at] = value;
-            assert!(Message::decode(&bytes).is_err(), "byte {at} is {value}");
-        }
+    fn names_are_neither_empty_nor_too_long() {
+        assert_eq!(Name::new(""), None);
+        assert_eq!(Name::new(&"n".repeat(MAX_NAME + 1)), None);
+        assert_eq!(Name::new(&"n".repeat(256)), None);
+        assert_eq!(Name::new("mount").unwrap().as_str(), "mount");
+    }
+
+    #[test]
+    fn other_bytes_are_no_message() {
+        let keep = Message::Keep(Name::new("mount").unwrap()).encode();
+        let changed = |at: usize, byte: u8| {
+            let mut packet = keep;
+            packet[at] = byte;
+            Message::decode(&packet)
+        };
+        assert_eq!(Message::decode(&[]), None);
+        assert_eq!(Message::decode(&keep[..255]), None);
+        assert_eq!(Message::decode(&[keep.as_slice(), &[0]].concat()), None);
+        assert_eq!(changed(0, 0), None, "no operation");
+        assert_eq!(changed(0, 255), None, "an unknown operation");
+        assert_eq!(changed(LENGTH_AT, 0), None, "no name");
+        assert_eq!(changed(LENGTH_AT, 255), None, "a name beyond the message");
+        assert_eq!(changed(NAME_AT, 0xff), None, "a name that is no text");
     }
 }

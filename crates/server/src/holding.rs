@@ -105,9 +105,12 @@ impl Holding {
         read(file).inspect_err(|error| tracing::warn!(%error, name, "a state of the earlier server is lost")).ok()
     }
 
-    /// This server answers requests now.
+    /// This server answers requests now. Returns when the holder knows, which takes a millisecond.
     pub(crate) fn serving(&self) {
         self.holder.serving();
+        if !self.holder.flush() {
+            tracing::warn!("the holder does not answer: the mounts may end with this server");
+        }
     }
 
     /// Ends the holder: nothing of this server is to outlive it.
@@ -143,7 +146,7 @@ pub(crate) fn credentials_of(mountpoint: &Path) -> String {
 /// a server; `dead_mounts`: directories from which a dead mount is removed when no successor serves.
 pub fn hold(socket: PathBuf, successor: Vec<OsString>, dead_mounts: Vec<PathBuf>) -> Result<()> {
     let step = "hold the connections of the store's server";
-    let control = io::stdin().as_fd().try_clone_to_owned().context(ErrorKind::Other, step)?;
+    let control = tarpon_holder::control().context(ErrorKind::Other, step)?;
     let options = HoldOptions { socket, successor, dead_mounts };
     tarpon_holder::hold(control, options).context(ErrorKind::Other, step)
 }

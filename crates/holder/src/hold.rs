@@ -1,0 +1,51 @@
+//! The holder process.
+
+mod dead_mounts;
+mod endpoint;
+mod options;
+mod peer;
+mod process;
+mod state;
+mod successor;
+mod table;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+
+pub use options::HoldOptions;
+pub(crate) use options::Limits;
+pub(crate) use state::Ended;
+
+/// The main function of a holder: keeps what the server at the other end of `control` sends, starts a successor when it dies, and ends
+/// when it is dismissed or when no successor serves in time. It takes over the process: its session, its limits, its priority.
+///
+/// # Errors
+/// If the socket cannot be created, or the kernel refuses to wait.
+pub fn hold(control: OwnedFd, options: HoldOptions) -> io::Result<()> {
+    let oom_score = process::prepare();
+    run(control, options, Limits::default(), oom_score).map(drop)
+}
+
+/// As [`hold`], without changes of the process.
+fn run(control: OwnedFd, options: HoldOptions, limits: Limits, oom_score: Option<String>) -> io::Result<Ended> {
+    state::Hold::new(control, options, limits, oom_score)?.run()
+}
+
+#[cfg(test)]
+pub(crate) fn hold_in_thread(control: OwnedFd, options: HoldOptions, limits: Limits) -> io::Result<Ended> {
+    run(control, options, limits, None)
+}
+
+/// The control socket, which the server passes as standard input. Standard input is `/dev/null` then: an open duplicate of the socket
+/// would hide from the server that the holder has closed it.
+///
+/// # Errors
+/// If the process has no standard input.
+pub fn control() -> io::Result<OwnedFd> {
+    let control = io::stdin().as_fd().try_clone_to_owned()?;
+    let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::stdio::dup2_stdin(&null)?;
+    Ok(control)
+}
