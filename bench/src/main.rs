@@ -26,7 +26,7 @@ mod warm;
 mod wire;
 
 #[derive(Parser)]
-#[command(name = "xtask bench", bin_name = "xtask bench", about = "Measure what users wait for")]
+#[command(name = "xtask bench", bin_name = "xtask bench", about = "Measure the times that users wait")]
 struct Args {
     #[command(subcommand)]
     bench: Bench,
@@ -34,17 +34,17 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Bench {
-    /// From nothing on this machine to a container that is ready, over a slow link
+    /// Measure the time from an empty store to a ready container, over a slow link
     Start(start::Args),
-    /// How many instructions the hot functions take, and whether they have become more
+    /// Count the instructions of the hot functions and compare them with benches/instructions.json
     Instructions(instructions::Args),
-    /// What the benchmarks found, as a page with pictures
+    /// Render the results as a page with charts
     Report(report::Args),
-    /// What it costs when there is more of it: layers, files, bytes, mounts, containers, starts at once
+    /// Measure the cost of more layers, files, bytes, mounts, containers and concurrent starts
     Scale(scale::Args),
-    /// What reading an image costs after the start, compared with plain overlayfs
+    /// Measure reads of a complete local image, compared with plain overlayfs
     Steady(steady::Args),
-    /// Runs a command behind a slow link: how a benchmark starts itself again
+    /// Run a command behind a slow link; a benchmark starts itself with it
     #[command(hide = true)]
     Link(link::Args),
 }

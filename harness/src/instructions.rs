@@ -26,10 +26,10 @@ const COUNTED: &str = "*tarpon_counted*";
 /// The options of `cargo xtask bench instructions`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Keep what is counted now as what is to be compared with
+    /// Store the new counts as the reference
     #[arg(long)]
     update: bool,
-    /// The cases [default: all]
+    /// The functions to count [default: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',', conflicts_with = "update")]
     only: Vec<String>,
 }

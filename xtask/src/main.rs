@@ -25,11 +25,11 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Check the rules of the code base and name each line that breaks one
+    /// Check the rules of CONTRIBUTING.md and name each line that breaks one
     Tidy,
     /// Check links and paths in the documents and build the book of docs/ into target/book
     Docs,
-    /// Run every check and every test, and install the system packages they need when allowed to
+    /// Run every check and every test; as root, install the system packages that they need
     Test(test::Args),
     /// Build the images of fixtures/corpus into a local registry
     Images(images::Args),
@@ -37,7 +37,7 @@ enum Task {
     Fuzz(fuzz::Args),
     /// Run a command behind a slow network link
     Link(link::Args),
-    /// Measure what users wait for
+    /// Measure the times that users wait
     Bench(bench::Args),
 }
 

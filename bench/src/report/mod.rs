@@ -23,10 +23,10 @@ use section::{Part, Section};
 /// The options of `cargo xtask bench report`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where start.jsonl, steady.jsonl and scale.jsonl are; those that are not there are left out [default: target/bench]
+    /// The folder of start.jsonl, steady.jsonl and scale.jsonl; missing files are omitted [default: target/bench]
     #[arg(long, value_name = "DIR")]
     from: Option<PathBuf>,
-    /// Where the report goes [default: target/bench/report]
+    /// The folder to write the report to [default: target/bench/report]
     #[arg(long, value_name = "DIR")]
     to: Option<PathBuf>,
 }

@@ -11,7 +11,7 @@ use crate::runs::Log;
 /// The options of `cargo xtask bench scale`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// What is to grow [default: all of it]
+    /// The dimensions to measure [default: all]
     #[arg(long, value_enum, value_delimiter = ',')]
     pub(super) only: Vec<Axis>,
     /// Small sizes and one run
@@ -23,19 +23,19 @@ pub(crate) struct Args {
     /// The image in the registry for containers, with its tag
     #[arg(long, default_value = "dev/debian-base:gzip")]
     pub(super) image: String,
-    /// The link for starts at once, as RATE,RTT
+    /// The link for concurrent starts, as RATE,RTT
     #[arg(long, value_name = "RATE,RTT", default_value = "100mbit,10ms")]
     pub(super) link: String,
-    /// The workload for starts at once, by its id in fixtures/corpus/workloads.tsv; one that needs no port
+    /// The id of the workload for concurrent starts, in fixtures/corpus/workloads.tsv; it must not need a port
     #[arg(long, value_name = "ID", default_value = "debian-sh")]
     pub(super) workload: String,
-    /// The program to measure [default: the release build, which is made]
+    /// The program to measure [default: a new release build]
     #[arg(long, value_name = "FILE")]
     pub(super) tarpon: Option<PathBuf>,
-    /// Every single run, as JSON lines [default: target/bench/scale.jsonl, or scale-quick.jsonl]
+    /// Write each run to this file, as JSON lines [default: target/bench/scale.jsonl, or scale-quick.jsonl]
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
-    /// Add to what the file has
+    /// Append to the file
     #[arg(long)]
     pub(super) add: bool,
     /// Set by this program when it runs behind the link

@@ -32,10 +32,10 @@ use systems::{Server, System, Systems, soci};
 /// The options of `cargo xtask bench start`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The links, as RATE,RTT
+    /// The links to measure over, as RATE,RTT
     #[arg(long, value_name = "RATE,RTT", default_values_t = ["1gbit,1ms".to_owned(), "100mbit,10ms".to_owned(), "25mbit,80ms".to_owned()])]
     link: Vec<String>,
-    /// The workloads, by their ids
+    /// The ids of the workloads
     #[arg(
         long,
         value_name = "ID",
@@ -43,7 +43,7 @@ pub(crate) struct Args {
         default_value = "python-numpy,python-pandas,python-flask,node-express,redis,nginx"
     )]
     workload: Vec<String>,
-    /// A file of workloads with the columns of fixtures/corpus/workloads.tsv, which is used else
+    /// A file of workloads [default: fixtures/corpus/workloads.tsv, which shows the columns]
     #[arg(long, value_name = "FILE")]
     workloads: Option<PathBuf>,
     /// The systems: podman (pull and run), tarpon-streamed (no index), tarpon-index, tarpon-index-fuse, tarpon-estargz
@@ -57,19 +57,19 @@ pub(crate) struct Args {
     /// Runs of each workload on each system and link
     #[arg(long, default_value_t = 5)]
     runs: u32,
-    /// The tag of the images: gzip (as they come), estargz, zstdchunked
+    /// The tag of the images: gzip (unconverted), estargz, zstdchunked
     #[arg(long, default_value = "gzip")]
     tag: String,
-    /// One workload, two systems, one run: whether the benchmark still works
+    /// Check that the benchmark works: one workload, two systems, one run
     #[arg(long, conflicts_with_all = ["link", "workload", "system", "runs"])]
     quick: bool,
-    /// The program to measure [default: the release build, which is made]
+    /// The program to measure [default: a new release build]
     #[arg(long, value_name = "FILE")]
     tarpon: Option<PathBuf>,
-    /// Every single run, as JSON lines [default: target/bench/start.jsonl, or start-quick.jsonl]
+    /// Write each run to this file, as JSON lines [default: target/bench/start.jsonl, or start-quick.jsonl]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Add to what the file has
+    /// Append to the file
     #[arg(long)]
     add: bool,
     /// Set by this program when it runs behind the link

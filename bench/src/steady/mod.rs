@@ -34,10 +34,10 @@ pub(crate) struct Args {
     /// One run, with the quick probes
     #[arg(long, conflicts_with_all = ["only", "runs"])]
     quick: bool,
-    /// The program to measure [default: the release build, which is made]
+    /// The program to measure [default: a new release build]
     #[arg(long, value_name = "FILE")]
     tarpon: Option<PathBuf>,
-    /// Every single run, as JSON lines [default: target/bench/steady.jsonl, or steady-quick.jsonl]
+    /// Write each run to this file, as JSON lines [default: target/bench/steady.jsonl, or steady-quick.jsonl]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

@@ -45,20 +45,21 @@ pub struct Args {
     /// Round trip time that the link adds, such as 10ms
     #[arg(long, default_value = "10ms", value_parser = units::time)]
     rtt: Duration,
-    /// How long a packet may wait for its turn before it is dropped
+    /// Time that a packet may wait in the queue before it is dropped
     #[arg(long, default_value = "60ms", value_parser = units::time)]
     queue: Duration,
-    /// Make what listens on 127.0.0.1:PORT here reachable for the command, at $TARPON_LINK_HOST:PORT
+    /// Forward $TARPON_LINK_HOST:PORT of the command to 127.0.0.1:PORT of this host
     #[arg(long, value_name = "PORT", default_values_t = [5000])]
     expose: Vec<u16>,
     /// Do not measure the link before the command
     #[arg(long)]
     no_calibration: bool,
-    /// Write what crossed the link to this file, as JSON
+    /// Write the traffic statistics to this file, as JSON
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
-    /// The command and its arguments; in its environment $TARPON_LINK_HOST is this end of the link, $TARPON_LINK_RATE (bits per
-    /// second, headers included) and $TARPON_LINK_RTT (seconds) what was measured, and $TARPON_LINK_LOG a file with each request over it
+    /// The command and its arguments. Its environment has $TARPON_LINK_HOST (this end of the link), the measured
+    /// $TARPON_LINK_RATE (bits per second, headers included) and $TARPON_LINK_RTT (seconds), and $TARPON_LINK_LOG (a file
+    /// with each request over the link)
     #[arg(last = true, required = true)]
     command: Vec<String>,
 }

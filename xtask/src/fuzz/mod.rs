@@ -25,15 +25,15 @@ const INPUT_SECONDS: u32 = 60;
 /// The options of `cargo xtask fuzz`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The targets to run; all of them when none is named
+    /// The targets to run [default: all]
     targets: Vec<String>,
-    /// How long each target runs
+    /// Duration of each target
     #[arg(long, default_value_t = 60)]
     seconds: u32,
-    /// How many targets run at the same time
+    /// Number of targets that run at the same time
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     jobs: u16,
-    /// Priority at which they are built and run: 0, the normal one, to 19, the lowest
+    /// Priority of the builds and runs: from 0 (normal) to 19 (lowest)
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=19))]
     nice: u8,
 }

@@ -18,15 +18,15 @@ use registry::Registry;
 /// The options of `cargo xtask images`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Images to build, such as `python` or `dev/python`; all when none is named
+    /// The images to build, such as `python` or `dev/python` [default: all]
     names: Vec<String>,
-    /// Only the images that the quick tests use
+    /// Build only the images that the tests use
     #[arg(long, conflicts_with = "names")]
     quick: bool,
-    /// Only this tag: gzip, zstdchunked, estargz
+    /// Build only this tag: gzip, zstdchunked, estargz
     #[arg(long, value_name = "TAG")]
     tag: Vec<String>,
-    /// Build again what the registry already has
+    /// Rebuild images that the registry already has
     #[arg(long)]
     force: bool,
     /// Stop the registry that an earlier run started, and build nothing

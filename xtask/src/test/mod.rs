@@ -29,10 +29,10 @@ use programs::Which;
 /// The options of `cargo xtask test`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only what needs no system packages and no images: no end-to-end tests
+    /// Omit the end-to-end tests, which need system packages and images
     #[arg(long)]
     quick: bool,
-    /// All combinations of formats, modes and kinds of damage, as before a release
+    /// Test all combinations of formats, modes and kinds of damage, and count instructions
     #[arg(long, conflicts_with = "quick")]
     all: bool,
 }
