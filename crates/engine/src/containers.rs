@@ -95,11 +95,11 @@ impl Engine {
     pub fn container_logs(
         &self,
         name: &ContainerName,
-        wish: &LogRequest,
+        request: &LogRequest,
         follow: Option<&dyn Fn() -> bool>,
         sink: &mut dyn FnMut(&LogLine<'_>) -> io::Result<()>,
     ) -> Result<()> {
-        self.containers.logs(name, wish, follow, sink)
+        self.containers.logs(name, request, follow, sink)
     }
 
     /// As [`Containers::record`](crate::Containers::record).

@@ -85,8 +85,8 @@ pub use tarpon_oci as oci;
 pub use tarpon_podman::{Podman, PodmanRequest, PodmanVersion, Setup, offer};
 pub use tarpon_publish::{
     BootPack, Change, CommitReport, CommitRequest, CommitSource, Conversion, ConvertRequest, ConvertedImage,
-    ConvertedLayer, Fit, ImageIndexArtifact, IndexCheck, IndexedLayer, MAX_CONVERT_JOBS, Outcome, Platforms,
-    PushRequest, Pushed, PushedLayer, PushedOutcome, TocImage, check_index, commit, convert, make_index,
+    ConvertedLayer, ImageIndexArtifact, IndexCheck, IndexedLayer, MAX_CONVERT_JOBS, Outcome, Platforms, PushRequest,
+    Pushed, PushedLayer, PushedOutcome, TocImage, TraceCoverage, check_index, commit, convert, make_index,
     make_index_from, publish_index, push,
 };
 pub use tarpon_registry::serve as registry;

@@ -13,7 +13,9 @@ use flate2::write::GzEncoder;
 use support::{EngineFixture, Notes, Served, load, serve};
 use tarpon_engine::oci::{Compression, Digest, Source};
 use tarpon_engine::trace::{Header, Touch, Trace};
-use tarpon_engine::{Access, Engine, ErrorKind, Fit, ImageIndexArtifact, ImageRequest, IndexChoice, Prepared};
+use tarpon_engine::{
+    Access, Engine, ErrorKind, ImageIndexArtifact, ImageRequest, IndexChoice, Prepared, TraceCoverage,
+};
 use tarpon_fetch::BootIndex;
 use tarpon_testkit::fixture::Fixture;
 use tarpon_testkit::layers::{Dialect, EstargzOptions, Image, Item, Layer, estargz, tar};
@@ -387,7 +389,7 @@ async fn a_rebuilt_image_takes_over_what_it_still_has() {
     let fixture = PackFixture::new(Image::of([gzipped(&rebuilt)]));
     let made = fixture.engine.make_index_from(&fixture.request(None), &old_name, None, &fixture.notes).await.unwrap();
     assert_eq!(profiles(&made), ["default", "web"]);
-    let Fit { files, bytes, kept_files, kept_bytes } = made.boots[0].fit.unwrap();
+    let TraceCoverage { files, bytes, kept_files, kept_bytes } = made.boots[0].fit.unwrap();
     assert_eq!((files, kept_files, bytes - kept_bytes), (2, 1, tool().len() as u64));
     assert!(kept_bytes >= PART.end - PART.start);
     assert!(fixture.notes.take().iter().any(|note| note.contains("nothing of what the start gone touched")));

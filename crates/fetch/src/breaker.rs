@@ -68,7 +68,7 @@ struct Outage {
     since: Instant,
     error: Arc<PieceError>,
     /// The latest of the failed requests.
-    refuted: Order,
+    latest_failed: Order,
     /// Number of probes that began.
     begun: u32,
     /// When the next one may begin.
@@ -76,7 +76,7 @@ struct Outage {
     /// Probes under way, the latest at the end.
     probing: Vec<Probe>,
     /// Time of the last error.
-    heard: Option<Instant>,
+    last_error: Option<Instant>,
     /// When a request was found to have been silent for all of its time, unless an error arrived since.
     silent: Option<Instant>,
 }
@@ -106,12 +106,12 @@ impl Breaker {
     }
 
     /// Whether the source failed, and has sent nothing since.
-    pub(crate) fn is_resting(&self) -> bool {
+    pub(crate) fn has_outage(&self) -> bool {
         self.state.lock().outage.is_some()
     }
 
     /// The last failure, if the source has sent nothing since.
-    pub(crate) fn why_resting(&self) -> Option<PieceError> {
+    pub(crate) fn outage_error(&self) -> Option<PieceError> {
         let state = self.state.lock();
         state.outage.as_ref().map(|outage| PieceError::Resting(outage.error.clone()))
     }
@@ -153,14 +153,14 @@ impl BreakerState {
         let outage = self.outage.get_or_insert_with(|| Outage {
             since,
             error: Arc::new(error.clone()),
-            refuted: request,
+            latest_failed: request,
             begun: 0,
             next: Instant::now() + PROBE_FIRST,
             probing: Vec::new(),
-            heard: None,
+            last_error: None,
             silent: None,
         });
-        outage.refuted = outage.refuted.max(request);
+        outage.latest_failed = outage.latest_failed.max(request);
         outage.note_failure(since, error);
         begins
     }
@@ -173,13 +173,13 @@ impl Outage {
         self.error = Arc::new(error.clone());
         match error {
             PieceError::Stalled(_) | PieceError::Late(_) => {
-                if self.heard.is_none_or(|heard| heard < since) {
+                if self.last_error.is_none_or(|last_error| last_error < since) {
                     self.silent = Some(now);
                 }
             }
             // Of several attempts, each was silent for a part of the time.
             PieceError::Source(error) if error.fault == Fault::Timeout => {}
-            _ => (self.heard, self.silent) = (Some(now), None),
+            _ => (self.last_error, self.silent) = (Some(now), None),
         }
     }
 
@@ -189,10 +189,10 @@ impl Outage {
             return;
         }
         let silent = self.probing.iter().rev().find(|probe| probe.is_silent(now));
-        self.refuted = silent.map_or(self.refuted, |probe| self.refuted.max(probe.order));
+        self.latest_failed = silent.map_or(self.latest_failed, |probe| self.latest_failed.max(probe.order));
     }
 
-    /// The state for a request that is not refuted and sends no probe.
+    /// The state for a request that did not fail and sends no probe.
     fn wait(&self, now: Instant) -> Option<Instant> {
         match self.probing.last().filter(|probe| !probe.is_silent(now)) {
             Some(probe) => Some(probe.began + PROBE_PATIENCE),
@@ -250,7 +250,7 @@ impl Attempt {
         let mut state = breaker.state.lock();
         let Some(outage) = &mut state.outage else { return GateState::Open };
         outage.note_silence(now);
-        if outage.refuted > request && now >= outage.since + breaker.grace {
+        if outage.latest_failed > request && now >= outage.since + breaker.grace {
             return GateState::Failed(PieceError::Resting(outage.error.clone()));
         }
         if let Some(until) = outage.wait(now) {

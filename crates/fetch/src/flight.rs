@@ -381,7 +381,7 @@ impl Ticket {
                     Err(PieceError::Cancelled)
                 }
                 Some(Err(error)) => Err(error.clone()),
-                None => Err(claim.flight.piece.image.breaker.why_resting().unwrap_or(PieceError::Cancelled)),
+                None => Err(claim.flight.piece.image.breaker.outage_error().unwrap_or(PieceError::Cancelled)),
             },
             Ok(Err(_closed)) => Err(PieceError::Cancelled),
             Err(_elapsed) => {

@@ -29,9 +29,9 @@ impl FetchHost {
         let Some(first) = flights.first() else { return Err(PieceError::Cancelled) };
         let mut sent = false;
         loop {
-            if let Some(open) = sources.iter().find(|image| !image.breaker.is_resting()) {
+            if let Some(available) = sources.iter().find(|image| !image.breaker.has_outage()) {
                 request.is_stuck(false);
-                return Ok(open.clone());
+                return Ok(available.clone());
             }
             let mut changed: Vec<_> = sources.iter().map(|image| Box::pin(image.breaker.changed())).collect();
             // No notification is missed from here on.
@@ -96,7 +96,7 @@ impl FetchHost {
     /// The images whose sources have the flight's layer, in the order in which they are tried: those in an outage come last.
     pub(crate) fn sources(&self, flight: &Flight) -> Vec<Arc<Image>> {
         let mut sources = self.images.serving(&flight.piece.key.layer, &flight.piece.image);
-        sources.sort_by_key(|image| image.breaker.is_resting());
+        sources.sort_by_key(|image| image.breaker.has_outage());
         sources
     }
 }

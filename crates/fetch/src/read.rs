@@ -184,7 +184,7 @@ impl FetchHost {
         let mut failure = ReadError::UnknownObject(*id);
         let mut others = claimants.len();
         if others > 1 {
-            claimants.sort_by_key(|(image, _)| image.breaker.is_resting());
+            claimants.sort_by_key(|(image, _)| image.breaker.has_outage());
         }
         for (image, _) in claimants {
             others -= 1;

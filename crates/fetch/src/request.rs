@@ -134,7 +134,7 @@ impl FetchHost {
             };
             let admitted = self.lanes.admit(&first.piece.image.budget, request.lane, &request.priority, room);
             let Some(admission) = admitted.await else { return unread(PieceError::Cancelled) };
-            if is_of_a_pack || !source.breaker.is_resting() {
+            if is_of_a_pack || !source.breaker.has_outage() {
                 break (source, admission);
             }
         };

@@ -10,7 +10,7 @@ use regex::bytes::Regex;
 use serde::Serialize;
 use tarpon_engine::trace::{FILE_BYTES, Trace};
 use tarpon_engine::{
-    BootPack, DEFAULT_PROFILE, Engine, Fit, ImageIndexArtifact, Progress, RecordRequest, Recorded, Until,
+    BootPack, DEFAULT_PROFILE, Engine, ImageIndexArtifact, Progress, RecordRequest, Recorded, TraceCoverage, Until,
 };
 
 use super::image::{ImageArgs, ImageName, image_name};
@@ -262,7 +262,7 @@ impl Record {
 fn described(pack: &BootPack) -> String {
     let BootPack { profile, size, pieces, fit, .. } = pack;
     let (profile, size) = (escape(profile.as_bytes()), size::human(*size));
-    let Some(Fit { files, bytes, kept_files, kept_bytes }) = fit else {
+    let Some(TraceCoverage { files, bytes, kept_files, kept_bytes }) = fit else {
         return format!("kept boot pack {profile}: {size}");
     };
     let published = format!("published boot pack {profile}: {size} in {pieces} pieces");

@@ -123,7 +123,7 @@ impl Containers {
     pub fn logs(
         &self,
         name: &ContainerName,
-        wish: &LogRequest,
+        request: &LogRequest,
         follow: Option<&dyn Fn() -> bool>,
         sink: &mut dyn FnMut(&LogLine<'_>) -> std::io::Result<()>,
     ) -> Result<()> {
@@ -135,7 +135,7 @@ impl Containers {
         }
         let is_over = follow.map(|is_enough| || is_enough() || !place.is_held());
         let is_over = is_over.as_ref().map(|is_over| is_over as &dyn Fn() -> bool);
-        log::read(place.folder(), wish, is_over, sink).context(ErrorKind::Store, step)
+        log::read(place.folder(), request, is_over, sink).context(ErrorKind::Store, step)
     }
 
     /// Records the end of a container whose keeper was killed, without an exit code: how it ended is unknown.

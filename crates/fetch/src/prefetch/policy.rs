@@ -85,7 +85,7 @@ impl Prefetch {
         let facts = &self.facts;
         match obstacle {
             Obstacle::StoreRefuses => facts.bypass.is_active(),
-            Obstacle::SourceFails => facts.breaker.is_resting(),
+            Obstacle::SourceFails => facts.breaker.has_outage(),
             Obstacle::SourceIsLocal => facts.source_is_local,
             Obstacle::HasPack => self.pack.get().is_some(),
             Obstacle::PackInUse => self.pack_in_use().is_some(),

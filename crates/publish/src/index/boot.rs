@@ -60,7 +60,7 @@ impl Start {
 
 /// How much of an earlier recorded start the image has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Fit {
+pub struct TraceCoverage {
     /// Files that the start touched.
     pub files: usize,
     /// Bytes of them.
@@ -85,7 +85,7 @@ pub struct BootPack {
     /// Digest of its index.
     pub digest: Digest,
     /// How well it fits the start that it was made from. None: it was taken over from the index that this one replaces.
-    pub fit: Option<Fit>,
+    pub fit: Option<TraceCoverage>,
     /// Its index.
     #[serde(skip)]
     pub(super) index: Bytes,
@@ -212,12 +212,12 @@ impl Packer {
         }
         let (index, spool) = writer.finish(start.profile.clone()).map_err(|error| failed(STEP, error))?;
         let (files, bytes) = start.extent();
-        let fit = Fit { files, bytes, kept_files: kept_files.len(), kept_bytes };
+        let fit = TraceCoverage { files, bytes, kept_files: kept_files.len(), kept_bytes };
         if index.frames.is_empty() { Ok(None) } else { finished(&index, spool, decoded_size, fit).map(Some) }
     }
 }
 
-fn finished(index: &BootIndex, spool: File, decoded_size: u64, fit: Fit) -> Result<BootPack> {
+fn finished(index: &BootIndex, spool: File, decoded_size: u64, fit: TraceCoverage) -> Result<BootPack> {
     let frames = Bytes::from_owner(MappedFile::of_unnamed(spool).map_err(|error| failed(STEP, error))?);
     let bytes = Verified::seal(Bytes::from(index.write()));
     // Readers make the same check; fail early.

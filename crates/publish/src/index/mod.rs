@@ -10,6 +10,6 @@ mod packs;
 #[cfg(test)]
 mod tests;
 
-pub use self::boot::{BootPack, Fit};
+pub use self::boot::{BootPack, TraceCoverage};
 pub use self::check::{IndexCheck, check_index};
 pub use self::make::{ImageIndexArtifact, IndexedLayer, make_index, make_index_from, publish_index};

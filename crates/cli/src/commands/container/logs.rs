@@ -73,8 +73,8 @@ impl Logs {
         let follow: Option<&dyn Fn() -> bool> = if self.follow { Some(&|| false) } else { None };
         let doing = || format!("cannot show the log of {}", self.name);
         let name = session.engine().container_named(&self.name).doing(doing)?;
-        let wish = LogRequest { tail: self.tail.and_then(|Lines(lines)| lines), since: self.since.clone() };
-        let read = session.engine().container_logs(&name, &wish, follow, &mut print);
+        let request = LogRequest { tail: self.tail.and_then(|Lines(lines)| lines), since: self.since.clone() };
+        let read = session.engine().container_logs(&name, &request, follow, &mut print);
         if is_closed {
             // The reader, such as `tarpon logs … | head`, has closed the pipe.
             return Ok(());
