@@ -432,7 +432,7 @@ mod tests {
     fn an_account_survives_the_way_to_another_process() {
         let journal = Journal::default();
         stalled(&journal, 0, 5);
-        journal.note(Event::Distrusted { layer: Digest::of(b"layer"), reason: "it lies".into() });
+        journal.note(Event::Distrusted { layer: Digest::of(b"layer"), reason: "a wrong chunk".into() });
         let account = journal.account();
         let text = serde_json::to_string(&account).unwrap();
         assert_eq!(serde_json::from_str::<Account>(&text).unwrap(), account);

@@ -335,7 +335,7 @@ mod tests {
         drop(demand);
         assert!(
             ahead.is_awaited() && lanes.give_way(Lane::Ahead, &second).now_or_never().is_some(),
-            "joined, it holds up nobody"
+            "a joined request delays no other"
         );
         drop(ahead);
         assert!(lanes.give_way(Lane::Ahead, &second).now_or_never().is_some());

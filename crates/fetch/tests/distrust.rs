@@ -49,7 +49,7 @@ async fn incomplete_objects_of_a_distrusted_layer_fail_at_once_and_others_are_re
         world.fetcher.prefetch(&object, 0..1 << 20);
     }
     world.quiet().await;
-    assert_eq!((world.asked(), Instant::now()), (asked, now), "nobody was asked, nobody waited");
+    assert_eq!((world.asked(), Instant::now()), (asked, now), "no request and no wait");
     assert!(world.read(&complete, 0, 1 << 20).await.unwrap()[..] == noise(1, MIB)[..]);
     assert!(world.read(&others[0], 0, 1 << 20).await.unwrap()[..] == noise(4, MIB)[..]);
 
@@ -60,7 +60,7 @@ async fn incomplete_objects_of_a_distrusted_layer_fail_at_once_and_others_are_re
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_image_with_the_same_layer_goes_on() {
+async fn another_image_with_the_same_layer_remains_readable() {
     let (bad, objects) = layer(&[1]);
     let world = World::new(&[&bad]);
     let source = Arc::new(MemorySource::new([bad.bytes.clone()]));
@@ -73,7 +73,7 @@ async fn another_image_with_the_same_layer_goes_on() {
 async fn background_work_waits_for_readers() {
     let (layer, objects) = layer(&[1]);
     let world = World::new(&[&layer]);
-    assert!(world.fetcher.turn(Background::IdleBackfill).now_or_never().is_some(), "nobody reads");
+    assert!(world.fetcher.turn(Background::IdleBackfill).now_or_never().is_some(), "no read is waiting");
     world.source.script([Reply { latency: Duration::from_secs(1), ..Reply::default() }]);
     let reading = tokio::spawn({
         let (fetcher, object) = (world.fetcher.clone(), objects[0]);
@@ -82,7 +82,7 @@ async fn background_work_waits_for_readers() {
     while world.source.requests().is_empty() {
         tokio::task::yield_now().await;
     }
-    assert!(world.fetcher.turn(Background::IdleBackfill).now_or_never().is_none(), "somebody waits");
+    assert!(world.fetcher.turn(Background::IdleBackfill).now_or_never().is_none(), "a read is waiting");
     reading.await.unwrap().unwrap();
     world.quiet().await;
     assert!(world.fetcher.turn(Background::IdleBackfill).now_or_never().is_some());

@@ -220,7 +220,7 @@ async fn local_bytes_are_not_requested_again_and_the_download_fetches_the_rest()
     }
     assert_eq!(world.source.requests().len(), before, "all of it is here");
     let ranges: HashSet<_> = world.source.requests().into_iter().map(|(_, range)| range.start).collect();
-    assert_eq!(ranges.len(), before, "and nothing was asked for twice");
+    assert_eq!(ranges.len(), before, "nothing was requested twice");
 }
 
 /// The bytes of a boot pack may have arrived before they are read, so they do not measure the link.

@@ -51,7 +51,7 @@ fn contested() -> (Vec<u8>, Digest, World, PackedLayer) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_image_that_lies_about_an_object_changes_nothing_for_one_that_does_not() {
+async fn false_chunks_in_one_image_do_not_affect_an_honest_image() {
     for lies_first in [true, false] {
         for (size, chunk) in [(2 * MIB, 64 * KIB), (2 * MIB, 2 * MIB), (100, 100), (3 * MIB, 64 * KIB)] {
             let good = noise(1, 2 * MIB);
@@ -70,7 +70,10 @@ async fn an_image_that_lies_about_an_object_changes_nothing_for_one_that_does_no
 #[tokio::test(start_paused = true)]
 async fn bytes_that_a_lying_image_fetched_before_are_not_another_images() {
     let (good, object, world, layer) = contested();
-    assert!(world.read(&object, 0, 200_000).await.unwrap() != good[..200_000], "it gets what it asked for");
+    assert!(
+        world.read(&object, 0, 200_000).await.unwrap() != good[..200_000],
+        "the hostile image reads its own false chunks"
+    );
     world.quiet().await;
     let (_good, _) = add(&world.fetcher, &layer, "good:latest");
     assert!(world.fetcher.read_local(&object, 0, 1000).is_none());
@@ -237,7 +240,7 @@ async fn an_inode_with_the_true_content_is_shared_by_all_images() {
     world.fetcher.hold_inode(&object).unwrap();
     world.read(&object, 0, 1000).await.unwrap();
     let (other, _) = add(&world.fetcher, &honest(&content, 100 * KIB), "other:latest");
-    assert_eq!(other.contested_inode(), Some(object), "nobody knows that yet");
+    assert_eq!(other.contested_inode(), Some(object), "contested until it is checked");
     drop(other);
     world.read(&object, 0, 2 << 20).await.unwrap();
     world.until_complete(&object).await;

@@ -177,7 +177,7 @@ async fn a_reader_waits_for_no_byte_behind_his_own_piece() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wrong_piece_is_asked_for_again_before_its_neighbours_come() {
+async fn a_wrong_piece_is_requested_again_before_its_neighbours_arrive() {
     let tree = Tree::new(Form::Raw);
     let world = tree.world().await;
     world.source.script([reply(Then::Garbage)]);

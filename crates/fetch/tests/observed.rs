@@ -187,7 +187,7 @@ async fn read_ahead_is_used_as_far_as_the_reader_goes() {
         16 * step,
         "what was read came for demand or was used of what came early"
     );
-    assert_eq!(ahead.unused, world.asked() - 16 * step, "what was asked for beyond that is not used so far");
+    assert_eq!(ahead.unused, world.asked() - 16 * step, "bytes that were requested beyond the reads are unused");
 }
 
 #[tokio::test(start_paused = true)]
@@ -344,6 +344,6 @@ async fn failures_and_decisions_are_in_the_journal() {
     assert!(world.image.journal().account().slowest.iter().any(|stall| stall.failed));
 
     let layer = files.layer.blob.digest;
-    world.image.distrust(&layer, "it lies");
-    assert_eq!(events(&world.image).pop(), Some(Event::Distrusted { layer, reason: "it lies".to_owned() }));
+    world.image.distrust(&layer, "a wrong chunk");
+    assert_eq!(events(&world.image).pop(), Some(Event::Distrusted { layer, reason: "a wrong chunk".to_owned() }));
 }

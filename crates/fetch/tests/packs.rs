@@ -162,7 +162,7 @@ async fn leftovers_of_an_earlier_process_are_not_replayed_again() {
     assert!(second.image.replay(&index));
     replayed(&second, &second.image).await;
     assert_eq!(second.read(&files.large.0, 520 << 10, 100 << 10).await.unwrap(), files.large.1[520 * KIB..620 * KIB]);
-    assert_eq!(second.source.requests().len(), asked, "nothing was asked for again");
+    assert_eq!(second.source.requests().len(), asked, "nothing was requested again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -176,7 +176,7 @@ async fn a_missing_pack_causes_no_read_error() {
         assert_eq!(world.read(object, 0, 40 << 10).await.unwrap(), *content);
     }
     replayed(&world, &world.image).await;
-    assert!(world.image.stats().last_error.unwrap().contains("boot pack"), "and is told");
+    assert!(world.image.stats().last_error.unwrap().contains("boot pack"), "the status names the failure");
     let _ = pack;
 }
 

@@ -15,7 +15,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: matrix::cases(128), ..ProptestConfig::default() })]
 
     #[test]
-    fn reads_are_right_and_no_byte_is_asked_for_twice(
+    fn reads_are_right_and_no_byte_is_requested_twice(
         form in form(),
         seed in any::<u64>(),
         size in 1_usize..600_000,

@@ -50,7 +50,7 @@ async fn neighbouring_chunks_are_one_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn chunks_that_are_here_are_not_asked_for_again() {
+async fn local_chunks_are_not_requested_again() {
     let (content, object, layer) = big(Form::Raw);
     let world = World::new(&[&layer]);
     world.read(&object, 256 * 1024, 64 * 1024).await.unwrap();
@@ -138,7 +138,7 @@ async fn another_image_serves_when_the_first_cannot() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_source_of_the_same_layer_goes_on_where_the_first_broke_off() {
+async fn another_source_of_the_same_layer_continues_where_the_first_failed() {
     let (content, object, layer) = big(Form::Raw);
     let world = World::new(&[&layer]);
     let other = Arc::new(MemorySource::new([layer.bytes.clone()]));
@@ -268,7 +268,7 @@ async fn a_store_without_room_costs_no_error_and_no_second_fetch_of_a_chunk() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn writing_goes_on_when_the_store_has_room_again() {
+async fn writing_resumes_when_the_store_has_space_again() {
     let content = noise(5, 2000);
     let mut packer = Packer::new(Form::Raw);
     let (first, second) = (packer.object(&content, 4096), packer.object(&content[1..], 4096));

@@ -63,7 +63,7 @@ fn pack(random: &mut Random, objects: &[Object]) -> PackedLayer {
 }
 
 /// Other bytes under the names of some of the objects.
-fn pack_lies(random: &mut Random, objects: &[Object]) -> PackedLayer {
+fn pack_false_claims(random: &mut Random, objects: &[Object]) -> PackedLayer {
     let forms = [Form::Raw, Form::Gzip, Form::Zstd];
     let mut packer = Packer::new(forms[random.index(3)]);
     for (name, bytes) in objects {
@@ -89,7 +89,7 @@ impl Universe {
         let first = pack(random, &objects);
         let second = if random.below(3) == 0 { first.clone() } else { pack(random, &objects) };
         let layers = vec![first, second];
-        let hostile = (random.below(2) == 0).then(|| pack_lies(random, &objects));
+        let hostile = (random.below(2) == 0).then(|| pack_false_claims(random, &objects));
         let all = layers.iter().chain(&hostile);
         let sources = all.map(|layer| Arc::new(MemorySource::new([layer.bytes.clone()]))).collect();
         let config = Config {

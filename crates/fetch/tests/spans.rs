@@ -54,7 +54,7 @@ fn places(layer: &PackedLayer) -> Vec<(u64, u64)> {
 
 /// Two spans meet where a deflate block ends, which is within a byte seven times out of eight.
 #[tokio::test(start_paused = true)]
-async fn spans_that_meet_within_a_byte_are_asked_for_together() {
+async fn spans_that_share_a_byte_are_fetched_in_one_request() {
     let file = content(1, 3 << 20);
     let layer = layer(std::slice::from_ref(&file), 200_000);
     let spans = places(&layer);

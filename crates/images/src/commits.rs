@@ -443,7 +443,7 @@ mod tests {
         std::fs::create_dir(all.folder.join(".new-killed")).unwrap();
         let other = all.stage().unwrap();
         commit(&all, "app:1", "one");
-        assert!(other.folder.path().exists(), "somebody still makes it");
+        assert!(other.folder.path().exists(), "another process still writes it");
         assert_eq!(left(&all), 3);
     }
 

@@ -121,7 +121,7 @@ fn streaming_a_claimed_layer_shows_what_its_toc_shows() {
 }
 
 #[test]
-fn an_external_toc_is_asked_for_and_then_serves() {
+fn an_external_toc_is_requested_and_then_used() {
     let items = sample();
     let layer = estargz(&items, EstargzOptions { footer: FooterKind::External, ..Default::default() });
     let inside = estargz(&items, EstargzOptions::default());

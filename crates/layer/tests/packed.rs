@@ -56,7 +56,7 @@ fn an_index_of_another_version_is_distinguished_from_garbage() {
 }
 
 #[test]
-fn an_index_that_lies_about_its_layer_is_refused() {
+fn an_index_with_false_claims_about_its_layer_is_refused() {
     let items = [Item::directory("a"), Item::file("a/b", vec![7; 9000]), Item::symlink("l", "a/b")];
     let gzipped = gzip(&tar(&items, Dialect::Pax));
     let good = by_spans(&gzipped, 2000);

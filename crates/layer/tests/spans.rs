@@ -133,7 +133,7 @@ fn every_file_of_a_gzip_layer_is_read_from_its_spans_alone() {
 }
 
 #[test]
-fn a_file_that_lies_in_several_spans_is_cut_where_they_begin() {
+fn a_file_in_several_spans_is_cut_at_their_beginnings() {
     let content = text(1 << 20, 3);
     let mut builder = tar::Builder::new(Vec::new());
     let mut header = tar::Header::new_gnu();

@@ -79,7 +79,7 @@ async fn requests_during_a_pause_wait_until_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_for_a_registry_that_is_closed_for_longer_than_a_request_may_take() {
+async fn requests_fail_at_once_if_the_registry_asks_for_a_pause_beyond_their_deadline() {
     let (transport, repository) = unknown(0, 60);
     let began = Instant::now();
     assert_eq!(ten(&repository).await, 10);

@@ -100,7 +100,7 @@ fn cases() -> Vec<Case> {
         15 "a token service in trouble is asked again" Token Nothing, Tag [Pass, Status(503)] => Ok(()), 4, 0.3;
         16 "a token service that says when is waited for" Token Nothing, Tag [Pass, RetryAfter(429, "2")] => Ok(()), 4, 2.3;
         17 "a token service that denies is final" Token Nothing, Tag [Pass, Status(403)] => Err(Class::Denied), 2, 0.0;
-        18 "a token that is no JSON is asked for once more" Token Nothing, Tag [Pass, Html] => Ok(()), 4, 0.3;
+        18 "a token that is no JSON is requested once more" Token Nothing, Tag [Pass, Html] => Ok(()), 4, 0.3;
         19 "a token service without token is bad data" Token Nothing, Tag [Pass, Text("{}"), Text("{}")] => Err(Class::BadData), 3, 0.3;
         20 "a token of line breaks is bad data" Token Nothing, Tag [Pass, Text(r#"{"token":"a\r\nb"}"#), Text(r#"{"token":"a\nb"}"#)] => Err(Class::BadData), 3, 0.3;
         21 "a token service that redirects is refused" Token Nothing, Tag [Pass, Redirect(302, there())] => Err(Class::Refused), 2, 0.0;
@@ -108,11 +108,11 @@ fn cases() -> Vec<Case> {
         23 "a token service that breaks is asked again" Token Nothing, Tag [Pass, Broken, Broken] => Ok(()), 5, 0.8;
         24 "a challenge to plain HTTP is refused" Open Nothing, Tag [Redirect(401, there())] => Err(Class::Denied), 1, 0.0;
         // Presigned addresses.
-        25 "an expired address is asked for anew" Presigned ReadAndExpire, Range [] => Ok(()), 3, 0.0;
-        26 "an address that timed out is asked for anew" Presigned ReadAndWait(700), Range [] => Ok(()), 3, 0.0;
+        25 "an expired address is requested again" Presigned ReadAndExpire, Range [] => Ok(()), 3, 0.0;
+        26 "an address that timed out is requested again" Presigned ReadAndWait(700), Range [] => Ok(()), 3, 0.0;
         27 "four readers ask for one new address" Presigned ReadAndExpire, RangeByFour [] => Ok(()), 9, 0.0;
-        28 "400 for an expired session is asked for anew" Presigned Read, Range [Status(400)] => Ok(()), 3, 0.0;
-        29 "401 from the blob host is asked for anew" Presigned Read, Range [Status(401)] => Ok(()), 3, 0.0;
+        28 "400 for an expired session is requested again" Presigned Read, Range [Status(400)] => Ok(()), 3, 0.0;
+        29 "401 from the blob host is requested again" Presigned Read, Range [Status(401)] => Ok(()), 3, 0.0;
         30 "a new address that is refused is final" Presigned Read, Range [Status(403), Pass, Status(403)] => Err(Class::Denied), 3, 0.0;
         31 "a blob host in trouble is asked again, at a new address" Presigned Read, Range [Status(500), Pass, Status(503)] => Ok(()), 5, 0.8;
         32 "a blob host that hangs is asked again, at a new address" Presigned Read, Range [Never] => Ok(()), 3, 5.3;
@@ -158,19 +158,19 @@ fn cases() -> Vec<Case> {
         68 "a slow body that moves is left alone" Open Nothing, Whole [Trickle(2_000)] => Ok(()), 1, 51.0;
         69 "a body that is too long is bad data" Open Nothing, Range [Overlong] => Err(Class::BadData), 1, 0.0;
         70 "a whole blob that is too long is bad data" Open Nothing, Whole [Overlong] => Err(Class::BadData), 1, 0.0;
-        71 "a truncated manifest is asked for again" Open Nothing, Tag [EndAfter(20)] => Ok(()), 2, 0.3;
-        72 "a broken manifest is asked for again" Open Nothing, Tag [BreakAfter(20)] => Ok(()), 2, 0.3;
-        73 "a stalled manifest is asked for again" Open Nothing, Tag [StallAfter(20)] => Ok(()), 2, 10.3;
-        74 "a manifest with a flipped bit is asked for again" Open Nothing, Tag [FlipBit] => Ok(()), 2, 0.3;
+        71 "a truncated manifest is requested again" Open Nothing, Tag [EndAfter(20)] => Ok(()), 2, 0.3;
+        72 "a broken manifest is requested again" Open Nothing, Tag [BreakAfter(20)] => Ok(()), 2, 0.3;
+        73 "a stalled manifest is requested again" Open Nothing, Tag [StallAfter(20)] => Ok(()), 2, 10.3;
+        74 "a manifest with a flipped bit is requested again" Open Nothing, Tag [FlipBit] => Ok(()), 2, 0.3;
         75 "a manifest that stays wrong is bad data" Open Nothing, Tag [FlipBit, FlipBit] => Err(Class::BadData), 2, 0.3;
         // Ranges.
         76 "the whole blob for its start is cut off" Open Nothing, Start [IgnoreRange] => Ok(()), 1, 0.0;
         77 "the whole blob for its middle is skipped to" Open Nothing, Range [IgnoreRange] => Ok(()), 1, 0.0;
         78 "the whole blob for its end is skipped to" Open Nothing, End [IgnoreRange] => Ok(()), 1, 0.0;
         79 "the whole blob that breaks before the range" Open Nothing, Range [BreakAfter(10), IgnoreRange] => Ok(()), 2, 0.3;
-        80 "another range than asked for" Open Nothing, Range [Header("content-range", "bytes 0-3999/100000")] => Ok(()), 2, 0.3;
+        80 "another range than requested" Open Nothing, Range [Header("content-range", "bytes 0-3999/100000")] => Ok(()), 2, 0.3;
         81 "another range twice" Open Nothing, Range [Header("content-range", "bytes 0-3999/100000"), Header("content-range", "bytes 0-3999/100000")] => Err(Class::BadData), 2, 0.3;
-        82 "a shorter range than asked for" Open Nothing, Range [Header("content-range", "bytes 1000-4998/100000")] => Ok(()), 2, 0.3;
+        82 "a shorter range than requested" Open Nothing, Range [Header("content-range", "bytes 1000-4998/100000")] => Ok(()), 2, 0.3;
         83 "another total than promised" Open Nothing, Range [Header("content-range", "bytes 1000-4999/100001")] => Ok(()), 2, 0.3;
         84 "an unknown total is fine" Open Nothing, Range [Header("content-range", "bytes 1000-4999/*")] => Ok(()), 1, 0.0;
         85 "206 without a range" Open Nothing, Range [Header("content-range", "")] => Ok(()), 2, 0.3;

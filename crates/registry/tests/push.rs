@@ -64,7 +64,7 @@ fn pieces(bytes: &Bytes) -> BlobStream {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bytes_and_streams_arrive_wherever_the_upload_goes_on() {
+async fn bytes_and_streams_arrive_at_any_upload_location() {
     for locations in [Locations::Relative, Locations::Absolute, Locations::Elsewhere] {
         for auth in [Auth::Anonymous, Auth::Basic, Auth::Bearer { anonymous: false, expires_in: Some(60) }] {
             // The model panics if credentials reach the other host, and requires the query of each location.
@@ -174,8 +174,8 @@ fn cases() -> Vec<Case> {
         ("a redirected POST is refused", Bytes, vec![Redirect(307, there())], Err(Class::Refused), "POST", 0.0),
         ("200 to a POST is no upload", Bytes, vec![Html, Html], Err(Class::BadData), "POST POST", 0.3),
         // The stream.
-        ("a broken PATCH goes on", Stream, vec![Pass, TakeAndBreak(20_000)], Ok(()), "POST PATCH GET PATCH PUT", 0.3),
-        ("a broken copy goes on", Copy, vec![Pass, TakeAndBreak(20_000)], Ok(()), "POST PATCH GET PATCH PUT", 0.3),
+        ("a broken PATCH continues", Stream, vec![Pass, TakeAndBreak(20_000)], Ok(()), "POST PATCH GET PATCH PUT", 0.3),
+        ("a broken copy continues", Copy, vec![Pass, TakeAndBreak(20_000)], Ok(()), "POST PATCH GET PATCH PUT", 0.3),
         (
             "a PATCH of which nothing arrived starts anew",
             Stream,
@@ -193,14 +193,14 @@ fn cases() -> Vec<Case> {
             0.3,
         ),
         (
-            "a PATCH that hangs goes on",
+            "a PATCH that hangs continues",
             Stream,
             vec![Pass, TakeAndHang(9_000)],
             Ok(()),
             "POST PATCH GET PATCH PUT",
             120.3,
         ),
-        ("500 to a PATCH goes on", Stream, vec![Pass, Status(500)], Ok(()), "POST PATCH GET POST PATCH PUT", 0.3),
+        ("500 to a PATCH continues", Stream, vec![Pass, Status(500)], Ok(()), "POST PATCH GET POST PATCH PUT", 0.3),
         (
             "a lost session starts anew",
             Stream,
@@ -351,7 +351,7 @@ async fn a_source_that_fails_ends_the_upload_and_is_named() {
     let error = push.destination.push_stream(broken.boxed()).await.unwrap_err();
     assert!(matches!(error, Error::Source(_)), "{error:?}");
     assert_eq!(error.to_string(), "GET other/blobs/x: reset");
-    assert_eq!(push.registry.open_uploads(), 0, "it was given up");
+    assert_eq!(push.registry.open_uploads(), 0, "the upload was cancelled");
 }
 
 #[tokio::test(start_paused = true)]

@@ -283,7 +283,7 @@ mod tests {
         let mut part = store.layer_part(layer()).unwrap();
         part.append(b"begin");
         store.gc().unwrap();
-        assert_eq!(store.usage().unwrap().partial_bytes, 4096, "somebody has it");
+        assert_eq!(store.usage().unwrap().partial_bytes, 4096, "a process has it open");
         drop(part);
         store.sweep().unwrap();
         assert_eq!(store.usage().unwrap().partial_bytes, 4096, "not forgotten yet");
@@ -297,7 +297,7 @@ mod tests {
         let old = std::time::SystemTime::now() - FORGOTTEN - Duration::from_secs(60);
         File::open(path).unwrap().set_modified(old).unwrap();
         store.sweep().unwrap();
-        assert_eq!(store.usage().unwrap().partial_bytes, 0, "nobody came back");
+        assert_eq!(store.usage().unwrap().partial_bytes, 0, "no process opened it again");
     }
 
     #[test]

@@ -224,7 +224,7 @@ fn a_stop_after_any_operation_leaves_nothing_wrong_and_nothing_in_the_way() {
 }
 
 #[test]
-fn a_stop_while_a_store_is_begun_does_not_spoil_the_folder() {
+fn a_stop_during_the_creation_of_a_store_leaves_a_usable_folder() {
     let nothing = Workload { name: "open", prepare: |_| {}, run: |_| {}, budget: None };
     for at in 1..=operations(&nothing) {
         let folder = common::folder().unwrap();

@@ -206,7 +206,7 @@ fn objects_of_a_failed_import_are_removed_unless_others_may_use_them() {
     drop(another);
     let before = store.estimated_usage();
     assert_eq!(store.discard(&ids[..2]).unwrap().objects, 1);
-    assert_eq!(there(&store), [false, true, true], "one is of an image, one was not asked for");
+    assert_eq!(there(&store), [false, true, true], "the second belongs to an image, the third was not named");
     assert!(store.estimated_usage() < before);
     drop(pin);
 }

@@ -184,7 +184,7 @@ fn a_forked_process_that_has_copies_of_the_descriptors_keeps_no_lock_of_the_stor
     let server = store.server_lock().unwrap();
     copy();
     drop(server);
-    drop(store.server_lock().expect("nobody serves the store"));
+    drop(store.server_lock().expect("no server runs"));
 
     let pin = store.pin().unwrap();
     copy();
@@ -196,7 +196,7 @@ fn a_forked_process_that_has_copies_of_the_descriptors_keeps_no_lock_of_the_stor
     begun.spool_at(b"bytes", 0).unwrap();
     copy();
     drop(begun);
-    let again = partial(Digest::of(b"object")).expect("nobody has it open");
+    let again = partial(Digest::of(b"object")).expect("no process has it open");
     assert!(again.may_hold(0, 5));
     drop(copies);
 }

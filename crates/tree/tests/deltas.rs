@@ -108,21 +108,21 @@ fn by_itself(only: LayerIndex) -> Vec<String> {
 }
 
 #[test]
-fn a_layer_by_itself_removes_what_it_names_whatever_lies_below_and_nothing_else() {
+fn a_single_layer_has_a_whiteout_for_each_removed_name_and_no_other() {
     let only = layer([dir("a"), file("a/new", "1"), whiteout("a/f"), whiteout("b/c/d"), whiteout("e")]);
     let seen = by_itself(only);
     assert_eq!(seen, ["d /", "d /a", "W /a/f", "f /a/new", "d /b", "d /b/c", "W /b/c/d", "W /e"]);
 }
 
 #[test]
-fn a_layer_by_itself_hides_what_lies_below_directories_that_it_makes_anew() {
+fn a_single_layer_marks_recreated_directories_as_opaque() {
     for marker in [opaque("a"), whiteout("a")] {
         let only = layer([marker, dir("a"), file("a/f", "1"), whiteout("a/g")]);
         assert_eq!(by_itself(only), ["d /", "D /a", "f /a/f"]);
     }
     assert_eq!(by_itself(layer([opaque("a/b")])), ["d /", "d /a", "D /a/b"], "also one that it does not list");
     let listed = layer([dir("a"), opaque("a/b"), dir("a/b"), file("a/b/f", "1")]);
-    assert_eq!(by_itself(listed), ["d /", "d /a", "D /a/b", "f /a/b/f"], "not the one that it lies in");
+    assert_eq!(by_itself(listed), ["d /", "d /a", "D /a/b", "f /a/b/f"], "the parent directory is not opaque");
     assert_eq!(by_itself(layer([opaque(""), file("f", "1")])), ["d /", "f /f"]);
 }
 

@@ -127,7 +127,7 @@ fn an_image_of_an_older_version_is_not_opened() {
         image[version] = b'1';
     };
     assert_eq!(check(older), Err(ImageError::Outdated));
-    assert_eq!(check(|image| image[1024 + 64] = b'x'), Err(ImageError::NotAnImage), "of somebody else");
+    assert_eq!(check(|image| image[1024 + 64] = b'x'), Err(ImageError::NotAnImage), "another format");
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn a_file_with_data_needs_an_object_and_an_empty_one_has_none() {
 }
 
 #[test]
-fn a_directory_goes_on_from_any_cookie() {
+fn a_directory_listing_continues_from_any_cookie() {
     let layers: [LayerIndex; 1] = [layer((0..1000).map(|n| file(format!("d/name {n}"), "x")))];
     let image = Image::open(erofs::write(&merge(&layers).unwrap())).unwrap();
     let d = image.resolve(b"d").unwrap().unwrap();

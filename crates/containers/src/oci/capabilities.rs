@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_asked_for_outlives_root() {
+    fn only_requested_capabilities_remain_without_root() {
         let changes = CapabilityChanges { add: vec!["NET_RAW".into()], drop: vec![] };
         let ambient = |uid| changes.apply(uid).unwrap().ambient().clone().unwrap();
         assert_eq!(ambient(1000), HashSet::from([Capability::NetRaw]));

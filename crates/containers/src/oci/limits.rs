@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_nobody_keeps_is_an_error_in_both_kinds_of_cgroups() {
+    fn a_limit_that_no_controller_enforces_is_an_error_in_both_cgroup_versions() {
         let cgroups = tempfile::tempdir().unwrap();
         let limits = Limits { memory: Some(1 << 30), pids: ProcessLimit::At(5), ..Limits::default() };
         std::fs::create_dir(cgroups.path().join("memory")).unwrap();

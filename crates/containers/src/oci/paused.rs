@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_that_a_killed_process_left_paused_goes_on() {
+    fn a_container_that_a_killed_process_left_paused_is_resumed() {
         let folder = tempfile::tempdir().unwrap();
         let handle = container(folder.path(), RUNTIME);
         handle.resume_if_left();
@@ -137,7 +137,7 @@ mod tests {
             assert!(is_paused(folder.path()));
             assert_eq!(handle.pause().unwrap_err().kind, ErrorKind::Conflict);
             handle.resume_if_left();
-            assert!(is_paused(folder.path()), "somebody who lives has paused it");
+            assert!(is_paused(folder.path()), "a live process has paused it");
             // Simulates a killed process: the lock is released without any cleanup.
             let paused = std::mem::ManuallyDrop::new(paused);
             rustix::fs::flock(&paused.mark, rustix::fs::FlockOperation::Unlock).unwrap();

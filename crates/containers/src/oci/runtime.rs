@@ -377,7 +377,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_runtime_says_whether_it_filters_or_nobody_knows() {
+    fn a_runtime_reports_whether_it_filters_system_calls() {
         let folder = tempfile::tempdir().unwrap();
         for (script, answer) in [("echo libseccomp: 2.5.4", Some(true)), ("echo +CAP", Some(false)), ("exit 1", None)] {
             let runtime = container(folder.path(), script).runtime;

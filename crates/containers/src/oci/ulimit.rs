@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_is_told_each_limit_once() {
+    fn each_limit_is_passed_to_the_runtime_once() {
         assert_eq!(rlimits(&[]), Ok(None));
         let limits = rlimits(&[parsed("nofile=1"), parsed("core=0"), parsed("nofile=2")]).unwrap().unwrap();
         let found: Vec<_> = limits.iter().map(|limit| (limit.typ(), limit.soft())).collect();

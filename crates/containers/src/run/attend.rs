@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_is_told_within_a_quarter_of_the_time_that_it_took_and_few_looks_are_taken_for_a_slow_one() {
+    fn a_start_is_reported_within_a_quarter_of_its_duration_and_a_slow_one_is_polled_rarely() {
         assert_eq!(
             [0, 40, 100, 60_000].map(|taken| until_next_check(Duration::from_millis(taken)).as_millis()),
             [10, 10, 25, 200]
@@ -227,6 +227,6 @@ mod tests {
         let ended = follow(child, &folder.path().join("pid"), &mut signals, |_| panic!("nothing ran")).await;
         assert_eq!(ended.unwrap_err().exit, 130);
         let rest = tokio::task::spawn_blocking(move || std::io::read_to_string(reads)).await.unwrap();
-        assert_eq!(rest.unwrap(), "", "nobody holds the other end");
+        assert_eq!(rest.unwrap(), "", "the other end is closed");
     }
 }

@@ -393,7 +393,7 @@ mod tests {
         // The thread has opened the first lock file, or opens the next one. A lock that it holds is that of the current directory.
         match waiting.join().unwrap() {
             Holding::Ours(lock) => assert!(lock.is_of(&place).unwrap()),
-            Holding::Theirs => panic!("nobody holds it"),
+            Holding::Theirs => panic!("no process holds the lock"),
             Holding::Gone => {}
         }
     }
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_reads_what_is_in_a_container() {
+    fn other_users_cannot_read_the_files_of_a_container() {
         let folder = tempfile::tempdir().unwrap();
         let (place, _lock) = containers(folder.path()).create(&record("web")).unwrap();
         let mode = |path: PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;

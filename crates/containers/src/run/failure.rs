@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_from_process_to_process() {
+    fn a_failure_is_passed_between_processes() {
         let told = serde_json::to_string(&RunError::interrupted()).unwrap();
         let heard: RunError = serde_json::from_str(&told).unwrap();
         assert_eq!((heard.exit, heard.error.cause().to_string()), (130, "it was interrupted".to_owned()));

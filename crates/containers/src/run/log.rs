@@ -165,18 +165,18 @@ pub(super) type Sink<'a> = dyn FnMut(&LogLine<'_>) -> io::Result<()> + 'a;
 /// will follow.
 pub(super) fn read(
     folder: &Path,
-    wish: &LogRequest,
+    request: &LogRequest,
     is_over: Option<&dyn Fn() -> bool>,
     sink: &mut Sink<'_>,
 ) -> io::Result<()> {
     let path = folder.join("log");
-    let mut selected = |line: &LogLine<'_>| match &wish.since {
+    let mut selected = |line: &LogLine<'_>| match &request.since {
         Some(since) if line.time < since.0.as_str() => Ok(()),
         _ => sink(line),
     };
     let mut current = open_existing(&path)?.map(BufReader::new);
     let older = open_existing(&path.with_extension("1"))?.map(BufReader::new);
-    match wish.tail {
+    match request.tail {
         None => {
             older.into_iter().try_for_each(|mut older| drain(&mut older, &mut selected))?;
             current.iter_mut().try_for_each(|current| drain(current, &mut selected))?;
@@ -337,9 +337,9 @@ mod tests {
         lines
     }
 
-    fn wanted(folder: &Path, wish: &LogRequest) -> String {
+    fn wanted(folder: &Path, request: &LogRequest) -> String {
         let mut said = String::new();
-        read(folder, wish, None, &mut |line| {
+        read(folder, request, None, &mut |line| {
             said.push_str(std::str::from_utf8(line.text).unwrap());
             Ok(())
         })
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_container_says_is_told_as_it_was_said() {
+    fn the_output_of_a_container_is_logged_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         let log = parking_lot::Mutex::new(LogWriter::create(folder.path(), LOG_BYTES).unwrap());
         copy(&b"one\n\ntwo  words \nno end"[..], Output::Stdout, &log);

@@ -138,7 +138,11 @@ mod tests {
         assert_eq!(verdict(hello, &[(5, hello, blob(Codec::Gzip, 5))]), None);
         assert_eq!(verdict(hello, &[(5, other, blob(Codec::Gzip, 5))]), Some(InvalidEntry::ChunkDigest));
         let half = |digest| (5, digest, blob(Codec::Gzip, 5));
-        assert_eq!(verdict(hello, &[half(other), half(other)]), None, "of two chunks nobody can tell");
+        assert_eq!(
+            verdict(hello, &[half(other), half(other)]),
+            None,
+            "two chunk digests do not determine the file's digest"
+        );
         assert_eq!(verdict(hello, &[(5, other, blob(Codec::CheckedSpan, 5))]), None, "that names no content");
     }
 

@@ -186,7 +186,7 @@ async fn a_lock_that_does_not_name_the_image_changes_nothing_and_one_that_names_
     let mut lock = IndexLock::default();
     lock.pin(Digest::of(b"another image"), "another", index.index_digest);
     assert_eq!(fixture.by_lock("without", &lock).await, ("diffID-verified".to_owned(), Vec::new()));
-    let other = Digest::of(b"nobody published that");
+    let other = Digest::of(b"not published");
     lock.pin(index.manifest_digest, "app:v1", other);
     let (verification, notes) = fixture.by_lock("other", &lock).await;
     assert_eq!(verification, "diffID-verified", "streamed, and not by the index that is there");

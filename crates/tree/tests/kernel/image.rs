@@ -85,7 +85,7 @@ fn edges() -> Vec<Made> {
 }
 
 #[test]
-fn the_kernel_shows_what_lies_at_the_edges_of_the_format() {
+fn the_kernel_shows_the_extreme_values_of_the_format() {
     check(&[layer(edges())]);
 }
 

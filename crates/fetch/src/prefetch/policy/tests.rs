@@ -179,7 +179,7 @@ async fn neighbours_need_a_store_that_accepts_them() {
 }
 
 #[tokio::test]
-async fn hints_do_not_begin_in_an_image_with_a_boot_pack_even_if_it_was_given_up() {
+async fn hints_do_not_start_in_an_image_with_a_boot_pack_even_after_the_pack_was_abandoned() {
     for pack in [PackState::InUse, PackState::GivenUp] {
         assert_may(Prefetcher::Hints, World { pack, ..CALM }, &[Step::First, Step::Next]);
     }

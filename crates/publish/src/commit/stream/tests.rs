@@ -215,7 +215,7 @@ fn whiteouts_by_an_attribute_are_whiteouts_if_there_is_nothing_else_to_them() {
 }
 
 #[test]
-fn the_root_is_an_entry_only_if_somebody_changed_it() {
+fn the_root_is_an_entry_only_if_it_was_changed() {
     let upper = upper();
     assert!(names(upper.path()).is_empty());
     std::fs::set_permissions(upper.path(), PermissionsExt::from_mode(0o700)).unwrap();
