@@ -18,8 +18,14 @@ pub(crate) struct Args {
 
 /// Replaces this process, so that signals and the exit code are those of the benchmark.
 pub(crate) fn run(args: &Args) -> Result<()> {
+    let error = command().args(&args.arguments).exec();
+    Err(anyhow!("cannot start cargo: {error}"))
+}
+
+/// A command that runs the benchmarks with the arguments that are added to it.
+pub(crate) fn command() -> Command {
     let mut command = Command::new("cargo");
     command.args(["run", "--quiet", "--package", "tarpon-bench", "--manifest-path"]);
-    command.arg(paths::root().join("Cargo.toml")).arg("--").args(&args.arguments);
-    Err(anyhow!("cannot start cargo: {}", command.exec()))
+    command.arg(paths::root().join("Cargo.toml")).arg("--");
+    command
 }

@@ -13,7 +13,7 @@ use tarpon_harness::instructions::{self, Outcome};
 use tarpon_harness::packages::{self, Tool, tool};
 use tarpon_harness::{paths, process};
 
-use crate::{images, tidy};
+use crate::{bench, images, tidy};
 
 mod cargo;
 mod claims;
@@ -181,8 +181,7 @@ fn benchmark(images: Option<&images::TestImages>, skipped: &mut Skipped) -> Coun
         return skip(skipped, "the benchmark", &format!("it needs root, images and {TUN}"));
     };
     check("the benchmark", || {
-        // The build made it: `cargo run` would compile it again, with the features that it needs by itself.
-        let mut command = Command::new(paths::target().join("debug/tarpon-bench"));
+        let mut command = bench::command();
         command.args(["start", "--quick", "--tarpon"]).arg(paths::target().join("debug/tarpon"));
         process::check(command.env("REGISTRY", images.registry()))
     })
