@@ -16,8 +16,9 @@ Examples:
   tarpon recover
   tarpon recover --json
 
-A server that dies is replaced automatically. This command is for the case that no successor could serve, and for the
-time after a reboot. Programs that had files open in a dead mount must be restarted, and so must containers.";
+A server that dies is replaced automatically. This command is for the case that no successor could \
+serve, and for the time after a reboot. Programs that had files open in a dead mount must be \
+restarted, and so must containers.";
 
 /// Restore mounts after a crash or a reboot
 ///

@@ -45,6 +45,7 @@ fn help_of_every_subcommand() {
         "trace",
         "cache",
         "recover",
+        "server",
         "doctor",
         "demo",
         "completions",
@@ -81,6 +82,11 @@ fn help_of_every_trace_subcommand() {
 }
 
 #[test]
+fn help_of_every_server_subcommand() {
+    insta::assert_snapshot!("help_of_server_upgrade", help(&["server", "upgrade", "--help"]));
+}
+
+#[test]
 fn the_version_is_one_line() {
     assert_eq!(help(&["--version"]), concat!("tarpon ", env!("CARGO_PKG_VERSION"), "\n"));
 }
@@ -90,6 +96,7 @@ fn completions_exist_for_every_shell() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let script = help(&["completions", shell]);
         assert!(script.contains("umount"), "{shell}");
+        let script = script.replace("__server", "");
         let hidden = ["Serve the mounts", "__serve", "Supervise a container"];
         assert!(!hidden.iter().any(|word| script.contains(word)), "{shell} completes a hidden subcommand");
     }
@@ -111,6 +118,6 @@ fn there_is_a_manual_page_for_every_subcommand() {
         assert!(pages.contains(&format!("TMP/man/{page}.1\n")), "{page} is missing in\n{pages}");
     }
     let mount = std::fs::read_to_string(world.path("man/tarpon-mount.1")).expect("written");
-    assert!(!pages.contains("serve") && !pages.contains("keep"), "a page for a hidden subcommand");
+    assert!(!pages.contains("tarpon-serve.1") && !pages.contains("tarpon-keep.1"), "a page for a hidden subcommand");
     assert!(mount.contains("EXAMPLES") || mount.contains("Examples"), "{mount}");
 }
