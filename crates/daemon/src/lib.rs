@@ -120,8 +120,8 @@ impl Daemon {
     }
 
     /// Ends the daemon: it accepts no more connections, stops all containers and unmounts everything. Mounts that belong to no
-    /// container are mounted again by the next server of the store. While a mount is in use, all of them stay, and are served until
-    /// the last one is unmounted or the process gets SIGINT.
+    /// container are mounted again by the next server of the store. While a mount is in use, all of them stay, and a server in
+    /// the background serves them.
     pub async fn stop(self) {
         let Self { engine, server, api } = self;
         service::notify(service::STOPPING);

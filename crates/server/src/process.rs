@@ -151,7 +151,10 @@ impl Server {
         self.mounts.may_hand_over.store(true, Ordering::Release);
         let ended = tokio::select! {
             () = self.mounts.idle(FIRST_REQUEST) => Ended::Idle,
-            () = self.mounts.handed_over.notified() => hand_over(),
+            () = self.mounts.handed_over.notified() => {
+                tracing::info!("another server takes this one's place");
+                leave()
+            }
             signal = self.signals.stop() => signal,
         };
         self.stop(ended != Ended::Idle).await;
@@ -174,21 +177,14 @@ impl Server {
         tokio::task::spawn_blocking(move || mounts.in_use()).await.unwrap_or_default()
     }
 
-    /// As [`Server::suspend`], but while a mount is in use, it continues to serve all mounts and ends with the last one. SIGINT ends it at
-    /// once. Another SIGTERM, which systemd sends after `TimeoutStopSec`, does not.
-    pub async fn retire(mut self) {
+    /// As [`Server::suspend`]. If a mount is in use, all mounts stay instead, and this process ends: the holder starts a server in the
+    /// background that serves them.
+    pub async fn retire(self) {
         let in_use = self.in_use().await;
-        if !in_use.is_empty() {
-            let places: Vec<_> = in_use.iter().map(|place| place.display().to_string()).collect();
-            let pid = std::process::id();
-            tracing::warn!(
-                "in use: {}. All mounts stay, and process {pid} serves them until the last one is unmounted",
-                places.join(", ")
-            );
-            tokio::select! {
-                () = self.mounts.idle(FIRST_REQUEST) => {}
-                _ = self.signals.interrupted() => {}
-            }
+        if !in_use.is_empty() && self.mounts.holding.is_held() {
+            let paths: Vec<_> = in_use.iter().map(|path| path.display().to_string()).collect();
+            tracing::warn!("in use: {}. All mounts stay, and a server in the background serves them", paths.join(", "));
+            leave();
         }
         self.suspend().await;
     }
@@ -222,10 +218,8 @@ impl Server {
     }
 }
 
-/// Ends this process as a kill would: its mounts stay, and the successor that requested it adopts them. A return would answer waiting
-/// readers with an error.
-fn hand_over() -> ! {
-    tracing::info!("another server takes this one's place");
+/// Ends this process as a kill would: its mounts stay, and a successor adopts them. A return would answer waiting readers with an error.
+fn leave() -> ! {
     std::process::exit(0)
 }
 

@@ -27,9 +27,8 @@ Examples:
 
 All other commands use the daemon while it runs. SIGTERM and SIGINT stop it: containers are
 stopped, everything is unmounted, and mounted again when a server of the store starts the
-next time. While a mount is in use, all mounts stay and are served until the last one is
-unmounted; SIGINT stops the daemon at once then. If another process already serves mounts
-of the store, the daemon takes over when that process ends.
+next time. If a mount is in use, all mounts stay, and a server in the background serves them.
+A daemon takes over the mounts of a server in the background when it starts.
 contrib/systemd contains unit files.
 The log goes to standard error; $RUST_LOG sets its level.";
 
