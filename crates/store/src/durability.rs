@@ -3,8 +3,8 @@
 //! Nothing is synced when it is published: a `kill -9` loses nothing that is in the page cache, and a sync for each
 //! object would cost more than it is worth. Instead the file `state` records the kernel's boot id and the time of the
 //! last sync of the whole file system. If the boot id still matches, everything is intact. After another boot, everything
-//! that changed after that time is *suspect*: it is hashed before it is used. The file `clean` states that nothing
-//! changed after that time. It is removed before the first change, and that removal is the only operation that is synced
+//! that changed after that time is *suspect*: it is hashed before it is used, and what is incomplete is removed; it is
+//! torn, which is no damage. The file `clean` states that nothing changed after that time. It is removed before the first change, and that removal is the only operation that is synced
 //! at once.
 
 use std::io;

@@ -47,6 +47,7 @@ pub struct LoadedImage {
 impl Store {
     /// Starts a record. Nothing of it is visible before [`ImageStaging::install`].
     pub fn stage_image(&self, record: ImageRecord) -> Result<ImageStaging, StoreError> {
+        self.shared.before_record_change()?;
         let name = TemporaryName::new();
         let folder = name.in_folder(&self.shared.layout.name("images"));
         let created = self.shared.storage.create_dir(&folder, DIR_MODE);
@@ -118,6 +119,7 @@ impl Store {
 
     /// Stores the forms of an image's layers with its record, replacing earlier ones. They live as long as the record.
     pub fn keep_image_forms(&self, manifest: &Digest, forms: &[u8]) -> Result<(), StoreError> {
+        self.shared.before_record_change()?;
         let _lock = self.shared.lock_eviction(RECORD_WAIT, "keep the layers' directories with the image")?;
         let folder = self.shared.layout.image(manifest);
         let Some(mut record) = self.record(manifest)? else { return Ok(()) };
@@ -158,6 +160,7 @@ impl Store {
 
     /// Replaces the layer data in the record. The image's files stay unchanged.
     pub fn set_layers(&self, manifest: &Digest, layers: Vec<LayerRecord>) -> Result<(), StoreError> {
+        self.shared.before_record_change()?;
         let _lock = self.shared.lock_eviction(RECORD_WAIT, "update the image's record")?;
         let folder = self.shared.layout.image(manifest);
         let Some(mut record) = self.record(manifest)? else { return Ok(()) };
@@ -184,6 +187,12 @@ impl Store {
 }
 
 impl Shared {
+    /// Must be called before a file of a record is written: what a power cut leaves of it must not be found in a store
+    /// that is marked clean.
+    pub(crate) fn before_record_change(&self) -> Result<(), StoreError> {
+        self.durability.before_change().map_err(|error| self.refuse(error))
+    }
+
     /// Makes a record disappear at once, then removes its files.
     fn retire(&self, folder: &Path) -> Result<(), StoreError> {
         let name = TemporaryName::new();

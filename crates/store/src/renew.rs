@@ -21,6 +21,7 @@ impl Store {
     /// Rewrites the tree of an image; `None` if the image is not local or its tree is damaged.
     pub(crate) fn renew_tree(&self, manifest: &Digest) -> Result<Option<ImageRecord>, StoreError> {
         let shared = &*self.shared;
+        shared.before_record_change()?;
         let _lock = shared.lock_eviction(RECORD_WAIT, "replace the tree that an older version wrote")?;
         // Another process may have rewritten it meanwhile.
         let Some(mut record) = self.record(manifest)? else { return Ok(None) };
@@ -63,6 +64,7 @@ pub(crate) fn complete(shared: &Shared, record: &ImageRecord) -> Result<bool, St
     else {
         return Ok(false);
     };
+    shared.before_record_change()?;
     files::replace(shared.storage(), &folder, Part::Tree.file_name(), &tree).map_err(|error| shared.refuse(error))?;
     Ok(true)
 }

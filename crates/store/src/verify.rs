@@ -7,8 +7,10 @@ use tarpon_oci::Digest;
 
 use crate::StoreError;
 use crate::files::{self, io_error, open_existing};
+use crate::locks::RECORD_WAIT;
+use crate::mounts::Mount;
 use crate::objects::{Condition, is_of_medium};
-use crate::record::Part;
+use crate::record::{ImageRecord, Part};
 use crate::storage::Metadata;
 use crate::store::{Shared, Store};
 use crate::walk::{ListedFile, Unexamined, fan_out};
@@ -34,6 +36,11 @@ pub struct Checked {
     pub unreadable: Vec<UnreadableObject>,
     /// Images whose records are damaged; they will be fetched again.
     pub damaged_images: Vec<Digest>,
+    /// Objects of which the disk has only a part, because the machine stopped before they were flushed. They were moved
+    /// to `corrupt/` as well, but nothing is wrong with the disk.
+    pub torn_objects: Vec<Digest>,
+    /// The same of image records, which were removed.
+    pub torn_images: Vec<Digest>,
 }
 
 /// An object that the disk does not return.
@@ -64,10 +71,15 @@ impl Checked {
     }
 
     pub(crate) fn note(&mut self, object: Digest, size: u64, condition: &Condition) {
+        self.note_one(object, size, condition, false);
+    }
+
+    fn note_one(&mut self, object: Digest, size: u64, condition: &Condition, is_unflushed: bool) {
         self.hashed.objects += 1;
         self.hashed.bytes += size;
         match condition {
             Condition::Sound => {}
+            Condition::Damaged if is_unflushed => self.torn_objects.push(object),
             Condition::Damaged => self.corrupt.push(object),
             Condition::Unreadable(error) => self.unreadable.push(UnreadableObject { object, error: error.to_string() }),
         }
@@ -78,13 +90,10 @@ impl Store {
     /// Hashes every object and every image record. `progress` is called after each object.
     pub fn verify(&self, mut progress: impl FnMut(Progress)) -> Result<Checked, StoreError> {
         let begun = self.shared.clock.wall();
-        let mut checked = Checked::default();
-        for part in self.whole().parts()? {
-            part.check_objects(None, &mut checked, &mut progress)?;
-            part.check_images(&mut checked)?;
-        }
+        let check = Check { since: self.shared.durability.suspect_since(), is_of_all: true };
+        let checked = self.check_parts(check, &mut progress)?;
         self.recount()?;
-        if self.shared.durability.suspect_since().is_some() {
+        if check.since.is_some() {
             self.shared.durability.settled(begun)?;
         }
         Ok(checked)
@@ -100,19 +109,28 @@ impl Store {
     /// Hashes what was stored after the last sync before an unclean stop of the machine. Does nothing, at no cost, in
     /// every other case.
     pub fn settle(&self, mut progress: impl FnMut(Progress)) -> Result<Checked, StoreError> {
-        let Some(since) = self.shared.durability.suspect_since() else { return Ok(Checked::default()) };
+        let since = self.shared.durability.suspect_since();
+        if since.is_none() {
+            return Ok(Checked::default());
+        }
         let begun = self.shared.clock.wall();
+        let checked = self.check_parts(Check { since, is_of_all: false }, &mut progress)?;
+        self.shared.durability.settled(begun)?;
+        Ok(checked)
+    }
+
+    fn check_parts(&self, check: Check, progress: &mut dyn FnMut(Progress)) -> Result<Checked, StoreError> {
         let mut checked = Checked::default();
         for part in self.whole().parts()? {
-            part.check_objects(Some(since), &mut checked, &mut progress)?;
+            part.check_objects(check, &mut checked, progress)?;
+            part.check_images(check, &mut checked)?;
         }
-        self.shared.durability.settled(begun)?;
         Ok(checked)
     }
 
     fn check_objects(
         &self,
-        since: Option<SystemTime>,
+        check: Check,
         checked: &mut Checked,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(), StoreError> {
@@ -120,12 +138,12 @@ impl Store {
             let listed = self.shared.objects_in("objects", &folder)?;
             checked.note_unexamined(listed.unexamined)?;
             for found in listed.found {
-                let is_known = |since| found.metadata.modified < since || self.shared.is_hashed(&found);
-                if since.is_some_and(is_known) {
+                let is_unflushed = check.is_unflushed(&found.metadata);
+                if !check.is_of_all && (!is_unflushed || self.shared.is_hashed(&found)) {
                     continue;
                 }
                 let condition = self.shared.check(&found.object, &found.path)?;
-                checked.note(found.object, found.metadata.size, &condition);
+                checked.note_one(found.object, found.metadata.size, &condition, is_unflushed);
                 progress(checked.hashed);
             }
         }
@@ -133,23 +151,70 @@ impl Store {
         Ok(())
     }
 
-    fn check_images(&self, checked: &mut Checked) -> Result<(), StoreError> {
+    fn check_images(&self, check: Check, checked: &mut Checked) -> Result<(), StoreError> {
         let images = self.shared.layout.name("images");
         for name in files::list(self.shared.storage(), &images)? {
             let Some(manifest) = name.to_str().and_then(|name| Digest::from_hex(name).ok()) else { continue };
-            let Some(record) = self.image(&manifest)? else {
-                checked.damaged_images.push(manifest);
+            // The folder changes with each file that is added or replaced.
+            let Ok(metadata) = self.shared.storage.metadata(&images.join(&name)) else { continue };
+            let is_unflushed = check.is_unflushed(&metadata);
+            if (!check.is_of_all && !is_unflushed) || self.is_whole(self.image(&manifest)?)? {
                 continue;
-            };
-            let folder = self.shared.layout.image(&manifest);
-            for part in Part::ALL.iter().filter_map(|&part| record.part(part)) {
-                if self.shared.open_part(&folder, part)?.is_none() {
-                    checked.damaged_images.push(manifest);
-                    break;
-                }
+            }
+            if is_unflushed {
+                self.remove_torn_image(&manifest, checked)?;
+            } else {
+                checked.damaged_images.push(manifest);
             }
         }
         Ok(())
+    }
+
+    /// Whether there is a record, and all its files match it.
+    fn is_whole(&self, record: Option<ImageRecord>) -> Result<bool, StoreError> {
+        let Some(record) = record else { return Ok(false) };
+        let folder = self.shared.layout.image(&record.manifest);
+        for part in Part::ALL.iter().filter_map(|&part| record.part(part)) {
+            if self.shared.open_part(&folder, part)?.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Removes a record that the last stop of the machine left incomplete, unless it is in use, or was replaced meanwhile.
+    fn remove_torn_image(&self, manifest: &Digest, checked: &mut Checked) -> Result<(), StoreError> {
+        let _lock = self.shared.lock_eviction(RECORD_WAIT, "remove an incomplete image record")?;
+        if self.is_whole(self.record(manifest)?)? {
+            return Ok(());
+        }
+        let boot = self.shared.durability.boot();
+        // Of a mount of an earlier boot only the record exists.
+        let is_mounted =
+            |mount: &Mount| mount.record.content() == self.content(manifest) && mount.record.server.boot == boot;
+        if self.mounts()?.iter().any(is_mounted) {
+            checked.damaged_images.push(*manifest);
+            return Ok(());
+        }
+        tracing::info!(image = %manifest, "removing an image record that the last stop of the machine left incomplete");
+        self.drop_image(manifest)?;
+        checked.torn_images.push(*manifest);
+        Ok(())
+    }
+}
+
+/// What to check.
+#[derive(Debug, Clone, Copy)]
+struct Check {
+    /// What changed since then had perhaps not reached the disk when the machine stopped.
+    since: Option<SystemTime>,
+    /// Not only what changed since then.
+    is_of_all: bool,
+}
+
+impl Check {
+    fn is_unflushed(self, metadata: &Metadata) -> bool {
+        self.since.is_some_and(|since| metadata.modified >= since)
     }
 }
 

@@ -4,8 +4,10 @@
 mod common;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use common::{content, get, install, put, put_by_pieces};
 use tarpon_oci::Digest;
@@ -53,6 +55,12 @@ fn workloads() -> Vec<Workload> {
         Workload { name: "publish onto a clean store", prepare: with_images, run: publish_objects, budget: None },
         Workload { name: "fill and publish partial objects", prepare: nothing, run: fill_partials, budget: None },
         Workload { name: "install an image", prepare: nothing, run: install_image, budget: None },
+        Workload {
+            name: "install an image without objects onto a clean store",
+            prepare: with_images,
+            run: install_bare,
+            budget: None,
+        },
         Workload { name: "evict", prepare: with_images, run: |store| drop(store.gc()), budget: Some(80_000) },
         Workload { name: "clear", prepare: with_images, run: |store| drop(store.clear()), budget: None },
         Workload { name: "sync and stop", prepare: nothing, run: sync_and_stop, budget: None },
@@ -76,6 +84,10 @@ fn install_image(store: &Store) {
     let _ = install(store, "image", &[object]);
     let _ = store.record_mount(Path::new("/mnt"), &object, "image", "native");
     let _ = store.forget_mount(Path::new("/mnt"));
+}
+
+fn install_bare(store: &Store) {
+    let _ = install(store, "bare", &[]);
 }
 
 fn sync_and_stop(store: &Store) {
@@ -221,6 +233,81 @@ fn a_stop_after_any_operation_leaves_nothing_wrong_and_nothing_in_the_way() {
     println!("{cases} stops, {damaged} objects damaged by them");
     let enough = if matrix::is_full() { 100 } else { 50 };
     assert!(damaged > enough, "the power cuts damaged too few objects to test the recovery");
+}
+
+#[test]
+fn what_a_power_cut_kept_from_the_disk_is_removed_and_is_no_damage() {
+    let mut torn = 0;
+    for workload in workloads() {
+        for at in 1..=operations(&workload) {
+            for (keep_half, settles_first) in [(false, false), (true, true)] {
+                let folder = prepared(&workload);
+                let disk = Arc::new(FaultyDisk::new(at, Fault::Stop));
+                run_on(&disk, folder.path(), &workload);
+                disk.lose_unsynced(folder.path(), keep_half);
+                let rebooted = Arc::new(FaultyDisk::healthy().booted_as("second boot"));
+                let store = open_on(&rebooted, folder.path(), None).unwrap();
+                let first = if settles_first { store.settle(|_| {}) } else { store.verify(|_| {}) }.unwrap();
+                let case = format!("{}, stop at {at}: {:?}", workload.name, disk.log().last());
+                assert_eq!((first.bad_objects(), first.damaged_images), (0, vec![]), "{case}");
+                torn += first.torn_objects.len() + first.torn_images.len();
+                let second = store.verify(|_| {}).unwrap();
+                assert_eq!((second.bad_objects(), second.damaged_images), (0, vec![]), "{case}");
+                assert_eq!((second.torn_objects, second.torn_images), (vec![], vec![]), "{case}");
+            }
+        }
+    }
+    println!("{torn} objects and images removed");
+    assert!(torn > 100, "the power cuts took nothing: this test has lost its teeth");
+}
+
+#[test]
+fn an_image_record_that_a_power_cut_tore_is_removed_also_if_it_was_mounted_then_and_not_if_it_is_mounted_now() {
+    for is_mounted_again in [false, true] {
+        let folder = common::folder().unwrap();
+        let disk = Arc::new(FaultyDisk::healthy());
+        let store = open_on(&disk, folder.path(), None).unwrap();
+        let image = install(&store, "mounted", &[]).unwrap();
+        store.record_mount(Path::new("/mnt"), &image, "mounted", "native").unwrap();
+        drop(store);
+        let mounts: Vec<_> =
+            fs::read_dir(folder.path().join("mounts")).unwrap().map(|file| file.unwrap().path()).collect();
+        let kept = fs::read(&mounts[0]).unwrap();
+        disk.lose_unsynced(folder.path(), false);
+        fs::write(&mounts[0], kept).unwrap();
+        let rebooted = Arc::new(FaultyDisk::healthy().booted_as("second boot"));
+        let store = open_on(&rebooted, folder.path(), None).unwrap();
+        if is_mounted_again {
+            store.record_mount(Path::new("/mnt"), &image, "mounted", "native").unwrap();
+        }
+        let checked = store.verify(|_| {}).unwrap();
+        let expected = if is_mounted_again { (vec![image], vec![]) } else { (vec![], vec![image]) };
+        assert_eq!((checked.damaged_images, checked.torn_images), expected);
+    }
+}
+
+#[test]
+fn damage_of_flushed_content_is_reported_after_a_power_cut_as_well() {
+    let folder = common::folder().unwrap();
+    let store = open_on(&Arc::new(FaultyDisk::healthy()), folder.path(), None).unwrap();
+    let object = put(&store, b"flushed").unwrap();
+    let image = install(&store, "flushed", &[object]).unwrap();
+    store.maintain().unwrap();
+    drop(store);
+    let long_ago = SystemTime::now() - Duration::from_secs(3600);
+    let (hex, image_folder) = (object.hex(), folder.path().join("images").join(image.hex()));
+    let object_file = folder.path().join("objects").join(&hex[..2]).join(&hex[2..]);
+    for path in [&object_file, &image_folder.join("chunks")] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::write(path, b"spoiled").unwrap();
+    }
+    for path in [&object_file, &image_folder] {
+        fs::File::open(path).unwrap().set_modified(long_ago).unwrap();
+    }
+    let rebooted = open_on(&Arc::new(FaultyDisk::healthy().booted_as("second")), folder.path(), None).unwrap();
+    let checked = rebooted.verify(|_| {}).unwrap();
+    assert_eq!((checked.corrupt, checked.damaged_images), (vec![object], vec![image]));
+    assert_eq!((checked.torn_objects, checked.torn_images), (vec![], vec![]));
 }
 
 #[test]

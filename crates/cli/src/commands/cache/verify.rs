@@ -23,7 +23,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 ///
 /// Damaged content is removed, and fetched again when it is read. Damaged files of mounts are fetched again at once, also for programs
 /// that have them open. Mounts that could not be repaired are listed here and by `tarpon status`. The exit code is 8 if anything was
-/// damaged.
+/// damaged. Content that had not reached the disk when the machine stopped is removed as well, and is no damage.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  tarpon cache verify\n  tarpon cache verify --json | jq .corrupt_objects")]
 pub(super) struct Verify {
@@ -40,6 +40,10 @@ struct Report {
     /// Objects that the disk fails to read.
     unreadable_objects: Vec<Unreadable>,
     damaged_images: Vec<Digest>,
+    /// Objects that had not reached the disk when the machine stopped.
+    torn_objects: Vec<Digest>,
+    /// The same of images.
+    torn_images: Vec<Digest>,
     /// Damaged files of mounted images that were fetched again.
     mended_files: u64,
     /// Mounts that may still show damage.
@@ -56,7 +60,7 @@ impl Verify {
     pub(super) fn run(&self, store: &Store, global: &Global) -> Result {
         let checked = store.verify(progress(global.quiet)).doing(|| "cannot verify the store")?;
         let is_damaged = checked.bad_objects() > 0 || !checked.damaged_images.is_empty();
-        let mended = if is_damaged { mend(global)? } else { Mended::default() };
+        let mended = if is_damaged || !checked.torn_objects.is_empty() { mend(global)? } else { Mended::default() };
         let report = report(checked, mended);
         if self.json {
             output::json(&report)?;
@@ -104,6 +108,8 @@ fn report(checked: Checked, mended: Mended) -> Report {
         corrupt_objects: checked.corrupt,
         unreadable_objects: unreadable.collect(),
         damaged_images: checked.damaged_images,
+        torn_objects: checked.torn_objects,
+        torn_images: checked.torn_images,
         mended_files: mended.files,
         unmended_mounts: mended.unmended,
     }
@@ -115,6 +121,12 @@ fn text(report: &Report) -> String {
     let unreadable = report.unreadable_objects.iter();
     text.extend(unreadable.map(|Unreadable { object, error }| format!("unreadable object {object}: {error}\n")));
     text.extend(report.damaged_images.iter().map(|image| format!("damaged image {image}\n")));
+    let (objects, images) = (report.torn_objects.len(), report.torn_images.len());
+    if objects + images > 0 {
+        text.push_str(&format!(
+            "removed {objects} objects and {images} images that had not reached the disk when the machine stopped\n"
+        ));
+    }
     if report.mended_files > 0 {
         text.push_str(&format!("repaired {} mounted files\n", report.mended_files));
     }
