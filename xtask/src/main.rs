@@ -1,4 +1,4 @@
-//! The tasks of this repository: check it, test it, build images for it, fuzz it, measure it.
+//! The tasks of this repository: check it, test it, build images for it, fuzz it, cut its power, measure it.
 //!
 //! `cargo xtask --help` lists the tasks; each has its own module.
 
@@ -11,6 +11,7 @@ use clap::{Parser, Subcommand};
 use tarpon_harness::link;
 
 mod bench;
+mod crash;
 mod fuzz;
 mod images;
 mod test;
@@ -35,6 +36,8 @@ enum Task {
     Images(images::Args),
     /// Run the fuzz targets of tests/fuzz
     Fuzz(fuzz::Args),
+    /// Cut the power of a virtual machine that writes to a store, and check the store
+    Crash(crash::Args),
     /// Run a command behind a slow network link
     Link(link::Args),
     /// Measure the times that users wait
@@ -58,6 +61,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Test(args) => test::run(&args),
         Task::Images(args) => images::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
+        Task::Crash(args) => crash::run(&args),
         Task::Link(args) => link::run(&args),
         Task::Bench(args) => bench::run(&args),
     }
