@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use tarpon_images::Access;
-use tarpon_mount::{KernelMount, Mode};
+use tarpon_mount::{KernelMount, Mode, Mounted};
 use tarpon_oci::Digest;
 use tarpon_store::{Mount, MountRecord, Store, StoreError};
 
@@ -49,6 +49,14 @@ impl SavedMount {
         let text = serde_json::to_string(self).unwrap_or_default();
         let request = &self.request;
         store.record_mount(&request.mountpoint, &request.manifest, &request.image, &text).map(drop)
+    }
+
+    /// As [`SavedMount::write`], once it is mounted. Without this, the next server can only mount it again.
+    pub fn write_mounted(mut self, mounted: &Mounted, store: &Store) {
+        (self.mode, self.kernel) = (Some(mounted.mode()), mounted.kernel_mount());
+        if let Err(error) = self.write(store) {
+            tracing::debug!(%error, "the record does not describe how it is mounted");
+        }
     }
 }
 

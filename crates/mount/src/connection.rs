@@ -13,7 +13,7 @@ use std::num::NonZero;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -43,7 +43,6 @@ pub(crate) struct Connection {
     counters: Arc<Counters>,
     ended: watch::Receiver<bool>,
     number: Option<u32>,
-    passes_through: Arc<AtomicBool>,
     files: Arc<dyn Operations>,
     notifier: Notifier,
 }
@@ -59,7 +58,6 @@ struct Unserved {
 struct Watched {
     in_flight: InFlight,
     counters: Arc<Counters>,
-    passes_through: Arc<AtomicBool>,
     files: Arc<dyn Operations>,
     opens: Option<Arc<Opens>>,
     offered: Arc<AtomicU64>,
@@ -70,7 +68,6 @@ impl Watched {
         Self {
             in_flight: adapter.in_flight(),
             counters: adapter.counters(),
-            passes_through: adapter.passes_through(),
             files: adapter.files(),
             opens: adapter.opens(),
             offered: adapter.offered(),
@@ -160,11 +157,6 @@ impl Connection {
         self.ended.clone()
     }
 
-    /// Whether the kernel agreed to pass opens through to local files.
-    pub(crate) fn kernel_passes_through(&self) -> bool {
-        self.passes_through.load(Ordering::Relaxed)
-    }
-
     /// Disables the kernel's read-ahead on this file system. Where that fails, the kernel fetches more than needed, never less.
     pub(crate) fn stop_read_ahead(&self) {
         let stopped = self
@@ -223,7 +215,7 @@ impl Unserved {
     fn serve_held(self, held: Option<HeldConnection>) -> Result<Connection, StepError> {
         let Self { session, watched, number } = self;
         let (end, ended) = watch::channel(false);
-        let Watched { in_flight, counters, passes_through, files, opens: _, offered: _ } = watched;
+        let Watched { in_flight, counters, files, opens: _, offered: _ } = watched;
         let notifier = session.notifier();
         thread::Builder::new()
             .name("fuse-session".to_owned())
@@ -236,7 +228,7 @@ impl Unserved {
                 end.send_replace(true);
             })
             .map_err(|error| io_step("start a thread for FUSE", &error))?;
-        Ok(Connection { in_flight, counters, ended, number, passes_through, files, notifier })
+        Ok(Connection { in_flight, counters, ended, number, files, notifier })
     }
 }
 

@@ -6,8 +6,10 @@ use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use fuser::InitFlags;
 use futures::future::BoxFuture;
 use tarpon_fs::{Errno, ImageFs, Objects, Reads};
 use tarpon_oci::Digest;
@@ -34,13 +36,17 @@ pub struct Capability {
 /// Tries everything; takes some milliseconds. `scratch` is a directory on the disk of the store.
 pub fn probe(scratch: &Path, runtime: Handle) -> Vec<Capability> {
     let capability = |name, needed_for, found| Capability { name, needed_for, found };
+    let offered = offered(runtime);
+    let passthrough = offers(&offered, InitFlags::FUSE_PASSTHROUGH, "6.9");
+    let resend = offers(&offered, InitFlags::FUSE_HAS_RESEND, "6.9");
     vec![
         capability("kernel", "mode native needs 6.12", kernel()),
         capability("root", "mode native", root()),
         capability("/dev/fuse", "both modes", fuse_device()),
         capability("EROFS from a file", "mode native", erofs(scratch).map(|_| "works".to_owned())),
         capability("overlayfs with data-only layers", "mode native", data_only(scratch)),
-        capability("FUSE passthrough", "speed of large files in mode fuse", passthrough(runtime)),
+        capability("FUSE passthrough", "speed of large files in mode fuse", passthrough),
+        capability("FUSE resend", "reads that are under way when the server dies", resend),
         capability("fusermount3", "mounting without root", fusermount()),
         capability("user namespaces", "writable mounts without root", user_namespaces()),
     ]
@@ -82,22 +88,23 @@ fn data_only(scratch: &Path) -> Result<String, String> {
     overlay::image(&layers, None, manner, overlay::INNER).map(|_| "works".to_owned()).map_err(|error| error.to_string())
 }
 
-/// Whether the kernel supports passthrough, which it reports when a connection starts.
-fn passthrough(runtime: Handle) -> Result<String, String> {
+/// The features that the kernel offers when a connection starts.
+fn offered(runtime: Handle) -> Result<InitFlags, String> {
     let files = ImageFs::new(tiny_tree().map_err(|error| error.to_string())?).map_err(|error| error.to_string())?;
-    let adapter = Adapter::new(
-        Arc::new(files),
-        Reads::new(Arc::new(Nothing)),
-        runtime,
-        OpenPolicy::PassThrough(Opens::default()),
-    );
-    let holder: Arc<dyn ConnectionHolder> = Arc::new(NoHolder);
-    let (connection, _mount) =
+    let reads = Reads::new(Arc::new(Nothing));
+    let adapter = Adapter::new(Arc::new(files), reads, runtime, OpenPolicy::PassThrough(Opens::default()));
+    let (holder, offered): (Arc<dyn ConnectionHolder>, _) = (Arc::new(NoHolder), adapter.offered());
+    let _mount =
         Connection::open(adapter, SOURCE.as_ref(), overlay::INNER, &holder).map_err(|error| error.to_string())?;
-    if connection.kernel_passes_through() {
-        Ok("offered by the kernel".to_owned())
-    } else {
-        Err("this kernel does not offer it (6.9 and newer do)".to_owned())
+    Ok(InitFlags::from_bits_retain(offered.load(Ordering::Relaxed)))
+}
+
+/// Whether the kernel offers a feature, which it does from `since` on.
+fn offers(offered: &Result<InitFlags, String>, feature: InitFlags, since: &str) -> Result<String, String> {
+    match offered {
+        Ok(offered) if offered.contains(feature) => Ok("offered by the kernel".to_owned()),
+        Ok(_) => Err(format!("this kernel does not offer it ({since} and newer do)")),
+        Err(error) => Err(error.clone()),
     }
 }
 

@@ -10,6 +10,7 @@
 //! mount_table              the mounts; mount_points: the stage that each path is in
 //! images, domain           the loaded images, and which of them share content; sharing: whether they may share inodes
 //! holding                  what outlives the server: connections and state, in a holder process
+//! succession               what a server does for its successor, and with what its predecessor left
 //! recover                  mounts that a dead server left: adopted with their connections, or made again
 //! early, hints, backfill   what is fetched before a reader requests it
 //! scrub, damage, mend      damaged files: found, known, repaired
@@ -46,6 +47,7 @@ mod setup;
 mod sharing;
 mod signals;
 mod status;
+mod succession;
 mod why;
 
 pub use changes::MountChange;

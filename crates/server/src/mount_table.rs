@@ -14,9 +14,7 @@ use tarpon_client::traces;
 use tarpon_images::Access;
 use tarpon_images::origin::Origin;
 use tarpon_images::tenant;
-use tarpon_mount::{
-    Host, Inheritance, KernelMount, Mode, ModeChoice, MountError, MountSpec, Mounted, Unmounted, Watch, Writable,
-};
+use tarpon_mount::{Host, Inheritance, Mode, ModeChoice, MountError, MountSpec, Mounted, Unmounted, Watch, Writable};
 use tarpon_oci::{Blob, Digest};
 use tarpon_store::{MountRecord, Store};
 use tokio::runtime::Handle;
@@ -69,12 +67,12 @@ pub(super) struct Served {
     pub(super) domain: Arc<Domain>,
     pub(super) image: Arc<LoadedImage>,
     pub(super) mounted: Mounted,
-    before: Baseline,
+    pub(super) before: Baseline,
     pub(super) recording: Option<Recording>,
 }
 
 /// The image's counters when this mount was made. An earlier mount of the image may have increased them.
-struct Baseline {
+pub(super) struct Baseline {
     fetched_bytes: u64,
     requests: u64,
     failed_reads: u64,
@@ -188,7 +186,7 @@ impl MountTable {
                 return Err(cannot_mount(error));
             }
         };
-        record_made(saved, &mounted, &domain.store);
+        saved.write_mounted(&mounted, &domain.store);
         self.keep_credentials(&request);
         if let Err(error) = domain.store.touch_image(&request.manifest) {
             tracing::debug!(%error, "the image's last use is not noted");
@@ -201,49 +199,8 @@ impl MountTable {
         Ok(self.settle(place, Served { request, domain, image, mounted, before, recording }))
     }
 
-    /// Serves a mount that a dead server left, without a change for its users. Its image, and those of all other mounts of that server,
-    /// are loaded. `false`: it must be mounted again.
-    pub(super) fn adopt(self: &Arc<Self>, request: MountRequest, was: &KernelMount) -> Result<bool> {
-        let domain = self.domains.of(&request.image, &request.access)?;
-        let image = domain.images.load(&request)?;
-        let recording = request.record.then(|| Recording::partial(domain.images.fetcher().clone()));
-        let place = self.reserve(&request.mountpoint)?;
-        let before = Baseline::of(&image);
-        let adopted = domain.host.adopt(&spec(&domain.store, &request, &image, recording.as_ref()), was);
-        let Some(mounted) = adopted.map_err(cannot_mount)? else { return Ok(false) };
-        record_made(SavedMount::new(&request), &mounted, &domain.store);
-        self.keep_credentials(&request);
-        if !request.record {
-            image.follow(None);
-        }
-        self.settle(place, Served { request, domain, image, mounted, before, recording });
-        Ok(true)
-    }
-
-    /// Keeps credentials of the command line for the next server; no record has them.
-    fn keep_credentials(&self, request: &MountRequest) {
-        if let Some(creds) = &request.access.creds {
-            self.holding.keep_state(&credentials_of(&request.mountpoint), creds.as_bytes());
-        }
-    }
-
-    /// Makes way for another server.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Other`] if this process is not a server in the background.
-    pub(super) fn hand_over(&self) -> Result<()> {
-        if !self.may_hand_over.load(Ordering::Acquire) || !self.holding.is_held() {
-            let cause = format!("process {} is a daemon, or serves in the foreground", std::process::id());
-            let error = Error::new(ErrorKind::Other, "hand the mounts over", cause);
-            return Err(error.hint("stop and start it the way it was started, for example with systemctl"));
-        }
-        self.holding.hand_over();
-        self.handed_over.notify_one();
-        Ok(())
-    }
-
     /// Enters a mount into the table.
-    fn settle(self: &Arc<Self>, place: Reservation<'_, Served>, served: Served) -> MountStatus {
+    pub(super) fn settle(self: &Arc<Self>, place: Reservation<'_, Served>, served: Served) -> MountStatus {
         let served = Arc::new(served);
         if served.mounted.mode() == Mode::Native {
             served.image.handle().kernel_reads();
@@ -315,7 +272,7 @@ impl MountTable {
     }
 
     /// Reserves a path. If it is taken, checks for mounts that another process has unmounted, and retries.
-    fn reserve(&self, path: &Path) -> Result<Reservation<'_, Served>> {
+    pub(super) fn reserve(&self, path: &Path) -> Result<Reservation<'_, Served>> {
         match self.places.reserve(path) {
             Err(error) if error.kind == ErrorKind::CannotMount => {
                 self.look_around()?;
@@ -588,7 +545,7 @@ async fn watch(mounts: Arc<MountTable>, served: Arc<Served>) {
 }
 
 impl Baseline {
-    fn of(image: &LoadedImage) -> Self {
+    pub(super) fn of(image: &LoadedImage) -> Self {
         let transfers = if image.is_first_mount() { tarpon_registry::Stats::default() } else { image.transfers() };
         let failed_reads = image.counters().failed_reads;
         Self { fetched_bytes: transfers.bytes, requests: transfers.requests, failed_reads }
@@ -617,15 +574,12 @@ impl Served {
     }
 }
 
-/// Completes the record of a mount that is made.
-fn record_made(mut saved: SavedMount, mounted: &Mounted, store: &Store) {
-    (saved.mode, saved.kernel) = (Some(mounted.mode()), mounted.kernel_mount());
-    if let Err(error) = saved.write(store) {
-        tracing::debug!(%error, "the record does not describe how it is mounted");
-    }
-}
-
-fn spec(store: &Store, request: &MountRequest, image: &LoadedImage, recording: Option<&Recording>) -> MountSpec {
+pub(super) fn spec(
+    store: &Store,
+    request: &MountRequest,
+    image: &LoadedImage,
+    recording: Option<&Recording>,
+) -> MountSpec {
     MountSpec {
         tree: image.tree.clone(),
         objects: store.objects_folder(),

@@ -1,7 +1,7 @@
 //! [`Adapter`]: a file system in the form that fuser requires.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fuser::{FopenFlags, InitFlags, KernelConfig};
@@ -37,7 +37,6 @@ pub(crate) struct Adapter {
     pub(super) runtime: Handle,
     pub(super) opens: Option<Arc<Opens>>,
     pub(super) in_flight: InFlight,
-    pub(super) passes_through: Arc<AtomicBool>,
     pub(super) offered: Arc<AtomicU64>,
     pub(super) reads_ahead: bool,
 }
@@ -54,7 +53,6 @@ impl Adapter {
             runtime,
             opens,
             in_flight: InFlight::default(),
-            passes_through: Arc::default(),
             offered: Arc::default(),
             reads_ahead: true,
         }
@@ -90,11 +88,6 @@ impl Adapter {
     /// The bits of the capabilities that the kernel offered, once it did.
     pub(crate) fn offered(&self) -> Arc<AtomicU64> {
         self.offered.clone()
-    }
-
-    /// Flag that is set when the kernel agreed to passthrough.
-    pub(crate) fn passes_through(&self) -> Arc<AtomicBool> {
-        self.passes_through.clone()
     }
 
     /// Runs the operation and replies on this thread.
@@ -146,7 +139,6 @@ impl Adapter {
         debug_assert!(granted.is_ok(), "only offered capabilities were asked for");
         if available.contains(InitFlags::FUSE_PASSTHROUGH) {
             let _previous = config.set_max_stack_depth(STACK_DEPTH);
-            self.passes_through.store(true, Ordering::Relaxed);
         }
         if !self.reads_ahead {
             // Less than a page; the library does not accept 0.

@@ -1,0 +1,57 @@
+//! What a server does for its successor, and with what its predecessor left.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tarpon_client::mount_record::SavedMount;
+use tarpon_client::protocol::MountRequest;
+use tarpon_mount::KernelMount;
+
+use super::holding::credentials_of;
+use super::host::cannot_mount;
+use super::mount_table::{Baseline, MountTable, Served, spec};
+use super::recording::Recording;
+use crate::{Error, ErrorKind, Result};
+
+impl MountTable {
+    /// Serves a mount that a dead server left, without a change for its users. Its image, and those of all other mounts of that server,
+    /// are loaded. `false`: it must be mounted again.
+    pub(super) fn adopt(self: &Arc<Self>, request: MountRequest, was: &KernelMount) -> Result<bool> {
+        let domain = self.domains.of(&request.image, &request.access)?;
+        let image = domain.images.load(&request)?;
+        let recording = request.record.then(|| Recording::partial(domain.images.fetcher().clone()));
+        let place = self.reserve(&request.mountpoint)?;
+        let before = Baseline::of(&image);
+        let adopted = domain.host.adopt(&spec(&domain.store, &request, &image, recording.as_ref()), was);
+        let Some(mounted) = adopted.map_err(cannot_mount)? else { return Ok(false) };
+        SavedMount::new(&request).write_mounted(&mounted, &domain.store);
+        self.keep_credentials(&request);
+        if !request.record {
+            image.follow(None);
+        }
+        self.settle(place, Served { request, domain, image, mounted, before, recording });
+        Ok(true)
+    }
+
+    /// Keeps credentials of the command line for the next server; no record has them.
+    pub(super) fn keep_credentials(&self, request: &MountRequest) {
+        if let Some(creds) = &request.access.creds {
+            self.holding.keep_state(&credentials_of(&request.mountpoint), creds.as_bytes());
+        }
+    }
+
+    /// Makes way for another server.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Other`] if this process is not a server in the background.
+    pub(super) fn hand_over(&self) -> Result<()> {
+        if !self.may_hand_over.load(Ordering::Acquire) || !self.holding.is_held() {
+            let cause = format!("process {} is a daemon, or serves in the foreground", std::process::id());
+            let error = Error::new(ErrorKind::Other, "hand the mounts over", cause);
+            return Err(error.hint("stop and start it the way it was started, for example with systemctl"));
+        }
+        self.holding.hand_over();
+        self.handed_over.notify_one();
+        Ok(())
+    }
+}
