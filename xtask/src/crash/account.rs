@@ -48,15 +48,15 @@ impl Account {
     /// Counts what the machine printed.
     pub(super) fn note(&mut self, message: Message) {
         match message {
-            Message::Boot(_) => self.sound.clear(),
-            Message::Found { torn, .. } => self.torn += torn,
+            Message::Boot => self.sound.clear(),
+            Message::Found { torn } => self.torn += torn,
             Message::Sound(objects) => self.sound.extend(objects),
             Message::Verified { objects, damaged } => {
                 self.checked += objects;
                 self.damaged += damaged.len() as u64;
                 self.findings.extend(damaged.iter().map(|item| format!("cut {}: cache verify: {item}", self.cuts)));
             }
-            Message::Hashed { wrong, .. } => self.damaged(wrong, "objects do not match their names"),
+            Message::Hashed { wrong } => self.damaged(wrong, "objects do not match their names"),
             Message::Read { files, wrong } => {
                 self.read += files;
                 self.damaged(wrong, "files have other bytes than their digests");
@@ -136,7 +136,7 @@ mod tests {
     fn after_a_cut(before: Vec<Message>, sound: &[&str]) -> Account {
         let mut account = account();
         before.into_iter().for_each(|message| account.note(message));
-        account.note(Message::Boot("x".into()));
+        account.note(Message::Boot);
         account.note(Message::Sound(objects(sound)));
         account.compare();
         account
@@ -146,7 +146,7 @@ mod tests {
     fn a_flushed_object_that_is_missing_after_the_boot_is_lost_once() {
         let mut account = after_a_cut(vec![Message::Flushed(objects(&["1", "3"]))], &["1", "2"]);
         assert_eq!((account.expected, account.lost), (2, 1));
-        account.note(Message::Boot("y".into()));
+        account.note(Message::Boot);
         account.note(Message::Sound(objects(&["1"])));
         account.compare();
         assert_eq!((account.expected, account.lost, account.is_sound()), (3, 1, false));
@@ -164,9 +164,9 @@ mod tests {
     #[test]
     fn an_unflushed_object_that_is_torn_is_no_damage_and_one_that_a_check_leaves_is() {
         let mut account = account();
-        account.note(Message::Found { objects: 4, torn: 2 });
+        account.note(Message::Found { torn: 2 });
         account.note(Message::Verified { objects: 2, damaged: Vec::new() });
-        account.note(Message::Hashed { objects: 2, wrong: 0 });
+        account.note(Message::Hashed { wrong: 0 });
         assert!(account.is_sound());
         account.note(Message::Read { files: 9, wrong: 1 });
         assert_eq!((account.damaged, account.is_sound()), (1, false));

@@ -86,6 +86,25 @@ flush() {
     digests flushed < /tmp/flushed
 }
 
+# Makes the file system commit its journal, as the flush of any file on it does. Of new files then the names are on the
+# disk, and their contents are not.
+commit() { must dd if=/dev/zero of=/disk/other bs=1 count=1 conv=fsync; }
+
+# The server exits after its last mount and flushes the store itself. In a busy machine it may take longer than this waits.
+stop() {
+    for image in $images; do
+        unmount_image $image
+    done
+    for _ in $(seq 50); do
+        if [ -e $store/clean ]; then
+            objects > /tmp/flushed
+            digests flushed < /tmp/flushed
+            return
+        fi
+        sleep 0.1
+    done
+}
+
 remove() {
     unmount_image $1
     say "removing $1"
@@ -106,13 +125,15 @@ change() {
         image=$(echo $images | cut -d ' ' -f $((RANDOM % 3 + 1)))
         action=$((RANDOM % 16))
         case $action in
-        0 | 1 | 2) flush ;;
-        3 | 4) unmount_image $image ;;
-        5) remove $image ;;
+        0 | 1) flush ;;
+        2) stop ;;
+        3) unmount_image $image ;;
+        4) remove $image ;;
+        5) collect ;;
         6 | 7) pull $image ;;
-        8) collect ;;
         *) read_missing $image ;;
         esac
+        [ $((RANDOM % 3)) != 0 ] || commit
         say "step $action"
     done
 }

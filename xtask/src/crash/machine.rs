@@ -84,10 +84,7 @@ impl Machine {
     /// The next message; `None`: the machine has ended.
     pub(super) fn next(&self) -> Result<Option<Message>> {
         match self.lines.recv_timeout(MESSAGE_LIMIT) {
-            Ok(line) => match Message::parse(&line)? {
-                Message::Failed(what) => bail!("the machine failed: {what}"),
-                message => Ok(Some(message)),
-            },
+            Ok(line) => message(&line).map(Some),
             Err(RecvTimeoutError::Disconnected) => Ok(None),
             Err(RecvTimeoutError::Timeout) => {
                 bail!("the machine printed nothing for {} s{}", MESSAGE_LIMIT.as_secs(), self.end_of_console())
@@ -104,7 +101,7 @@ impl Machine {
     pub(super) fn cut(mut self) -> Result<Vec<Message>> {
         self.qemu.kill()?;
         self.qemu.wait()?;
-        self.lines.iter().map(|line| Message::parse(&line)).collect()
+        self.lines.iter().map(|line| message(&line)).collect()
     }
 
     fn end_of_console(&self) -> String {
@@ -119,6 +116,13 @@ impl Drop for Machine {
     fn drop(&mut self) {
         let _ended = self.qemu.kill();
         let _ended = self.qemu.wait();
+    }
+}
+
+fn message(line: &str) -> Result<Message> {
+    match Message::parse(line)? {
+        Message::Failed(what) => bail!("the machine failed: {what}"),
+        message => Ok(message),
     }
 }
 

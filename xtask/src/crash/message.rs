@@ -6,16 +6,16 @@ use serde_json::Value;
 /// A message of `guest.sh`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Message {
-    /// The machine runs, with this boot id.
-    Boot(String),
-    /// Objects in the store before tarpon ran, and how many of them do not match their names.
-    Found { objects: u64, torn: u64 },
+    /// The machine runs.
+    Boot,
+    /// Before tarpon ran, so many objects in the store did not match their names.
+    Found { torn: u64 },
     /// Some of the objects that matched their names then.
     Sound(Vec<String>),
     /// Output of `tarpon cache verify`: hashed objects and damaged items.
     Verified { objects: u64, damaged: Vec<String> },
-    /// Objects in the store after that, and how many of them do not match their names.
-    Hashed { objects: u64, wrong: u64 },
+    /// After that, so many objects in the store did not match their names.
+    Hashed { wrong: u64 },
     /// Files of an image that were read through its mount, and how many of them had other bytes than their digests.
     Read { files: u64, wrong: u64 },
     /// The store was checked.
@@ -35,11 +35,11 @@ impl Message {
         let line = line.trim_end();
         let (kind, rest) = line.split_once(' ').unwrap_or((line, ""));
         let parsed = match kind {
-            "boot" => Some(Self::Boot(rest.to_owned())),
-            "found" => numbers(rest).map(|(objects, torn)| Self::Found { objects, torn }),
+            "boot" => Some(Self::Boot),
+            "found" => numbers(rest).map(|(_, torn)| Self::Found { torn }),
             "sound" => Some(Self::Sound(words(rest))),
             "verified" => verified(rest),
-            "hashed" => numbers(rest).map(|(objects, wrong)| Self::Hashed { objects, wrong }),
+            "hashed" => numbers(rest).map(|(_, wrong)| Self::Hashed { wrong }),
             "read" => {
                 let of_image = rest.split_once(' ').and_then(|(_, rest)| numbers(rest));
                 of_image.map(|(files, wrong)| Self::Read { files, wrong })
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn messages_carry_their_numbers_digests_and_names() {
         let parse = |line| Message::parse(line).unwrap();
-        assert_eq!(parse("found 12 3"), Message::Found { objects: 12, torn: 3 });
+        assert_eq!(parse("found 12 3"), Message::Found { torn: 3 });
         assert_eq!(parse("read b 5 0\r\n"), Message::Read { files: 5, wrong: 0 });
         assert_eq!(parse("flushed ab cd"), Message::Flushed(vec!["ab".into(), "cd".into()]));
         assert_eq!(parse("removing all"), Message::Removing(None));

@@ -6,7 +6,7 @@
 //!  └──────────────────────────────────────── the same disk ◄─────────────────────────────────────────────────────┘
 //! ```
 //!
-//! One boot is the check of the last cut and the writer for the next. `guest.sh` is the work inside of the machine, the
+//! One boot is the check of the last cut and the writer for the next. Some cuts are within the check. `guest.sh` is the work inside of the machine, the
 //! images come from a second disk, and the machine has no network.
 
 use std::fs;
@@ -66,7 +66,11 @@ const TOOLS: &[Tool] = &[
 
 /// Changes before a cut, at most: each takes about a second.
 const CHANGES: u64 = 12;
-/// Time from the last of these changes to the cut, at most: longer than most changes.
+/// One of this many cuts is within the check of the one before.
+const CHECKED_CUTS: u64 = 8;
+/// Messages of a check that reads files of all images, besides the lists of objects.
+const CHECK_MESSAGES: u64 = 8;
+/// Time from the last of these changes or messages to the cut, at most: longer than most changes.
 const LAST_MOMENTS_MS: u64 = 1500;
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -101,65 +105,76 @@ fn cut_and_check(args: &Args, folder: &Path, work: &Path) -> Result<Account> {
     let disk = Disk::create(work)?;
     let mut random = Random::new(args.seed);
     let began = Instant::now();
-    for number in 0..=args.cuts {
-        let is_last = number == args.cuts;
-        account.cuts = number;
-        let is_forgetful = random.below(2) == 0;
-        let began = Instant::now();
-        let run = Run {
-            store: disk.attach(is_forgetful)?,
-            cache: disk.cache,
-            seed: random.below(1 << 15),
-            reads_first: random.below(2) == 0,
-            is_last,
-        };
-        let machine = Machine::start(&parts, &run)?;
-        check(&machine, &mut account)?;
-        if is_last {
-            while let Some(message) = machine.next()? {
-                account.note(message);
-            }
-        } else {
-            let changes = change(&machine, &mut account, &mut random)?;
-            machine.cut()?.into_iter().for_each(|message| account.note(message));
-            let seconds = began.elapsed().as_secs_f64();
-            println!("cut {} after {changes} changes, {seconds:.1} s; until now {account}", number + 1);
-        }
+    for _ in 0..args.cuts {
+        let (began, machine) = (Instant::now(), start(&parts, &disk, &mut random, false)?);
+        let when = run_until_cut(&machine, &mut account, &mut random)?;
+        machine.cut()?.into_iter().for_each(|message| account.note(message));
         disk.detach()?;
+        account.cuts += 1;
+        println!("cut {} {when}, {:.1} s; until now {account}", account.cuts, began.elapsed().as_secs_f64());
     }
-    let seconds = began.elapsed().as_secs_f64();
-    report(&account, args, seconds)?;
+    let machine = start(&parts, &disk, &mut random, true)?;
+    check(&machine, &mut account, None)?;
+    while let Some(message) = machine.next()? {
+        account.note(message);
+    }
+    report(&account, args, began.elapsed().as_secs_f64())?;
     Ok(account)
 }
 
-/// Waits until the store is checked.
-fn check(machine: &Machine, account: &mut Account) -> Result<()> {
-    let mut is_compared = false;
-    loop {
+fn start(parts: &Parts, disk: &Disk, random: &mut Random, is_last: bool) -> Result<Machine> {
+    let run = Run {
+        store: disk.attach(random.below(2) == 0)?,
+        cache: disk.cache,
+        seed: random.below(1 << 15),
+        reads_first: random.below(2) == 0,
+        is_last,
+    };
+    Machine::start(parts, &run)
+}
+
+/// Returns at a random moment, and describes it.
+fn run_until_cut(machine: &Machine, account: &mut Account, random: &mut Random) -> Result<String> {
+    let messages = (random.below(CHECKED_CUTS) == 0).then(|| random.below(CHECK_MESSAGES) + 1);
+    let when = if check(machine, account, messages)? {
+        let changes = random.below(CHANGES) + 1;
+        change(machine, account, changes)?;
+        format!("after {changes} changes")
+    } else {
+        "within the check".to_owned()
+    };
+    thread::sleep(Duration::from_millis(random.below(LAST_MOMENTS_MS)));
+    Ok(when)
+}
+
+/// Waits until the store is checked, or until this many messages of the check. Returns whether it was checked.
+fn check(machine: &Machine, account: &mut Account, messages: Option<u64>) -> Result<bool> {
+    let (mut is_compared, mut seen) = (false, 0);
+    while messages.is_none_or(|limit| seen < limit) {
         let message = machine.expect()?;
-        if matches!(message, Message::Ready) {
-            return Ok(());
+        if message == Message::Ready {
+            return Ok(true);
         }
-        let is_listed = !matches!(message, Message::Boot(_) | Message::Found { .. } | Message::Sound(_));
-        if is_listed && !is_compared {
+        let is_list = matches!(message, Message::Boot | Message::Found { .. } | Message::Sound(_));
+        if !is_list && !is_compared {
             account.compare();
             is_compared = true;
         }
+        seen += u64::from(!matches!(message, Message::Sound(_)));
         account.note(message);
     }
+    Ok(false)
 }
 
-/// Waits for a random number of changes and a random time. Returns the number.
-fn change(machine: &Machine, account: &mut Account, random: &mut Random) -> Result<u64> {
-    let changes = 1 + random.below(CHANGES);
+/// Waits for this many changes.
+fn change(machine: &Machine, account: &mut Account, changes: u64) -> Result<()> {
     let mut left = changes;
     while left > 0 {
         let message = machine.expect()?;
         left -= u64::from(message == Message::Step);
         account.note(message);
     }
-    thread::sleep(Duration::from_millis(random.below(LAST_MOMENTS_MS)));
-    Ok(changes)
+    Ok(())
 }
 
 fn report(account: &Account, args: &Args, seconds: f64) -> Result<()> {
