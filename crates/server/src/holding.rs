@@ -52,6 +52,8 @@ impl Holding {
     /// Takes what the holder of the store has, if one runs. Call it with the server's lock held.
     pub(crate) fn attach(client: &Client, lifetime: Lifetime) -> (Arc<Self>, Inheritance) {
         let command = command(client);
+        // A process that cannot start a holder has none.
+        let lifetime = if command.program.is_empty() { Lifetime::Process } else { lifetime };
         let attached =
             if command.program.is_empty() { Ok((Holder::none(), Vec::new())) } else { Holder::attach(command) };
         let (holder, held) = attached.unwrap_or_else(|error| {

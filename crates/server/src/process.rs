@@ -178,13 +178,25 @@ impl Server {
     }
 
     /// As [`Server::suspend`]. If a mount is in use, all mounts stay instead, and this process ends: the holder starts a server in the
-    /// background that serves them.
-    pub async fn retire(self) {
+    /// background that serves them. Without a holder, this process continues to serve all mounts and ends with the last one. SIGINT ends
+    /// it at once then. Another SIGTERM, which systemd sends after `TimeoutStopSec`, does not.
+    pub async fn retire(mut self) {
         let in_use = self.in_use().await;
-        if !in_use.is_empty() && self.mounts.holding.is_held() {
+        if !in_use.is_empty() {
             let paths: Vec<_> = in_use.iter().map(|path| path.display().to_string()).collect();
-            tracing::warn!("in use: {}. All mounts stay, and a server in the background serves them", paths.join(", "));
-            leave();
+            let paths = paths.join(", ");
+            if self.mounts.holding.is_held() {
+                tracing::warn!("in use: {paths}. All mounts stay, and a server in the background serves them");
+                leave();
+            }
+            let pid = std::process::id();
+            tracing::warn!(
+                "in use: {paths}. All mounts stay, and process {pid} serves them until the last one is unmounted"
+            );
+            tokio::select! {
+                () = self.mounts.idle(FIRST_REQUEST) => {}
+                _ = self.signals.interrupted() => {}
+            }
         }
         self.suspend().await;
     }

@@ -39,4 +39,11 @@ impl Signals {
             }
         }
     }
+
+    /// Resolves at SIGINT only. A service manager sends SIGTERM again after its timeout, which must not fail readers.
+    pub(crate) async fn interrupted(&mut self) -> Ended {
+        self.interrupt.recv().await;
+        tracing::info!("SIGINT");
+        Ended::Interrupted
+    }
 }
