@@ -132,6 +132,14 @@ impl KillFixture {
         self.tarpon.mount(&self.image, &["--mode", self.mode, "--suid", "--dev"]).unwrap()
     }
 
+    /// Unmounts. Another test of this process may just be starting a program, which has this one's open files for a moment.
+    fn unmount(&self, root: &Path) {
+        let path = root.to_string_lossy();
+        wait_for("the mount is not in use", || {
+            self.tarpon.output("umount", &[&path]).unwrap().status.success().then_some(())
+        });
+    }
+
     /// The server, once it serves. (Three successors that die before that are enough for the holder.)
     fn server(&self) -> Option<Pid> {
         let socket = self.tarpon.store().join("run/server.sock");
@@ -222,8 +230,8 @@ fn kill_at_many_moments(mode: &'static str) {
     fixture.check_all(&root);
     let again = fixture.mount();
     fixture.check_all(&again);
-    fixture.tarpon.unmount(&again).unwrap();
-    fixture.tarpon.unmount(&root).unwrap();
+    fixture.unmount(&again);
+    fixture.unmount(&root);
     assert_eq!(fixture.mounts(), [""; 0], "a mount of a dead server is still there");
     let store = fixture.tarpon.store();
     wait_for("no process is left", || {
@@ -254,7 +262,7 @@ fn without_a_holder_and_a_server_readers_get_an_error_and_the_next_command_mount
         wait_for("readers get an error", || std::fs::read(root.join(path)).is_err().then_some(()));
         fixture.tarpon.run("recover", &[]).unwrap();
         fixture.check_all(&root);
-        fixture.tarpon.unmount(&root).unwrap();
+        fixture.unmount(&root);
         assert_eq!(fixture.mounts(), [""; 0]);
     }
 }
@@ -286,6 +294,6 @@ fn an_upgrade_is_not_noticed_and_a_server_that_does_not_start_leaves_the_old_one
         assert!(!refused.status.success());
         assert_eq!(fixture.server(), Some(after));
         fixture.check_all(&root);
-        fixture.tarpon.unmount(&root).unwrap();
+        fixture.unmount(&root);
     }
 }
