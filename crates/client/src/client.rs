@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Pid;
@@ -25,6 +25,12 @@ const STARTS: u32 = 5;
 /// Time limit for a server to start listening. That takes milliseconds, but first it mounts again what a dead server left, and after an
 /// unclean shutdown of the machine it checks the objects of these images.
 const STARTING: Duration = Duration::from_secs(300);
+
+/// Time limit for a server that executes another program: ten seconds for requests, then as for a successor of the holder.
+const UPGRADE: Duration = Duration::from_secs(60);
+
+/// Poll interval for a server that starts.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Argument of the server's command line that makes it take the place of a running server.
 pub const REPLACE: &str = "--replace";
@@ -207,10 +213,34 @@ impl Client {
     /// # Errors
     /// The new server does not start, or the old one does not hand over: that one goes on then.
     pub fn upgrade(&self) -> Result<bool> {
-        if self.connect()?.is_none() {
-            return Ok(false);
+        match self.ask_with(&Request::Upgrade)? {
+            Some((Response::Upgrading, stream)) => self.wait_for_successor(&stream).map(|()| true),
+            Some((Response::Replaceable, _)) => self.start_with(&[REPLACE]).map(|()| true),
+            Some((other, _)) => Err(unexpected(other)),
+            // One of a version that does not know this request closes the connection.
+            None if self.connect()?.is_some() => self.start_with(&[REPLACE]).map(|()| true),
+            None => Ok(false),
         }
-        self.start_with(&[REPLACE]).map(|()| true)
+    }
+
+    /// Waits until the server at the other end has executed another program, and a server answers.
+    fn wait_for_successor(&self, stream: &UnixStream) -> Result<()> {
+        let step = "wait for the new server";
+        let began = Instant::now();
+        match wire::receive_within::<Response>(stream, ANSWER_BYTES, UPGRADE, || Ok(())) {
+            Ok(None) => {}
+            Ok(Some(other)) => return Err(unexpected(other)),
+            Err(error) if is_end(&error) => {}
+            Err(error) => return Err(Error::new(ErrorKind::Store, step, error.to_string())),
+        }
+        while self.status()?.is_none() {
+            if began.elapsed() > UPGRADE {
+                return Err(Error::new(ErrorKind::Store, step, "it does not answer")
+                    .hint(format!("see {}", self.log().display())));
+            }
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        Ok(())
     }
 
     /// The stalls of a mount. `None`: no server runs.

@@ -88,6 +88,8 @@ pub enum Request {
     Hold,
     /// End without unmounting: the sender becomes the server, and adopts the mounts.
     HandOver,
+    /// Give way to the program on disk, which an update may have replaced.
+    Upgrade,
     /// Report what one mount waited for.
     Why {
         /// Absolute and without symbolic links.
@@ -110,6 +112,7 @@ impl Request {
             | Self::Unmount { .. }
             | Self::PodmanRemove { .. }
             | Self::PodmanUnused
+            | Self::Upgrade
             | Self::Trace { .. }
             | Self::Mend => ANSWER,
         }
@@ -134,6 +137,10 @@ pub enum Response {
     Held,
     /// The server ends.
     HandingOver,
+    /// The server executes the program on disk. The connection closes when it does.
+    Upgrading,
+    /// The server ends when another one requests it.
+    Replaceable,
     /// It is unmounted.
     Unmounted {
         /// Whether it was still in use.

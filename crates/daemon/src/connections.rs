@@ -79,8 +79,19 @@ impl Api {
 
     /// Stops accepting connections, and gives requests in progress some time to finish.
     pub(crate) async fn stop(mut self) {
-        self.state.stopping.send_replace(true);
         drop(self.socket.take());
+        self.drain().await;
+    }
+
+    /// As [`Api::stop`]. New connections wait in the queue of the returned socket.
+    pub(crate) async fn pause(mut self) -> Option<Socket> {
+        let socket = self.socket.take();
+        self.drain().await;
+        socket
+    }
+
+    async fn drain(mut self) {
+        self.state.stopping.send_replace(true);
         let state = self.state.clone();
         let ended = async { futures::join!(&mut self.accepting, state.jobs.cancel_all()) };
         if tokio::time::timeout(DRAIN, ended).await.is_err() {

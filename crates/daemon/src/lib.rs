@@ -15,6 +15,7 @@
 
 mod answer;
 mod api;
+mod children;
 mod connections;
 mod failure;
 mod feed;
@@ -29,6 +30,7 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt as _, stream};
@@ -74,6 +76,8 @@ pub struct Options {
     pub runtime: Option<PathBuf>,
     /// Rate of the scrub of the store in bytes per second, if it is enabled.
     pub scrub: Option<NonZeroU64>,
+    /// The program for [`Daemon::upgrade`]. `None`: there are no upgrades.
+    pub program: Option<PathBuf>,
 }
 
 /// A running daemon.
@@ -90,10 +94,11 @@ impl Daemon {
     /// # Errors
     /// Another process without mounts serves the store permanently, or the daemon cannot listen.
     pub async fn start(engine: Engine, options: Options) -> Result<Self> {
-        let Options { socket, metrics, keeper_command, runtime, scrub } = options;
+        let Options { socket, metrics, keeper_command, runtime, scrub, program } = options;
+        children::reap();
         let place = socket.place();
         let protected = socket.path().into_iter().collect();
-        let server = PermanentServer::start(&engine, ServerOptions { metrics, protected, scrub }).await?;
+        let server = PermanentServer::start(&engine, ServerOptions { metrics, protected, scrub, program }).await?;
         let state = ApiState::new(engine.clone(), server.observer(), keeper_command, runtime);
         match Api::start(state, socket) {
             Ok(api) => {
@@ -114,9 +119,24 @@ impl Daemon {
         self.server.serves()
     }
 
-    /// Resolves at SIGTERM or SIGINT.
+    /// Resolves at SIGTERM, SIGINT or for an upgrade.
     pub async fn until_signal(&mut self) -> Ended {
         self.server.until_signal().await
+    }
+
+    /// Executes a newer program in this process, which continues as the daemon: mounts, containers and the socket stay. Requests in
+    /// progress have ten seconds to finish. Returns if the program cannot be executed.
+    pub async fn upgrade(self, mut command: Command) -> Error {
+        let Self { engine: _, server, api } = self;
+        service::notify(&service::reloading());
+        let passed = api.pause().await.map_or(Ok(()), |socket| {
+            let passed = socket.pass(&mut command);
+            // Its file stays.
+            std::mem::forget(socket);
+            passed
+        });
+        let error = passed.map_or_else(|error| error, |()| server.execute(command));
+        Error::new(ErrorKind::Other, "execute the new program", error)
     }
 
     /// Ends the daemon: it accepts no more connections, stops all containers and unmounts everything. Mounts that belong to no

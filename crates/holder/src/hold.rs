@@ -16,6 +16,7 @@ use rustix::fs::{Mode, OFlags};
 
 pub use options::HoldOptions;
 pub(crate) use options::Limits;
+use process::Process;
 pub(crate) use state::Ended;
 
 /// The main function of a holder: keeps what the server at the other end of `control` sends, starts a successor when it dies, and ends
@@ -24,18 +25,24 @@ pub(crate) use state::Ended;
 /// # Errors
 /// If the socket cannot be created, or the kernel refuses to wait.
 pub fn hold(control: OwnedFd, options: HoldOptions) -> io::Result<()> {
-    let oom_score = process::prepare();
-    run(control, options, Limits::default(), oom_score).map(drop)
+    let process = Process::prepare();
+    run(control, options, Limits::default(), process).map(drop)
 }
 
 /// As [`hold`], without changes of the process.
-fn run(control: OwnedFd, options: HoldOptions, limits: Limits, oom_score: Option<String>) -> io::Result<Ended> {
-    state::Hold::new(control, options, limits, oom_score)?.run()
+fn run(control: OwnedFd, options: HoldOptions, limits: Limits, process: Process) -> io::Result<Ended> {
+    state::Hold::new(control, options, limits, process)?.run()
 }
 
 #[cfg(test)]
 pub(crate) fn hold_in_thread(control: OwnedFd, options: HoldOptions, limits: Limits) -> io::Result<Ended> {
-    run(control, options, limits, None)
+    run(control, options, limits, Process::default())
+}
+
+/// As [`hold_in_thread`], with this program for successors that do not start otherwise.
+#[cfg(test)]
+pub(crate) fn hold_in_thread_with_program(control: OwnedFd, options: HoldOptions, limits: Limits) -> io::Result<Ended> {
+    run(control, options, limits, Process { program: process::THIS_PROGRAM, ..Process::default() })
 }
 
 /// The control socket, which the server passes as standard input. Standard input is `/dev/null` then: an open duplicate of the socket

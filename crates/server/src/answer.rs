@@ -36,6 +36,7 @@ pub(super) fn carry_out(mounts: &Arc<MountTable>, request: Request) -> Result<Re
         Request::Mend => mounts.mend().map(Response::Mended),
         Request::Hold => Ok(Response::Held),
         Request::HandOver => mounts.hand_over().map(|()| Response::HandingOver),
+        Request::Upgrade => mounts.upgrade(),
         Request::Status => Ok(Response::Status { mounts: mounts.status() }),
         Request::StatusOf { mountpoint } => {
             Ok(Response::Status { mounts: mounts.status_of(&mountpoint).into_iter().collect() })

@@ -25,6 +25,7 @@ mod damage;
 mod domain;
 mod early;
 mod exhibit;
+mod give_way;
 mod hints;
 mod holding;
 mod host;

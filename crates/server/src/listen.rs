@@ -117,7 +117,7 @@ async fn serve(stream: UnixStream, mounts: Arc<MountTable>) -> Option<UnixStream
         tracing::debug!("a client gave up before its request was carried out");
         return None;
     }
-    let holds = request == Request::Hold;
+    let holds = matches!(request, Request::Hold | Request::Upgrade);
     let response = answer(&mounts, request).await;
     let sent = tokio::task::spawn_blocking(move || wire::send(&stream, &response).map(|()| stream)).await;
     match sent {

@@ -18,12 +18,12 @@ use tarpon_mount::{Host, Inheritance, Mode, ModeChoice, MountError, MountSpec, M
 use tarpon_oci::{Blob, Digest};
 use tarpon_store::{MountRecord, Store};
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
 
 use super::changes::Changes;
 use super::damage::Damage;
 use super::domain::{Domain, Domains};
 use super::exhibit::Exhibit;
+use super::give_way::Succession;
 use super::holding::{Holding, credentials_of};
 use super::host::{ExhibitHost, cannot_mount};
 use super::images::LoadedImage;
@@ -55,10 +55,7 @@ pub(crate) struct MountTable {
     pub(super) damage: Damage,
     pub(super) scrub: Scrub,
     pub(super) holding: Arc<Holding>,
-    /// Notified when another server is to take everything over.
-    pub(super) handed_over: Notify,
-    /// Whether this process may end before its time: it is a server in the background.
-    pub(super) may_hand_over: AtomicBool,
+    pub(super) succession: Succession,
 }
 
 /// A mount.
@@ -106,8 +103,7 @@ impl MountTable {
             damage,
             scrub,
             holding,
-            handed_over: Notify::new(),
-            may_hand_over: AtomicBool::new(false),
+            succession: Succession::default(),
         })
     }
 

@@ -1,10 +1,12 @@
 //! [`Server`]: the server, from its start to its end.
 
+use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tarpon_client::protocol::{Mended, MountRequest, MountStatus, Request, Response, ScrubStatus};
@@ -17,6 +19,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::answer::{answer, failure};
+use super::give_way::GiveWay;
 use super::holding::{Holding, Lifetime};
 use super::in_process::InProcess;
 use super::mount_table::MountTable;
@@ -148,10 +151,10 @@ impl Server {
     /// Serves until the last mount is unmounted and unused, or until SIGTERM or SIGINT. Then unmounts the rest and marks the store as
     /// cleanly stopped. Returns the reason.
     pub async fn run(mut self) -> Ended {
-        self.mounts.may_hand_over.store(true, Ordering::Release);
+        self.mounts.succession.allow(GiveWay::End);
         let ended = tokio::select! {
             () = self.mounts.idle(FIRST_REQUEST) => Ended::Idle,
-            () = self.mounts.handed_over.notified() => {
+            () = self.mounts.succession.requested() => {
                 tracing::info!("another server takes this one's place");
                 leave()
             }
@@ -161,9 +164,24 @@ impl Server {
         ended
     }
 
-    /// Serves, with or without mounts, until SIGTERM or SIGINT. Returns the reason. The server still runs then.
+    /// Serves, with or without mounts, until SIGTERM or SIGINT, or until a client requests an upgrade, if that is allowed. Returns
+    /// the reason. The server still runs then.
     pub async fn until_signal(&mut self) -> Ended {
-        self.signals.stop().await
+        tokio::select! {
+            ended = self.signals.stop() => ended,
+            () = self.mounts.succession.requested() => Ended::Upgraded,
+        }
+    }
+
+    /// Allows clients to request that this process executes this program ([`Ended::Upgraded`]).
+    pub(super) fn allow_upgrade(&self, program: PathBuf) {
+        self.mounts.succession.allow(GiveWay::Execute(program));
+    }
+
+    /// Executes another program in this process. Its server adopts the mounts. Returns if the program cannot be executed.
+    pub(super) fn execute(self, mut command: Command) -> io::Error {
+        self.mounts.holding.hand_over();
+        command.exec()
     }
 
     /// As [`Server::stop`], but the next server of the store restores the mounts, except those of containers.

@@ -3,7 +3,9 @@
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit};
@@ -81,6 +83,9 @@ pub struct ServerOptions {
     pub protected: Vec<PathBuf>,
     /// Bytes per second for scrubbing the store, if it does.
     pub scrub: Option<NonZeroU64>,
+    /// The program that [`PermanentServer::execute`] is called with when clients request an upgrade. It prints its version with
+    /// `--version`. `None`: there are no upgrades.
+    pub program: Option<PathBuf>,
 }
 
 /// A permanent server of the store: this process, or another one that already serves mounts, until its last mount is gone. Its
@@ -154,6 +159,7 @@ impl PermanentServer {
 
     fn equip(&self, server: &Server) {
         self.options.protected.iter().cloned().for_each(|path| server.protect(path));
+        self.options.program.iter().cloned().for_each(|program| server.allow_upgrade(program));
         if let Some(Err(error)) = self.options.scrub.map(|rate| server.begin_scrub(rate)) {
             tracing::warn!(%error, "the store is not scrubbed");
         }
@@ -184,7 +190,7 @@ impl PermanentServer {
         self.server.is_some()
     }
 
-    /// Resolves at SIGTERM or SIGINT and returns which one. The server still runs then. While another process is the server, it tries to
+    /// Resolves at SIGTERM or SIGINT, or for an upgrade, and returns the reason. The server still runs then. While another process is the server, it tries to
     /// replace it.
     pub async fn until_signal(&mut self) -> Ended {
         let mut next_telling = Instant::now();
@@ -229,6 +235,15 @@ impl PermanentServer {
         self.equip(&server);
         self.observer.see(&server);
         self.server = Some(server);
+    }
+
+    /// Executes a newer program in this process. Its server adopts the mounts, unnoticed by their readers. Returns if the program cannot be
+    /// executed; then this process must end.
+    pub fn execute(self, mut command: Command) -> io::Error {
+        match self.server {
+            Some(server) => server.execute(command),
+            None => command.exec(),
+        }
     }
 
     /// As [`Server::retire`], if this process is the server.

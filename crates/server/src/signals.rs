@@ -13,6 +13,8 @@ pub enum Ended {
     Terminated,
     /// SIGINT.
     Interrupted,
+    /// The program on disk is to be executed in its place.
+    Upgraded,
 }
 
 /// SIGTERM and SIGINT. Once this exists, neither terminates the process by default.

@@ -1,17 +1,17 @@
 //! What a server does for its successor, and with what its predecessor left.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use tarpon_client::mount_record::SavedMount;
-use tarpon_client::protocol::MountRequest;
+use tarpon_client::protocol::{MountRequest, Response};
 use tarpon_mount::KernelMount;
 
+use super::give_way::{GiveWay, starts};
 use super::holding::credentials_of;
 use super::host::cannot_mount;
 use super::mount_table::{Baseline, MountTable, Served, spec};
 use super::recording::Recording;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, ResultExt};
 
 impl MountTable {
     /// Serves a mount that a dead server left, without a change for its users. Its image, and those of all other mounts of that server,
@@ -45,13 +45,34 @@ impl MountTable {
     /// # Errors
     /// [`ErrorKind::Other`] if this process is not a server in the background.
     pub(super) fn hand_over(&self) -> Result<()> {
-        if !self.may_hand_over.load(Ordering::Acquire) || !self.holding.is_held() {
-            let cause = format!("process {} is a daemon, or serves in the foreground", std::process::id());
-            let error = Error::new(ErrorKind::Other, "hand the mounts over", cause);
-            return Err(error.hint("stop and start it the way it was started, for example with systemctl"));
+        if self.succession.way() != Some(&GiveWay::End) || !self.holding.is_held() {
+            return Err(stays("hand the mounts over"));
         }
         self.holding.hand_over();
-        self.handed_over.notify_one();
+        self.succession.request();
         Ok(())
     }
+
+    /// Gives way to the program on disk, or names the way.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Other`] if this process serves in the foreground, or the program does not start.
+    pub(super) fn upgrade(&self) -> Result<Response> {
+        let step = "upgrade the server";
+        match self.succession.way().filter(|_| self.holding.is_held()) {
+            Some(GiveWay::End) => Ok(Response::Replaceable),
+            Some(GiveWay::Execute(program)) => {
+                let started = starts(program).map_err(|error| format!("{} does not start: {error}", program.display()));
+                started.context(ErrorKind::Other, step)?;
+                self.succession.request();
+                Ok(Response::Upgrading)
+            }
+            None => Err(stays(step)),
+        }
+    }
+}
+
+fn stays(step: &'static str) -> Error {
+    let cause = format!("process {} is a daemon, or serves in the foreground", std::process::id());
+    Error::new(ErrorKind::Other, step, cause).hint("stop and start it the way it was started")
 }

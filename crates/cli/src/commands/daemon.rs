@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::Command;
 
 use clap::Args;
 use tarpon_daemon::{Options, Socket};
@@ -29,6 +30,7 @@ All other commands use the daemon while it runs. SIGTERM and SIGINT stop it: con
 stopped, everything is unmounted, and mounted again when a server of the store starts the
 next time. If a mount is in use, all mounts stay, and a server in the background serves them.
 A daemon takes over the mounts of a server in the background when it starts.
+After an update of tarpon, `tarpon server upgrade` makes the daemon execute the new program.
 contrib/systemd contains unit files.
 The log goes to standard error; $RUST_LOG sets its level.";
 
@@ -69,15 +71,23 @@ impl Daemon {
         let socket = socket.doing(doing)?;
         let session = Session::open(global)?;
         let keeper_command = session.keeper_command()?;
-        let (metrics, runtime_program, scrub) = (self.metrics, self.runtime.clone(), self.scrub.scrub);
-        let options = Options { socket, metrics, keeper_command, runtime: runtime_program, scrub };
+        let (metrics, scrub) = (self.metrics, self.scrub.scrub);
+        let program = session.client().server_command().first().map(PathBuf::from);
+        let runtime_program = self.runtime.clone();
+        let options =
+            Options { socket, metrics, keeper_command, runtime: runtime_program, scrub, program: program.clone() };
         runtime()?.block_on(async {
             let mut daemon = tarpon_daemon::Daemon::start(session.engine().clone(), options).await.doing(doing)?;
             let ended = daemon.until_signal().await;
+            if let (Ended::Upgraded, Some(program)) = (ended, program) {
+                let mut command = Command::new(program);
+                command.args(std::env::args_os().skip(1));
+                return Err(Failure::engine(doing(), daemon.upgrade(command).await));
+            }
             daemon.stop().await;
             match ended {
                 Ended::Interrupted => Err(Failure::new(Exit::Interrupted, "interrupted; all mounts were unmounted")),
-                Ended::Idle | Ended::Terminated => Ok(()),
+                Ended::Idle | Ended::Terminated | Ended::Upgraded => Ok(()),
             }
         })
     }

@@ -139,7 +139,7 @@ impl Mount {
                 self.report(global, &mount, &reported)?;
                 match server.run().await {
                     Ended::Interrupted => Err(Failure::new(Exit::Interrupted, "interrupted; the image was unmounted")),
-                    Ended::Idle | Ended::Terminated => Ok(()),
+                    Ended::Idle | Ended::Terminated | Ended::Upgraded => Ok(()),
                 }
             });
         }

@@ -28,7 +28,7 @@ enum ServerCommand {
 /// Replace the running server by this version of tarpon
 ///
 /// Mounts, containers and open files are not affected: reads wait while the new server takes the mounts over. If the new
-/// server does not start, the old one continues.
+/// program does not start, the old one continues. A daemon (tarpon daemon) executes the new program and stays the same process.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 struct Upgrade {}

@@ -1,7 +1,7 @@
 //! The common environment of subcommands: the store, its engine, the client of its server, and a runtime.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tarpon_engine::{Client, Engine, EngineOptions};
 use tokio::runtime::Runtime;
@@ -9,6 +9,9 @@ use tokio::runtime::Runtime;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
 use crate::global::Global;
+
+/// What the kernel adds to the path of a program whose file was replaced or deleted.
+const DELETED: &[u8] = b" (deleted)";
 
 /// An open store.
 pub(crate) struct Session {
@@ -54,8 +57,17 @@ pub(super) fn server_command(store: &Path) -> Result<Vec<OsString>> {
 
 /// A command line of this program, on this store.
 fn own_command(store: &Path, subcommand: &str) -> Result<Vec<OsString>> {
+    Ok(vec![program()?.into(), "--store".into(), store.into(), subcommand.into()])
+}
+
+/// The path of this program, which an update may have replaced.
+fn program() -> Result<PathBuf> {
+    use std::os::unix::ffi::OsStrExt as _;
     let program = std::env::current_exe().doing(|| "cannot determine the path of this program")?;
-    Ok(vec![program.into(), "--store".into(), store.into(), subcommand.into()])
+    match program.as_os_str().as_bytes().strip_suffix(DELETED) {
+        Some(path) if !program.exists() => Ok(std::ffi::OsStr::from_bytes(path).into()),
+        _ => Ok(program),
+    }
 }
 
 /// Threads of a runtime that may block on the disk or the processor at the same time: one for each of the 32 clients that

@@ -95,7 +95,7 @@ impl Snapshotter {
         let served = runtime()?.block_on(tarpon_snapshotter::serve(session.engine(), options));
         match served.doing(|| "cannot serve containerd")? {
             Ended::Interrupted => Err(Failure::new(Exit::Interrupted, "interrupted; mounts are kept")),
-            Ended::Idle | Ended::Terminated => Ok(()),
+            Ended::Idle | Ended::Terminated | Ended::Upgraded => Ok(()),
         }
     }
 }

@@ -17,7 +17,7 @@ use super::dead_mounts;
 use super::endpoint::{Endpoint, Owner};
 use super::options::{FAILURES, HoldOptions, Limits};
 use super::peer::Peer;
-use super::process::report;
+use super::process::{Process, report};
 use super::successor::Successor;
 use super::table::Table;
 use crate::message::Message;
@@ -49,8 +49,7 @@ const ON: Flow = Flow::Continue(());
 pub(super) struct Hold {
     options: HoldOptions,
     limits: Limits,
-    /// Value of `oom_score_adj` of successors.
-    oom_score: Option<String>,
+    process: Process,
     endpoint: Endpoint,
     table: Table,
     attached: Option<Peer>,
@@ -64,19 +63,14 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    pub(super) fn new(
-        control: OwnedFd,
-        options: HoldOptions,
-        limits: Limits,
-        oom_score: Option<String>,
-    ) -> io::Result<Self> {
+    pub(super) fn new(control: OwnedFd, options: HoldOptions, limits: Limits, process: Process) -> io::Result<Self> {
         let endpoint = Endpoint::bind(&options.socket)?;
         let first = Peer::new(control, true, Instant::now());
         let first = first.ok_or_else(|| io::Error::new(io::ErrorKind::PermissionDenied, "a server of another user"))?;
         Ok(Self {
             options,
             limits,
-            oom_score,
+            process,
             endpoint,
             table: Table::new(),
             attached: Some(first),
@@ -290,7 +284,9 @@ impl Hold {
 
     fn start_successor(&mut self, now: Instant) {
         self.restart = None;
-        match Successor::start(&self.options.successor, self.oom_score.as_deref()) {
+        // Of three attempts the second is with the other program.
+        let is_broken = self.failures.iter().flatten().count() % 2 == 1;
+        match Successor::start(&self.options.successor, &self.process, is_broken) {
             Ok(successor) => self.successors.push(successor),
             Err(error) => {
                 report(&format!("cannot start a successor: {error}"));
@@ -373,7 +369,7 @@ mod tests {
         let options =
             HoldOptions { socket: folder.path().join("socket"), successor: Vec::new(), dead_mounts: Vec::new() };
         let (_server, control) = socket::pair().unwrap();
-        let mut hold = Hold::new(control, options, Limits::default(), None).unwrap();
+        let mut hold = Hold::new(control, options, Limits::default(), Process::default()).unwrap();
         let (now, stopped) = (Instant::now(), Duration::from_secs(60));
         hold.deadline = Some(now);
         let limit = hold.peer_limit(hold.attached.as_ref().unwrap());

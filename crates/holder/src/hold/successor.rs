@@ -1,16 +1,13 @@
 //! [`Successor`]: a server that the holder started.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, PidfdFlags};
 
-use super::process;
-
-/// The program of this process, also if its file was deleted.
-const THIS_PROGRAM: &str = "/proc/self/exe";
+use super::process::{self, Process};
 
 pub(super) struct Successor {
     child: Child,
@@ -20,16 +17,18 @@ pub(super) struct Successor {
 }
 
 impl Successor {
-    /// Starts the program, or this one if it was deleted.
-    pub(super) fn start(command: &[OsString], oom_score: Option<&str>) -> io::Result<Self> {
+    /// Starts the program on disk, which an update may have replaced. `is_broken`: it failed the last time, so the holder's own program
+    /// is started, which worked once. So is it if that on disk was deleted or is not executable.
+    pub(super) fn start(command: &[OsString], holder: &Process, is_broken: bool) -> io::Result<Self> {
         let Some((program, arguments)) = command.split_first() else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "there is no command of a successor"));
         };
-        let child = match spawn(program, arguments) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => spawn(&THIS_PROGRAM.into(), arguments)?,
-            other => other?,
+        let child = match holder.program.map(OsStr::new) {
+            Some(own) if is_broken => spawn(own, arguments)?,
+            Some(own) => spawn(program, arguments).or_else(|_| spawn(own, arguments))?,
+            None => spawn(program, arguments)?,
         };
-        process::set_oom_score(child.id(), oom_score);
+        process::set_oom_score(child.id(), holder.oom_score.as_deref());
         let process = pid(&child).and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
         Ok(Self { child, process, has_attached: false })
     }
@@ -52,7 +51,7 @@ fn pid(child: &Child) -> Option<Pid> {
     Pid::from_raw(i32::try_from(child.id()).ok()?)
 }
 
-fn spawn(program: &OsString, arguments: &[OsString]) -> io::Result<Child> {
+fn spawn(program: &OsStr, arguments: &[OsString]) -> io::Result<Child> {
     let mut command = Command::new(program);
     command.args(arguments).current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).spawn()
 }

@@ -1,6 +1,7 @@
 //! The holder, in a thread, with servers that speak the protocol message by message.
 
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -39,11 +40,24 @@ struct Holding {
 
 impl Holding {
     fn start(successor: impl FnOnce(&PathBuf) -> Vec<OsString>, limits: Limits) -> Self {
+        Self::start_in(crate::hold::hold_in_thread, successor, limits)
+    }
+
+    /// With successors that may have the program of this process.
+    fn start_with_program(successor: impl FnOnce(&PathBuf) -> Vec<OsString>, limits: Limits) -> Self {
+        Self::start_in(crate::hold::hold_in_thread_with_program, successor, limits)
+    }
+
+    fn start_in(
+        hold: fn(OwnedFd, HoldOptions, Limits) -> std::io::Result<Ended>,
+        successor: impl FnOnce(&PathBuf) -> Vec<OsString>,
+        limits: Limits,
+    ) -> Self {
         let (folder, socket) = folder();
         let (ours, theirs) = socket::pair().unwrap();
         let successor = successor(&socket);
         let options = HoldOptions { socket: socket.clone(), successor, dead_mounts: Vec::new() };
-        let thread = std::thread::spawn(move || crate::hold::hold_in_thread(theirs, options, limits).unwrap());
+        let thread = std::thread::spawn(move || hold(theirs, options, limits).unwrap());
         let first = Server(ours);
         first.attach();
         Self { _folder: folder, socket, first, thread }
@@ -338,19 +352,21 @@ fn a_server_of_an_unknown_version_gets_no_descriptors() {
 }
 
 #[test]
-fn a_deleted_program_is_started_from_that_of_the_holder() {
-    let role = |socket: &PathBuf| {
-        let mut command = roles::command("take_over", &[socket]);
-        command[0] = socket.with_file_name("deleted").into();
-        command
-    };
-    let holding = Holding::start(role, PATIENT);
-    let (mut end, kept) = pipe();
-    holding.first.keep("mount", &kept);
-    drop(kept);
-    let orphaned = holding.orphan();
-    assert_eq!(read_some(&mut end), "taken over: mount");
-    assert_eq!(orphaned.ended(), Ended::Dismissed);
+fn a_program_that_was_deleted_or_does_not_work_is_replaced_by_that_of_the_holder() {
+    for program in ["/deleted", "/dev/null", "/bin/false"] {
+        let role = |socket: &PathBuf| {
+            let mut command = roles::command("take_over", &[socket]);
+            command[0] = program.into();
+            command
+        };
+        let holding = Holding::start_with_program(role, PATIENT);
+        let (mut end, kept) = pipe();
+        holding.first.keep("mount", &kept);
+        drop(kept);
+        let orphaned = holding.orphan();
+        assert_eq!(read_some(&mut end), "taken over: mount", "{program}");
+        assert_eq!(orphaned.ended(), Ended::Dismissed);
+    }
 }
 
 #[test]

@@ -3,5 +3,5 @@
 mod notify;
 mod socket;
 
-pub use notify::{READY, STOPPING, notify};
+pub use notify::{READY, STOPPING, notify, reloading};
 pub use socket::Socket;

@@ -10,6 +10,13 @@ pub const READY: &str = "READY=1";
 /// The service is stopping.
 pub const STOPPING: &str = "STOPPING=1";
 
+/// The service replaces itself; [`READY`] follows.
+pub fn reloading() -> String {
+    // Of CLOCK_MONOTONIC, as `sd_notify(3)` requires.
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    format!("RELOADING=1\nMONOTONIC_USEC={}", now.tv_sec * 1_000_000 + now.tv_nsec / 1000)
+}
+
 /// Sends the state, if there is a service manager.
 pub fn notify(state: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET").filter(|socket| !socket.is_empty()) else { return };

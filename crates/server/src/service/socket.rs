@@ -4,7 +4,9 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
+use command_fds::{CommandFdExt as _, FdMapping};
 use listenfd::ListenFd;
 
 use crate::{Error, ErrorKind, Result};
@@ -13,6 +15,13 @@ use crate::{Error, ErrorKind, Result};
 const MODE: u32 = 0o600;
 /// Mode of a directory created for the socket. Others may list it, as with `/run`; the socket itself is closed to them.
 const FOLDER_MODE: u32 = 0o755;
+
+/// The first descriptor that is passed (`sd_listen_fds(3)`).
+const FIRST_DESCRIPTOR: i32 = 3;
+/// Variable with the names of passed descriptors.
+const NAMES: &str = "LISTEN_FDNAMES";
+/// Name of a socket that was created here, and not by systemd.
+const OURS: &str = "tarpon-created";
 
 /// A listening socket. One created here is removed on drop.
 #[derive(Debug)]
@@ -23,19 +32,36 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// The socket passed by systemd, else a new one at `path`. Call it before there are other threads: it removes systemd's variables from
-    /// the environment.
+    /// The socket passed by systemd or by [`Socket::pass`], else a new one at `path`. Call it before there are other threads: it removes
+    /// systemd's variables from the environment.
     pub fn open(path: &Path) -> Result<Self> {
         let failed = |error: io::Error| {
             Error::new(ErrorKind::Other, format!("listen at {}", path.display()), error)
                 .hint("if that is a daemon of another store, name another place: --listen unix:///PATH")
         };
+        let is_ours = std::env::var_os(NAMES).is_some_and(|name| name == OURS);
         let mut handed = ListenFd::from_env();
         let listener = if handed.len() == 0 { None } else { handed.take_unix_listener(0).map_err(failed)? };
         match listener {
-            Some(listener) => Ok(Self { listener, made: None }),
+            Some(listener) => {
+                let made = path.metadata().ok().filter(|_| is_ours).map(|file| (path.to_owned(), file.ino()));
+                Ok(Self { listener, made })
+            }
             None => Self::make(path).map_err(failed),
         }
+    }
+
+    /// Passes the socket to a program that is executed in this process, as systemd would (`sd_listen_fds(3)`). Clients that connect
+    /// meanwhile wait for the new program.
+    pub fn pass(&self, command: &mut Command) -> io::Result<()> {
+        let parent_fd = self.listener.try_clone()?.into();
+        command
+            .fd_mappings(vec![FdMapping { parent_fd, child_fd: FIRST_DESCRIPTOR }])
+            .map_err(io::Error::other)?
+            .env("LISTEN_FDS", "1")
+            .env("LISTEN_PID", std::process::id().to_string())
+            .env(NAMES, if self.made.is_some() { OURS } else { "" });
+        Ok(())
     }
 
     /// Creates a socket. It appears under its name with its final permissions, and replaces a socket without a listener.
