@@ -4,6 +4,7 @@ pub mod containerd;
 pub mod containers;
 pub mod dump;
 pub mod expected;
+pub mod manager;
 pub mod podman;
 pub mod real;
 pub mod tarpon;

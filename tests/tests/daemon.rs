@@ -1,13 +1,15 @@
 //! `tarpon daemon` as programs and users use it: with curl, beside the command line, under systemd's protocol, and after being killed.
 
-use std::io::{BufRead, BufReader};
-use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::io::{BufRead, BufReader, Write as _};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use tarpon_testkit::processes;
+use tarpon_tests::manager::Manager;
 use tarpon_tests::real::{self, run};
 use tarpon_tests::tarpon::{Tarpon, binary};
 
@@ -100,19 +102,7 @@ fn plain(tarpon: &Tarpon) -> Command {
 
 /// Starts a daemon, and waits until it reports that it is ready.
 fn started(command: &mut Command, tarpon: &Tarpon) -> Child {
-    let path = beside(tarpon, "notify.sock");
-    let _ = std::fs::remove_file(&path);
-    let manager = UnixDatagram::bind(&path).unwrap();
-    manager.set_read_timeout(Some(PATIENCE)).unwrap();
-    let child = command
-        .env("NOTIFY_SOCKET", &path)
-        .env("RUST_LOG", "off")
-        .spawn()
-        .expect("start tarpon (cargo build -p tarpon)");
-    let mut said = [0; 64];
-    let length = manager.recv(&mut said).expect("it says that it is ready");
-    assert_eq!(&said[..length], b"READY=1");
-    child
+    Manager::new(&beside(tarpon, "notify.sock")).start(command)
 }
 
 fn until(mut is_so: impl FnMut() -> bool) {
@@ -225,19 +215,16 @@ fn a_socket_that_is_handed_over_is_used_and_left_alone() {
     let mut early = Command::new("curl");
     early.args(["-sS", "--unix-socket"]).arg(&path).arg("http://localhost/healthz");
     let early = early.stdout(Stdio::piped()).spawn().unwrap();
-    let mut command = Command::new("sh");
-    command.args(["-c", "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" daemon"]).arg(binary());
-    command
-        .env("TARPON_STORE", fixture.tarpon.store())
-        .stdin(std::os::fd::OwnedFd::from(listener.try_clone().unwrap()));
-    fixture.daemon = started(&mut command, &fixture.tarpon);
+    let mut manager = Manager::new(&fixture.place("notify.sock"));
+    manager.pass("tarpon.socket", listener.try_clone().unwrap().into());
+    fixture.daemon = manager.start(&mut fixture.tarpon.command("daemon"));
     let answered = early.wait_with_output().unwrap();
     assert_eq!(String::from_utf8_lossy(&answered.stdout), "{\"status\":\"ok\"}\n");
     assert_eq!(fixture.get("/v1/stats")["pid"], fixture.daemon.id());
     fixture.signal(Signal::TERM);
     assert!(fixture.daemon.wait().unwrap().success());
     assert!(path.exists(), "it is the manager's");
-    drop(listener);
+    drop((listener, manager));
     std::fs::remove_file(&path).unwrap();
     fixture.daemon = started(&mut plain(&fixture.tarpon), &fixture.tarpon);
 }
@@ -254,15 +241,77 @@ fn a_daemon_takes_the_mounts_of_a_server_over_while_they_are_read() {
     assert_eq!(fixture.tarpon.status().unwrap()[0]["server"], fixture.daemon.id());
     assert_eq!(fixture.get("/v1/mounts")[0]["mountpoint"], place.to_str().unwrap());
     assert!(std::io::read_to_string(open).unwrap().starts_with("root:"));
-    let refused = fixture.tarpon.output("server", &["upgrade"]).unwrap();
-    let refused = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(refused.contains("is a daemon"), "{refused}");
     // A killed daemon is replaced by a server in the background, and that one by the next daemon.
     let open = std::fs::File::open(place.join("etc/group")).unwrap();
     fixture.restart(Signal::KILL);
     assert!(std::io::read_to_string(open).unwrap().starts_with("root:"));
     assert_eq!(fixture.tarpon.status().unwrap()[0]["server"], fixture.daemon.id());
     fixture.tarpon.unmount(&place).unwrap();
+}
+
+#[test]
+fn an_upgrade_executes_the_new_program_in_the_process_of_the_daemon() {
+    let Some(mut fixture) = DaemonFixture::new() else { return };
+    fixture.signal(Signal::TERM);
+    fixture.daemon.wait().unwrap();
+    let program = fixture.place("installed");
+    std::fs::copy(binary(), &program).unwrap();
+    let mut command = Command::new(&program);
+    command.env("TARPON_STORE", fixture.tarpon.store()).args(["daemon", "--listen"]);
+    command.arg(format!("unix://{}", fixture.place("api.sock").display()));
+    let mut manager = Manager::new(&fixture.place("notify.sock"));
+    fixture.daemon = manager.start(&mut command);
+    let place = fixture.mounted("mnt");
+    let open = std::fs::File::open(place.join("etc/passwd")).unwrap();
+    // An update replaces the file by one that does not work, and then by one that does.
+    std::fs::remove_file(&program).unwrap();
+    real::write_program(&program, "#!/bin/false\n").unwrap();
+    let refused = fixture.tarpon.output("server", &["upgrade"]).unwrap();
+    let refused = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.contains("does not start"), "{refused}");
+    assert_eq!(fixture.get("/v1/mounts")[0]["alive"], true);
+    std::fs::copy(binary(), &program).unwrap();
+    fixture.tarpon.run("server", &["upgrade"]).unwrap();
+    let executed = std::fs::read_link(format!("/proc/{}/exe", fixture.daemon.id())).unwrap();
+    assert_eq!(executed, program.canonicalize().unwrap());
+    assert_eq!(fixture.tarpon.status().unwrap()[0]["server"], fixture.daemon.id());
+    assert_eq!(fixture.get("/v1/mounts")[0]["mountpoint"], place.to_str().unwrap());
+    assert!(std::io::read_to_string(open).unwrap().starts_with("root:"));
+    while !manager.receive().starts_with("RELOADING=1") {}
+    while manager.receive() != "READY=1" {}
+    fixture.tarpon.unmount(&place).unwrap();
+}
+
+#[test]
+fn a_kill_of_all_processes_of_the_service_is_not_noticed() {
+    let Some(mut fixture) = DaemonFixture::new() else { return };
+    fixture.signal(Signal::TERM);
+    fixture.daemon.wait().unwrap();
+    let mut manager = Manager::new(&fixture.place("notify.sock"));
+    fixture.daemon = manager.start(&mut plain(&fixture.tarpon));
+    let place = fixture.mounted("mnt");
+    // In a process of its own: the test must not have files of the mount open when it starts the next daemon.
+    let script =
+        "exec 3<etc/passwd; for name in group profile debian_version; do read kill; cat etc/$name; done; cat <&3";
+    let mut reader = Command::new("sh");
+    reader.args(["-ec", script]).current_dir(&place).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut reader = reader.spawn().unwrap();
+    for _ in 0..3 {
+        manager.wait_for("fuse.", 1);
+        processes::kill_with_holder(&fixture.tarpon.store(), Pid::from_child(&fixture.daemon));
+        fixture.daemon.wait().unwrap();
+        // It waits for the next daemon: nothing that it reads is local.
+        reader.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        fixture.daemon = manager.start(&mut plain(&fixture.tarpon));
+    }
+    let output = reader.wait_with_output().unwrap();
+    assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("root:x:0"), "{output:?}");
+    assert_eq!(fixture.tarpon.status().unwrap()[0]["server"], fixture.daemon.id());
+    fixture.tarpon.unmount(&place).unwrap();
+    fixture.signal(Signal::TERM);
+    fixture.daemon.wait().unwrap();
+    manager.wait_for("held.", 0);
+    fixture.daemon = started(&mut plain(&fixture.tarpon), &fixture.tarpon);
 }
 
 #[test]

@@ -94,11 +94,12 @@ impl Daemon {
     /// # Errors
     /// Another process without mounts serves the store permanently, or the daemon cannot listen.
     pub async fn start(engine: Engine, options: Options) -> Result<Self> {
-        let Options { socket, metrics, keeper_command, runtime, scrub, program } = options;
+        let Options { mut socket, metrics, keeper_command, runtime, scrub, program } = options;
         children::reap();
         let place = socket.place();
         let protected = socket.path().into_iter().collect();
-        let server = PermanentServer::start(&engine, ServerOptions { metrics, protected, scrub, program }).await?;
+        let options = ServerOptions { metrics, protected, scrub, program };
+        let server = PermanentServer::start(&engine, options, socket.take_store()).await?;
         let state = ApiState::new(engine.clone(), server.observer(), keeper_command, runtime);
         match Api::start(state, socket) {
             Ok(api) => {

@@ -199,7 +199,7 @@ async fn a_server_for_good_serves_also_while_its_address_for_metrics_is_taken_an
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let equipment = ServerOptions { metrics: Some(address), ..ServerOptions::default() };
-    let mut second = PermanentServer::start(&fixture.engine, equipment).await.unwrap();
+    let mut second = PermanentServer::start(&fixture.engine, equipment, None).await.unwrap();
     let observer = second.observer();
     assert!(!second.serves(), "the first one has mounts");
     first.suspend().await;

@@ -1,8 +1,9 @@
 //! [`Holder`]: the server's side.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender, SyncSender};
 use std::time::Duration;
@@ -11,6 +12,7 @@ use rustix::event::EventfdFlags;
 
 use crate::link::{HeldDescriptor, HolderCommand, Link};
 use crate::message::Name;
+use crate::service_store::ServiceStore;
 use crate::worker::{Command, Worker};
 
 /// Longest wait for the thread. It may be starting a holder, and then dismisses it: each of these has its own limit, and this is their sum.
@@ -36,16 +38,29 @@ impl Holder {
     /// [`io::ErrorKind::ResourceBusy`] if another server is attached, and [`io::ErrorKind::Unsupported`] if the holder speaks only other
     /// versions of the protocol.
     pub fn attach(command: HolderCommand) -> io::Result<(Self, Vec<HeldDescriptor>)> {
+        Self::attach_in_service(command, None)
+    }
+
+    /// As [`Holder::attach`], for a service whose manager stores descriptors as well. Takes what the manager passed if no holder runs.
+    pub fn attach_in_service(
+        command: HolderCommand,
+        mut service: Option<ServiceStore>,
+    ) -> io::Result<(Self, Vec<HeldDescriptor>)> {
         let (link, held) = match Link::connect(&command.socket)? {
             Some((link, held)) => (Some(link), held),
-            None => (None, Vec::new()),
+            None => (None, service.as_mut().map(ServiceStore::take_passed).unwrap_or_default()),
         };
         let kept = held.iter().map(|held| Ok((held.name.clone(), held.descriptor.try_clone()?)));
-        let kept = kept.collect::<io::Result<_>>()?;
+        let kept: BTreeMap<_, _> = kept.collect::<io::Result<_>>()?;
+        if let Some(service) = &mut service {
+            // Another server has made changes since, of which only the holder knows.
+            service.forget_passed();
+            kept.iter().filter(|_| link.is_some()).for_each(|(name, held)| service.keep(name, held.as_fd()));
+        }
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let wake = Arc::new(wake);
         let (commands, receiver) = mpsc::channel();
-        let worker = Worker::new(command, receiver, wake.clone(), link, kept);
+        let worker = Worker::new(command, receiver, wake.clone(), link, service, kept);
         std::thread::Builder::new().name("holder".to_owned()).spawn(move || worker.run())?;
         Ok((Self(Some(Arc::new(Thread { commands, wake }))), held))
     }

@@ -13,11 +13,14 @@
 //! `Release`, `Alive` and `Serving` as they occur, and `Dismiss` at a clean end. `Confirm` asks for `Confirmed`: then the
 //! holder has everything that was sent before, and is the holder of the store, which successors find at its socket.
 //! Before its first `Confirm`, a holder ends with its server.
+//!
+//! A service of systemd has a second place for the descriptors, the [`ServiceStore`].
 
 mod hold;
 mod holder;
 mod link;
 mod message;
+mod service_store;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -27,3 +30,4 @@ pub use hold::{HoldOptions, control, hold};
 pub use holder::Holder;
 pub use link::{HeldDescriptor, HolderCommand};
 pub use message::MAX_HELD;
+pub use service_store::ServiceStore;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::ControlFlow;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::Child;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::link::{HolderCommand, Link};
 use crate::message::{MAX_HELD, Message, Name};
+use crate::service_store::ServiceStore;
 use crate::socket;
 
 /// Interval of the signs of life. The holder kills a server after 15 seconds without one.
@@ -41,6 +42,7 @@ pub(crate) struct Worker {
     commands: Receiver<Command>,
     wake: Arc<OwnedFd>,
     link: Option<Link>,
+    service: Option<ServiceStore>,
     /// Duplicates of everything that the holder has, for another holder.
     kept: BTreeMap<String, OwnedFd>,
     is_serving: bool,
@@ -62,6 +64,7 @@ impl Worker {
         commands: Receiver<Command>,
         wake: Arc<OwnedFd>,
         link: Option<Link>,
+        service: Option<ServiceStore>,
         kept: BTreeMap<String, OwnedFd>,
     ) -> Self {
         Self {
@@ -70,6 +73,7 @@ impl Worker {
             wake,
             is_outdated: link.as_ref().is_some_and(Link::is_outdated),
             link,
+            service,
             kept,
             is_serving: false,
             flushes: Vec::new(),
@@ -110,6 +114,7 @@ impl Worker {
             Command::Keep(name, descriptor) => self.keep(name, descriptor),
             Command::Release(name) => {
                 if self.kept.remove(name.as_str()).is_some() {
+                    self.service.iter_mut().for_each(|service| service.release(name.as_str()));
                     self.send(Message::Release(name), None);
                 }
             }
@@ -138,7 +143,17 @@ impl Worker {
             let sent = link.send(&Message::Keep(name), Some(descriptor.as_fd()));
             self.check(sent);
         }
+        self.keep_in_service(name.as_str(), descriptor.as_fd());
         self.kept.insert(name.as_str().to_owned(), descriptor);
+    }
+
+    fn keep_in_service(&mut self, name: &str, descriptor: BorrowedFd<'_>) {
+        let Some(service) = &mut self.service else { return };
+        // It may have several of one name.
+        if self.kept.contains_key(name) {
+            service.release(name);
+        }
+        service.keep(name, descriptor);
     }
 
     fn flush(&mut self, answer: SyncSender<()>) {
@@ -156,7 +171,9 @@ impl Worker {
         if let Some(mut child) = self.link.take().and_then(Link::dismiss) {
             let _is_still_there = child.try_wait();
         }
-        self.kept.clear();
+        for name in std::mem::take(&mut self.kept).into_keys() {
+            self.service.iter_mut().for_each(|service| service.release(&name));
+        }
     }
 
     /// Sends a message if there is a holder. If not, the next one gets it as a part of the whole.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustix::fs::MemfdFlags;
 use tarpon_client::Client;
-use tarpon_holder::{HoldOptions, Holder, HolderCommand};
+use tarpon_holder::{HoldOptions, Holder, HolderCommand, ServiceStore};
 use tarpon_mount::{ConnectionHolder, Inheritance};
 use tarpon_oci::Digest;
 
@@ -49,13 +49,19 @@ pub(crate) struct Holding {
 }
 
 impl Holding {
-    /// Takes what the holder of the store has, if one runs. Call it with the server's lock held.
-    pub(crate) fn attach(client: &Client, lifetime: Lifetime) -> (Arc<Self>, Inheritance) {
+    /// Takes what the holder of the store has, if one runs, else what the service manager has. Call it with the server's lock held.
+    pub(crate) fn attach(
+        client: &Client,
+        lifetime: Lifetime,
+        service: Option<ServiceStore>,
+    ) -> (Arc<Self>, Inheritance) {
         let command = command(client);
         // A process that cannot start a holder has none.
         let lifetime = if command.program.is_empty() { Lifetime::Process } else { lifetime };
-        let attached =
-            if command.program.is_empty() { Ok((Holder::none(), Vec::new())) } else { Holder::attach(command) };
+        let attached = match command.program.is_empty() {
+            true => Ok((Holder::none(), Vec::new())),
+            false => Holder::attach_in_service(command, service),
+        };
         let (holder, held) = attached.unwrap_or_else(|error| {
             tracing::warn!(%error, "the holder of the store's connections does not answer: mounts of an earlier server are lost");
             (Holder::none(), Vec::new())
@@ -95,7 +101,7 @@ impl Holding {
         }
     }
 
-    /// Stops lifetime a state.
+    /// Stops keeping a state.
     pub(crate) fn release_state(&self, name: &str) {
         self.holder.release(&format!("{STATE}{name}"));
     }

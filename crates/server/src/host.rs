@@ -37,7 +37,7 @@ impl ExhibitHost {
     /// Opens the store for a server whose mounts end with it.
     pub fn new(client: &Client, runtime: Handle) -> Result<Self> {
         let (holding, inheritance) =
-            Holding::attach(&Client::new(client.store().clone(), Vec::new()), Lifetime::Process);
+            Holding::attach(&Client::new(client.store().clone(), Vec::new()), Lifetime::Process, None);
         Self::with_holding(client, runtime, holding, inheritance)
     }
 

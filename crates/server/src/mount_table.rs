@@ -110,7 +110,7 @@ impl MountTable {
     /// A table of mounts that end with this process.
     #[cfg(test)]
     pub(super) fn alone(setup: &ServerSetup, runtime: Handle) -> Result<Self> {
-        let (holding, inheritance) = Holding::attach(&setup.client, super::holding::Lifetime::Process);
+        let (holding, inheritance) = Holding::attach(&setup.client, super::holding::Lifetime::Process, None);
         Self::new(setup, runtime, holding, inheritance)
     }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 use tarpon_client::protocol::{Mended, MountRequest, MountStatus, Request, Response, ScrubStatus};
 use tarpon_client::rootfs::{Folders, Rootfs, RootfsRequest};
 use tarpon_client::wire;
+use tarpon_holder::ServiceStore;
 use tarpon_images::Prepared;
 use tarpon_mount::Unmounted;
 use tarpon_store::{LockError, ServerLock};
@@ -53,15 +54,20 @@ impl Server {
     /// # Errors
     /// [`ErrorKind::Store`] if another process is already the server.
     pub async fn start(setup: impl Into<ServerSetup>) -> Result<Self> {
-        Self::start_with(&setup.into(), Lifetime::Process).await
+        Self::start_with(&setup.into(), Lifetime::Process, &mut None).await
     }
 
     /// As [`Server::start`], with the connections kept for a successor where the store can have a holder.
     pub(super) async fn start_kept(setup: &ServerSetup) -> Result<Self> {
-        Self::start_with(setup, Lifetime::Held).await
+        Self::start_in_service(setup, &mut None).await
     }
 
-    async fn start_with(setup: &ServerSetup, lifetime: Lifetime) -> Result<Self> {
+    /// As [`Server::start_kept`], with the descriptor store of the service manager, which is taken once this process is the server.
+    pub(super) async fn start_in_service(setup: &ServerSetup, service: &mut Option<ServiceStore>) -> Result<Self> {
+        Self::start_with(setup, Lifetime::Held, service).await
+    }
+
+    async fn start_with(setup: &ServerSetup, lifetime: Lifetime, service: &mut Option<ServiceStore>) -> Result<Self> {
         let store = setup.client.store();
         let step = "become the server of the store";
         let lock =
@@ -69,7 +75,7 @@ impl Server {
         let socket = wire::listen(&store.run_folder()).context(ErrorKind::Store, step)?;
         // Before the first mount, which a signal would leave behind.
         let signals = Signals::listen().context(ErrorKind::Store, step)?;
-        let (holding, inheritance) = Holding::attach(&setup.client, lifetime);
+        let (holding, inheritance) = Holding::attach(&setup.client, lifetime, service.take());
         let mounts = Arc::new(MountTable::new(setup, Handle::current(), holding, inheritance)?);
         recover::recover(&mounts).await;
         // Before clients can see that it runs: one that dies before this counts as a failure.

@@ -12,6 +12,7 @@ use rustix::process::{Resource, Rlimit};
 use tarpon_blob::LogLimit;
 use tarpon_client::child::READY;
 use tarpon_client::wire::connect;
+use tarpon_holder::ServiceStore;
 
 use super::observer::Observer;
 use super::process::Server;
@@ -96,6 +97,8 @@ pub struct PermanentServer {
     server: Option<Server>,
     observer: Observer,
     options: ServerOptions,
+    /// Until this process is the server.
+    service: Option<ServiceStore>,
     /// Set until this process is the server, which then handles signals itself.
     signals: Option<Signals>,
     /// Delay before the next attempt to replace the other server.
@@ -104,18 +107,23 @@ pub struct PermanentServer {
 
 impl PermanentServer {
     /// Becomes the server of the store, serving until it is stopped. A server in the background hands its mounts over. If another process
-    /// serves mounts and cannot hand them over, it keeps the store, and this one replaces it after it has ended.
+    /// serves mounts and cannot hand them over, it keeps the store, and this one replaces it after it has ended. `service`: the descriptor
+    /// store of the service manager.
     ///
     /// # Errors
     /// Another permanent server without mounts serves the store, or metrics cannot be exposed at the address.
-    pub async fn start(setup: impl Into<ServerSetup>, options: ServerOptions) -> Result<Self> {
+    pub async fn start(
+        setup: impl Into<ServerSetup>,
+        options: ServerOptions,
+        service: Option<ServiceStore>,
+    ) -> Result<Self> {
         let setup = setup.into();
         allow_open_files();
-        let observer = Observer::default();
-        let mut this = Self { setup: setup.clone(), server: None, observer, options, signals: None, pause: TAKEOVER };
+        let (observer, pause) = (Observer::default(), TAKEOVER);
+        let mut this = Self { setup: setup.clone(), server: None, observer, options, service, signals: None, pause };
         let began = Instant::now();
         loop {
-            let error = match Server::start_kept(&setup).await {
+            let error = match Server::start_in_service(&setup, &mut this.service).await {
                 Ok(server) => {
                     this.server = Some(this.equipped(server).await?);
                     return Ok(this);
@@ -134,6 +142,8 @@ impl PermanentServer {
             if mounts > 0 {
                 let s = if mounts == 1 { "" } else { "s" };
                 tracing::warn!("{}, with {mounts} mount{s}: this one takes its place when it has ended", error.cause());
+                // Readers of a connection that this process has and does not serve would wait for ever.
+                this.service.iter_mut().for_each(ServiceStore::forget_passed);
                 this.signals = Some(Signals::listen().context(ErrorKind::Other, "listen for signals")?);
                 return Ok(this);
             }
@@ -220,7 +230,7 @@ impl PermanentServer {
     }
 
     async fn try_to_take_over(&mut self) {
-        let server = match Server::start_kept(&self.setup).await {
+        let server = match Server::start_in_service(&self.setup, &mut self.service).await {
             Ok(server) => server,
             Err(_) if self.setup.client.store().server().is_some() => return self.pause = TAKEOVER,
             Err(error) => {

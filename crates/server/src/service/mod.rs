@@ -1,6 +1,7 @@
 //! Common parts of our services: a listening socket, and status notifications for a service manager.
 
 mod notify;
+mod passed;
 mod socket;
 
 pub use notify::{READY, STOPPING, notify, reloading};

@@ -1,14 +1,17 @@
 //! [`Socket`]: a listening socket, passed by systemd or created here.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use command_fds::{CommandFdExt as _, FdMapping};
-use listenfd::ListenFd;
+use rustix::net::{AddressFamily, sockopt};
+use tarpon_holder::ServiceStore;
 
+use super::passed::{NAMES, Passed};
 use crate::{Error, ErrorKind, Result};
 
 /// Owner only: every client that can connect has all rights of this user.
@@ -18,8 +21,6 @@ const FOLDER_MODE: u32 = 0o755;
 
 /// The first descriptor that is passed (`sd_listen_fds(3)`).
 const FIRST_DESCRIPTOR: i32 = 3;
-/// Variable with the names of passed descriptors.
-const NAMES: &str = "LISTEN_FDNAMES";
 /// Name of a socket that was created here, and not by systemd.
 const OURS: &str = "tarpon-created";
 
@@ -27,6 +28,8 @@ const OURS: &str = "tarpon-created";
 #[derive(Debug)]
 pub struct Socket {
     listener: UnixListener,
+    /// Other descriptors that systemd passed, by name.
+    others: Vec<(String, OwnedFd)>,
     /// The path where it was created, and the inode of the file.
     made: Option<(PathBuf, u64)>,
 }
@@ -39,16 +42,25 @@ impl Socket {
             Error::new(ErrorKind::Other, format!("listen at {}", path.display()), error)
                 .hint("if that is a daemon of another store, name another place: --listen unix:///PATH")
         };
-        let is_ours = std::env::var_os(NAMES).is_some_and(|name| name == OURS);
-        let mut handed = ListenFd::from_env();
-        let listener = if handed.len() == 0 { None } else { handed.take_unix_listener(0).map_err(failed)? };
-        match listener {
-            Some(listener) => {
-                let made = path.metadata().ok().filter(|_| is_ours).map(|file| (path.to_owned(), file.ino()));
-                Ok(Self { listener, made })
+        let Passed(mut passed) = Passed::take().map_err(failed)?;
+        let at = passed.iter().position(|(_, descriptor)| is_listening(descriptor));
+        let mut socket = match at.map(|at| passed.remove(at)) {
+            Some((name, descriptor)) => {
+                if sockopt::socket_domain(&descriptor).map_err(|errno| failed(errno.into()))? != AddressFamily::UNIX {
+                    return Err(failed(io::Error::other("systemd passed a socket that is not a Unix socket")));
+                }
+                let made = path.metadata().ok().filter(|_| name == OURS).map(|file| (path.to_owned(), file.ino()));
+                Self { listener: descriptor.into(), others: Vec::new(), made }
             }
-            None => Self::make(path).map_err(failed),
-        }
+            None => Self::make(path).map_err(failed)?,
+        };
+        socket.others = passed;
+        Ok(socket)
+    }
+
+    /// The descriptor store of systemd, with what it passed to this process. `None`: this process is not a service.
+    pub fn take_store(&mut self) -> Option<ServiceStore> {
+        ServiceStore::open(std::mem::take(&mut self.others))
     }
 
     /// Passes the socket to a program that is executed in this process, as systemd would (`sd_listen_fds(3)`). Clients that connect
@@ -79,7 +91,7 @@ impl Socket {
             .and_then(|()| std::fs::rename(&new, path))
             .and_then(|()| path.metadata());
         match placed {
-            Ok(file) => Ok(Self { listener, made: Some((path.to_owned(), file.ino())) }),
+            Ok(file) => Ok(Self { listener, others: Vec::new(), made: Some((path.to_owned(), file.ino())) }),
             Err(error) => {
                 let _never_placed = std::fs::remove_file(&new);
                 Err(error)
@@ -114,6 +126,10 @@ impl Drop for Socket {
             let _gone_already = std::fs::remove_file(path);
         }
     }
+}
+
+fn is_listening(descriptor: &OwnedFd) -> bool {
+    sockopt::socket_acceptconn(descriptor).unwrap_or(false)
 }
 
 /// Checks that `path` is free or a socket without a listener.
