@@ -1,5 +1,6 @@
 //! The `tarpon` binary as a user runs it, with a store of its own and everything unmounted at the end.
 
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -26,12 +27,29 @@ pub struct Tarpon {
     work: TempDir,
     mounts: Vec<PathBuf>,
     made: usize,
+    user: Option<u32>,
 }
 
 impl Tarpon {
     /// An empty store.
     pub fn new() -> Result<Self> {
-        Ok(Self { work: real::scratch()?, mounts: Vec::new(), made: 0 })
+        Ok(Self { work: real::scratch()?, mounts: Vec::new(), made: 0, user: None })
+    }
+
+    /// An empty store of an ordinary user, whose commands run with that user's rights.
+    pub fn of_user(user: u32) -> Result<Self> {
+        let mut this = Self::new()?;
+        this.user = Some(user);
+        std::os::unix::fs::chown(this.work.path(), Some(user), Some(user))?;
+        Ok(this)
+    }
+
+    /// The program runs as the user of the store.
+    pub fn run_as_user<'c>(&self, command: &'c mut Command) -> &'c mut Command {
+        if let Some(user) = self.user {
+            command.uid(user).gid(user).env("HOME", self.work.path()).env_remove("XDG_RUNTIME_DIR");
+        }
+        command
     }
 
     /// The store's directory.
@@ -42,7 +60,7 @@ impl Tarpon {
     /// A command on this store; arguments follow.
     pub fn command(&self, subcommand: &str) -> Command {
         let mut command = Command::new(binary());
-        command.env("TARPON_STORE", self.store()).arg(subcommand).stdin(Stdio::null());
+        self.run_as_user(&mut command).env("TARPON_STORE", self.store()).arg(subcommand).stdin(Stdio::null());
         command
     }
 
@@ -65,6 +83,7 @@ impl Tarpon {
         let target = self.work.path().join(format!("mount-{}", self.made));
         self.made += 1;
         std::fs::create_dir(&target)?;
+        std::os::unix::fs::chown(&target, self.user, self.user)?;
         let path = target.to_string_lossy().into_owned();
         self.mounts.push(target.clone());
         self.run("mount", &[options, &[image, &path]].concat())?;

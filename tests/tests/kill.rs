@@ -1,13 +1,14 @@
 //! SIGKILL of the server at arbitrary moments while programs read: none of them notices more than a pause, and at the end
 //! nothing of any server is left.
+//!
+//! `TARPON_KILLS`, `TARPON_UPGRADES` and `TARPON_READERS` request more than an ordinary run; each test prints what was noticed.
 
-use std::collections::BTreeMap;
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -15,121 +16,168 @@ use tarpon_oci::Digest;
 use tarpon_testkit::{matrix, processes};
 use tarpon_tests::dump::dump;
 use tarpon_tests::expected::Expected;
+use tarpon_tests::load::{Load, Noticed, Readers, Slow, now, scatter};
 use tarpon_tests::real;
-use tarpon_tests::tarpon::Tarpon;
+use tarpon_tests::tarpon::{Tarpon, binary};
 
 const IMAGE: &str = "dev/debian-base";
 /// A read is answered or refused within 30 s, and a successor serves within 10 s: a program that takes longer hangs.
 const HUNG: Duration = Duration::from_secs(60);
 /// A program of the image that needs nothing but the C library.
 const PROGRAM: &str = "usr/bin/true";
+/// Kills with one store: later, too much of the image is local, and is read without the server.
+const KILLS_PER_STORE: usize = 20;
+/// The user of mounts without root: `nobody`, since `fusermount3` requires one with a name.
+const USER: u32 = 65_534;
+/// Parameters of the role [`read_from_a_mount`]: the root, the list of files, the number of readers.
+const ROOT: &str = "TARPON_LOAD_ROOT";
+const FILES: &str = "TARPON_LOAD_FILES";
+const READERS: &str = "TARPON_LOAD_READERS";
 
-/// Number of kills per mode; `TARPON_KILLS` requests more.
+/// Number of kills per kind of mount.
 fn kills() -> usize {
     number("TARPON_KILLS").unwrap_or(if matrix::is_full() { 60 } else { 20 })
 }
 
-/// Number of programs that read; `TARPON_READERS` requests more.
+/// Number of upgrades per mode. Every second one is to a program that dies.
+fn upgrades() -> usize {
+    number("TARPON_UPGRADES").unwrap_or(if matrix::is_full() { 12 } else { 4 })
+}
+
+/// Number of programs that read.
 fn readers() -> usize {
-    number("TARPON_READERS").unwrap_or(8)
+    number("TARPON_READERS").unwrap_or(14)
 }
 
 fn number(variable: &str) -> Option<usize> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// Regular files of a mounted tree and the digests of their contents.
-fn contents(expected: &tarpon_tests::dump::Dump) -> BTreeMap<PathBuf, Digest> {
+/// Regular files of a mounted tree and the digests of their contents. `user`: only those that everybody may read.
+fn contents(expected: &tarpon_tests::dump::Dump, user: Option<u32>) -> Vec<(PathBuf, Digest)> {
     use std::os::unix::ffi::OsStringExt;
+    let closed = |path: &[u8]| {
+        let parents = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| &path[..at]);
+        let is_closed = |path: &[u8], bits| expected.get(path).is_some_and(|seen| seen.mode & bits != bits);
+        is_closed(path, 0o4) || parents.into_iter().any(|parent| is_closed(parent, 0o5))
+    };
     expected
         .iter()
-        .filter(|(_, seen)| seen.size > 0)
+        .filter(|(path, seen)| seen.size > 0 && (user.is_none() || !closed(path)))
         .filter_map(|(path, seen)| Some((std::ffi::OsString::from_vec(path.clone()).into(), seen.content?)))
         .collect()
 }
 
-/// A pseudo-random number that is the same in every run.
-fn scatter(seed: u64) -> u64 {
-    let mut x = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xD1B5_4A32_D192_ED03;
-    x ^= x >> 29;
-    x = x.wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    x ^ (x >> 32)
+/// The process of readers.
+#[test]
+#[ignore = "a role"]
+fn read_from_a_mount() {
+    let (Some(root), Some(files)) = (std::env::var_os(ROOT), std::env::var_os(FILES)) else { return };
+    let list = std::fs::read_to_string(files).unwrap();
+    let files = list.lines().filter_map(|line| {
+        let (digest, path) = line.split_once(' ')?;
+        Some((PathBuf::from(path), digest.parse().ok()?))
+    });
+    let load = Load { root: root.into(), files: Arc::new(files.collect()), program: PROGRAM.into() };
+    load.run(number(READERS).unwrap() as u64);
 }
 
-/// What the programs did.
+/// What programs noticed of many deaths of their server.
 #[derive(Default)]
-struct Readers {
-    stop: AtomicBool,
-    reads: AtomicUsize,
-    /// In microseconds.
-    longest: AtomicUsize,
+struct Account {
+    kills: Vec<u64>,
+    operations: usize,
+    slow: Vec<Slow>,
 }
 
-impl Readers {
-    /// Reads in one of four ways until it is stopped. Every operation must succeed.
-    fn run(&self, root: &Path, files: &[(PathBuf, Digest)], reader: u64) {
-        for turn in (0_u64..).take_while(|_| !self.stop.load(Ordering::Acquire)) {
-            let index = usize::try_from(scatter(reader << 32 | turn) % files.len() as u64).unwrap();
-            let (path, digest) = &files[index];
-            let (place, began) = (root.join(path), Instant::now());
-            match reader % 4 {
-                // Opens, reads and closes.
-                0 | 1 => match std::fs::read(&place) {
-                    Ok(bytes) => assert_eq!(Digest::of(&bytes), *digest, "wrong bytes in {}", path.display()),
-                    Err(error) => panic!("read {}: {error}", path.display()),
-                },
-                // Looks up, lists, and keeps files open.
-                2 => Self::walk(&place, turn),
-                // Executes and maps.
-                _ => {
-                    let status = Command::new(root.join(PROGRAM)).status();
-                    let status = status.unwrap_or_else(|error| panic!("execute {PROGRAM}: {error}"));
-                    assert!(status.success(), "{PROGRAM}: {status}");
-                }
-            }
-            let took = usize::try_from(began.elapsed().as_micros()).unwrap_or(usize::MAX);
-            self.longest.fetch_max(took, Ordering::AcqRel);
-            self.reads.fetch_add(1, Ordering::AcqRel);
-        }
+impl Account {
+    /// Panics if there was an error.
+    fn add(&mut self, noticed: Noticed) {
+        assert!(noticed.errors.is_empty(), "after {} kills: {}", self.kills.len(), noticed.errors.join("\n"));
+        self.operations += noticed.operations;
+        self.slow.extend(noticed.slow);
     }
 
-    fn walk(place: &Path, turn: u64) {
-        let folder = place.parent().unwrap();
-        let names = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("list {}: {error}", folder.display()));
-        for entry in names {
-            let path = entry.unwrap_or_else(|error| panic!("list {}: {error}", folder.display())).path();
-            path.symlink_metadata().unwrap_or_else(|error| panic!("look up {}: {error}", path.display()));
-        }
-        let mut file = std::fs::File::open(place).unwrap_or_else(|error| panic!("open {}: {error}", place.display()));
-        let mut start = [0; 1];
-        file.read_exact(&mut start).unwrap_or_else(|error| panic!("read {} ({turn}): {error}", place.display()));
+    /// Prints how long the longest operation took that each death interrupted.
+    fn report(&self, what: &str) {
+        let stall = |kill: &u64| {
+            let interrupted = self.slow.iter().filter(|slow| (slow.began..slow.ended).contains(kill));
+            interrupted.map(|slow| (slow.ended - kill) / 1_000_000).max().unwrap_or_default()
+        };
+        let mut stalls: Vec<_> = self.kills.iter().map(stall).collect();
+        stalls.sort_unstable();
+        let at = |percent: usize| stalls.get((stalls.len() * percent / 100).min(stalls.len().saturating_sub(1)));
+        let longest = self.slow.iter().map(|slow| (slow.ended - slow.began) / 1_000_000).max().unwrap_or_default();
+        println!(
+            "{what}: {} deaths, {} readers, {} operations, 0 errors; pause after a death in ms: p50 {}, p90 {}, p99 {}, longest {}; \
+             longest operation {longest} ms",
+            stalls.len(),
+            readers(),
+            self.operations,
+            at(50).unwrap_or(&0),
+            at(90).unwrap_or(&0),
+            at(99).unwrap_or(&0),
+            stalls.last().unwrap_or(&0),
+        );
     }
 }
 
-/// The environment of a test of one mode.
+/// The environment of a test of one kind of mount.
 struct KillFixture {
     tarpon: Tarpon,
     image: String,
     mode: &'static str,
-    expected: Expected,
-    files: Arc<Vec<(PathBuf, Digest)>>,
+    user: Option<u32>,
+    expected: Arc<Expected>,
+    list: tempfile::NamedTempFile,
+    files: Vec<(PathBuf, Digest)>,
 }
 
 impl KillFixture {
     fn new(mode: &'static str) -> Option<Self> {
-        if let Some(reason) = real::missing() {
+        Self::of(mode, None)
+    }
+
+    /// Mounts of an ordinary user, if one is named.
+    fn of(mode: &'static str, user: Option<u32>) -> Option<Self> {
+        let no_helper = || (!real::have(&["fusermount3"])).then(|| "fusermount3 is missing".to_owned());
+        let reason =
+            real::missing().or_else(|| user.and_then(|_| no_helper().or_else(closed_device).or_else(closed_to_users)));
+        if let Some(reason) = reason {
             println!("skipped: {reason}");
             return None;
         }
         let registry = real::registry().expect("missing() looked");
         let image = format!("{registry}/{IMAGE}:zstdchunked");
-        let expected = Expected::of(&registry, &format!("{IMAGE}:gzip")).unwrap();
-        let files: Arc<Vec<_>> = Arc::new(contents(&expected.tree).into_iter().collect());
-        Some(Self { tarpon: Tarpon::new().unwrap(), image, mode, expected, files })
+        let expected = Arc::new(Expected::of(&registry, &format!("{IMAGE}:gzip")).unwrap());
+        let files = contents(&expected.tree, user);
+        let mut list = tempfile::NamedTempFile::new().unwrap();
+        for (path, digest) in &files {
+            writeln!(list, "{digest} {}", path.display()).unwrap();
+        }
+        list.as_file().set_permissions(std::fs::Permissions::from_mode(0o644)).unwrap();
+        Some(Self { tarpon: Self::store(user), image, mode, user, expected, list, files })
+    }
+
+    fn store(user: Option<u32>) -> Tarpon {
+        user.map_or_else(Tarpon::new, Tarpon::of_user).unwrap()
+    }
+
+    /// The same with an empty store.
+    fn renew(&mut self) {
+        self.tarpon = Self::store(self.user);
     }
 
     fn mount(&mut self) -> PathBuf {
-        self.tarpon.mount(&self.image, &["--mode", self.mode, "--suid", "--dev"]).unwrap()
+        let allowed: &[&str] = if self.user.is_some() { &[] } else { &["--suid", "--dev"] };
+        self.tarpon.mount(&self.image, &[&["--mode", self.mode], allowed].concat()).unwrap()
+    }
+
+    fn start_readers(&self, root: &Path) -> Readers {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--ignored", "--exact", "read_from_a_mount", "--nocapture"]);
+        command.env(ROOT, root).env(FILES, self.list.path()).env(READERS, readers().to_string());
+        Readers::start(self.tarpon.run_as_user(&mut command))
     }
 
     /// Unmounts. Another test of this process may just be starting a program, which has this one's open files for a moment.
@@ -150,35 +198,52 @@ impl KillFixture {
     }
 
     /// Kills the server again and again while programs read, each time after some more reads.
-    fn kill_while_reading(&self, root: &Path) {
-        let readers = Readers::default();
-        std::thread::scope(|scope| {
-            let all: Vec<_> = (0..self::readers() as u64)
-                .map(|reader| {
-                    scope.spawn({
-                        let readers = &readers;
-                        move || readers.run(root, &self.files, reader)
-                    })
-                })
-                .collect();
-            let _stop = StopAtEnd(&readers.stop);
-            let has_failed = || all.iter().any(|reader| reader.is_finished());
-            for kill in 0..kills() as u64 {
-                let target = readers.reads.load(Ordering::Acquire) + usize::try_from(scatter(kill) % 200).unwrap();
-                let is_time = || has_failed() || readers.reads.load(Ordering::Acquire) >= target;
-                wait_for("programs read", || is_time().then_some(()));
-                if has_failed() {
-                    break;
-                }
-                let server = wait_for("a server serves", || self.server());
-                kill_process(server, Signal::KILL).unwrap();
+    fn kill_while_reading(&self, root: &Path, kills: usize, account: &mut Account) {
+        let mut readers = self.start_readers(root);
+        for _ in 0..kills {
+            let target = readers.operations() + usize::try_from(scatter(account.kills.len() as u64) % 200).unwrap();
+            wait_for("programs read", || (readers.have_failed() || readers.operations() >= target).then_some(()));
+            if readers.have_failed() {
+                break;
             }
-        });
-        let (reads, longest) = (readers.reads.into_inner(), readers.longest.into_inner());
-        println!("{}: {} kills, {reads} operations, the longest took {} ms", self.mode, kills(), longest / 1000);
+            let server = wait_for("a server serves", || self.server());
+            account.kills.push(now());
+            kill_process(server, Signal::KILL).unwrap();
+        }
+        account.add(readers.stop(HUNG));
     }
 
+    /// Replaces the server again and again while programs read, every second time by a program that dies at an arbitrary moment.
+    fn upgrade_while_reading(&self, root: &Path, upgrades: usize, account: &mut Account) {
+        let mut readers = self.start_readers(root);
+        for upgrade in 0..upgrades as u64 {
+            let target = readers.operations() + usize::try_from(scatter(upgrade) % 200).unwrap();
+            wait_for("programs read", || (readers.have_failed() || readers.operations() >= target).then_some(()));
+            if readers.have_failed() {
+                break;
+            }
+            wait_for("a server serves", || self.server());
+            account.kills.push(now());
+            if upgrade % 2 == 0 {
+                self.tarpon.run("server", &["upgrade"]).unwrap();
+                continue;
+            }
+            let mut successor = self.tarpon.command("serve").arg("--replace").stdout(Stdio::null()).spawn().unwrap();
+            let moment = Instant::now() + Duration::from_micros(scatter(upgrade) % 40_000);
+            while Instant::now() < moment {
+                std::hint::spin_loop();
+            }
+            successor.kill().unwrap();
+            successor.wait().unwrap();
+        }
+        account.add(readers.stop(HUNG));
+    }
+
+    /// Compares the whole tree, if root may look at it.
     fn check_all(&self, root: &Path) {
+        if self.user.is_some() {
+            return;
+        }
         let wrong = self.expected.differences("zstdchunked", &dump(root).unwrap());
         let shown: Vec<String> = wrong.iter().take(20).map(ToString::to_string).collect();
         assert!(wrong.is_empty(), "{} differences:\n{}", wrong.len(), shown.join("\n"));
@@ -191,7 +256,16 @@ impl KillFixture {
         mounts.lines().filter(|line| line.contains(&folder)).map(str::to_owned).collect()
     }
 
-    /// Checks that the kills left nothing behind and damaged nothing.
+    /// Checks that no mount and no process of any server is left.
+    fn check_nothing_is_left(&self) {
+        assert_eq!(self.mounts(), [""; 0], "a mount of a dead server is still there");
+        let store = self.tarpon.store();
+        wait_for("no process is left", || {
+            (processes::servers(&store).is_empty() && processes::holders(&store).is_empty()).then_some(())
+        });
+    }
+
+    /// Checks that the kills left no record behind and damaged nothing.
     fn check_store(&self) {
         let verified = self.tarpon.output("cache", &["verify"]).unwrap();
         assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
@@ -202,17 +276,8 @@ impl KillFixture {
     }
 }
 
-/// Stops the readers, also if the test fails.
-struct StopAtEnd<'s>(&'s AtomicBool);
-
-impl Drop for StopAtEnd<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-    }
-}
-
 /// Polls until there is a value, within the time after which a program hangs.
-fn wait_for<T>(what: &str, poll: impl Fn() -> Option<T>) -> T {
+fn wait_for<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
         match poll() {
@@ -223,31 +288,52 @@ fn wait_for<T>(what: &str, poll: impl Fn() -> Option<T>) -> T {
     }
 }
 
-fn kill_at_many_moments(mode: &'static str) {
-    let Some(mut fixture) = KillFixture::new(mode) else { return };
-    let root = fixture.mount();
-    fixture.kill_while_reading(&root);
-    fixture.check_all(&root);
-    let again = fixture.mount();
-    fixture.check_all(&again);
-    fixture.unmount(&again);
-    fixture.unmount(&root);
-    assert_eq!(fixture.mounts(), [""; 0], "a mount of a dead server is still there");
-    let store = fixture.tarpon.store();
-    wait_for("no process is left", || {
-        (processes::servers(&store).is_empty() && processes::holders(&store).is_empty()).then_some(())
-    });
-    fixture.check_store();
+/// Why other users cannot open connections; `None` if they can.
+fn closed_device() -> Option<String> {
+    let device = Path::new("/dev/fuse").metadata().ok()?;
+    (device.permissions().mode() & 0o6 != 0o6).then(|| "only root may open /dev/fuse".to_owned())
+}
+
+/// Why other users cannot reach the program and the stores; `None` if they can.
+fn closed_to_users() -> Option<String> {
+    let program = binary();
+    let is_closed = |path: &&Path| path.metadata().is_ok_and(|found| found.permissions().mode() & 0o1 == 0);
+    let closed = program.ancestors().find(is_closed)?;
+    Some(format!("{} is closed to other users", closed.display()))
+}
+
+fn kill_at_many_moments(mode: &'static str, user: Option<u32>) {
+    let Some(mut fixture) = KillFixture::of(mode, user) else { return };
+    let mut account = Account::default();
+    while account.kills.len() < kills() {
+        let root = fixture.mount();
+        let left = kills() - account.kills.len();
+        fixture.kill_while_reading(&root, left.min(KILLS_PER_STORE), &mut account);
+        fixture.check_all(&root);
+        let again = fixture.mount();
+        fixture.check_all(&again);
+        fixture.unmount(&again);
+        fixture.unmount(&root);
+        fixture.check_nothing_is_left();
+        fixture.check_store();
+        fixture.renew();
+    }
+    account.report(&format!("{mode}, {}", if user.is_some() { "without root" } else { "as root" }));
 }
 
 #[test]
 fn programs_that_read_native_mounts_survive_the_server() {
-    kill_at_many_moments("native");
+    kill_at_many_moments("native", None);
 }
 
 #[test]
 fn programs_that_read_fuse_mounts_survive_the_server() {
-    kill_at_many_moments("fuse");
+    kill_at_many_moments("fuse", None);
+}
+
+#[test]
+fn programs_of_an_ordinary_user_survive_the_server() {
+    kill_at_many_moments("fuse", Some(USER));
 }
 
 #[test]
@@ -268,32 +354,53 @@ fn without_a_holder_and_a_server_readers_get_an_error_and_the_next_command_mount
 }
 
 #[test]
-fn an_upgrade_is_not_noticed_and_a_server_that_does_not_start_leaves_the_old_one() {
+fn an_upgrade_is_not_noticed_even_if_the_next_server_dies_at_its_start() {
     for mode in ["native", "fuse"] {
         let Some(mut fixture) = KillFixture::new(mode) else { return };
-        let root = fixture.mount();
-        let before = fixture.server().unwrap();
-        let readers = Readers::default();
-        std::thread::scope(|scope| {
-            let all: Vec<_> = (0..4)
-                .map(|reader| {
-                    let (readers, files, root) = (&readers, &fixture.files, &root);
-                    scope.spawn(move || readers.run(root, files, reader))
-                })
-                .collect();
-            let _stop = StopAtEnd(&readers.stop);
-            for _ in 0..3 {
-                fixture.tarpon.run("server", &["upgrade"]).unwrap();
-                assert!(!all.iter().any(|reader| reader.is_finished()), "a program got an error");
-            }
-        });
-        let after = fixture.server().unwrap();
-        assert_ne!(before, after);
-        let mut broken = fixture.tarpon.command("serve");
-        let refused = broken.args(["--replace", "--scrub", "nonsense"]).output().unwrap();
-        assert!(!refused.status.success());
-        assert_eq!(fixture.server(), Some(after));
+        let mut account = Account::default();
+        while account.kills.len() < upgrades() {
+            let root = fixture.mount();
+            let left = upgrades() - account.kills.len();
+            fixture.upgrade_while_reading(&root, left.min(KILLS_PER_STORE), &mut account);
+            fixture.check_all(&root);
+            fixture.unmount(&root);
+            fixture.check_nothing_is_left();
+            fixture.renew();
+        }
+        account.report(&format!("{mode}, upgrades"));
+    }
+}
+
+#[test]
+fn a_newer_program_replaces_the_server_of_an_older_one() {
+    let Some(mut fixture) = KillFixture::new("fuse") else { return };
+    let root = fixture.mount();
+    let before = wait_for("a server serves", || fixture.server());
+    let version = fixture.tarpon.store().join("run/server.version");
+    wait_for("its version is on record", || version.exists().then_some(()));
+    let other = fixture.mount();
+    assert_eq!(fixture.server(), Some(before), "the same version stays");
+    std::fs::write(version, "0.0.1").unwrap();
+    let third = fixture.mount();
+    assert_ne!(fixture.server().unwrap(), before);
+    for root in [root, other, third] {
         fixture.check_all(&root);
         fixture.unmount(&root);
     }
+}
+
+#[test]
+fn a_server_that_cannot_start_leaves_the_old_one() {
+    let Some(mut fixture) = KillFixture::new("fuse") else { return };
+    let root = fixture.mount();
+    let before = fixture.server().unwrap();
+    fixture.tarpon.run("server", &["upgrade"]).unwrap();
+    let after = fixture.server().unwrap();
+    assert_ne!(before, after);
+    let mut broken = fixture.tarpon.command("serve");
+    let refused = broken.args(["--replace", "--scrub", "nonsense"]).output().unwrap();
+    assert!(!refused.status.success());
+    assert_eq!(fixture.server(), Some(after));
+    fixture.check_all(&root);
+    fixture.unmount(&root);
 }

@@ -16,7 +16,7 @@ use tarpon_store::Store;
 
 use crate::child::wait_until_ready;
 use crate::protocol::{ANSWER_BYTES, Mended, MountAccount, MountRequest, MountStatus, Request, Response, ScrubStatus};
-use crate::{Error, ErrorKind, Result, ResultExt, server_log, wire};
+use crate::{Error, ErrorKind, Result, ResultExt, server_log, server_version, wire};
 
 /// How often a server is started before giving up. The lock may still belong to a server that is just ending, or the new server may end before
 /// the request reaches it.
@@ -193,16 +193,16 @@ impl Client {
         }
     }
 
-    /// Makes the running server end without unmounting: this process becomes the server. `false`: none runs.
+    /// Makes the running server end without unmounting: this process becomes the server. Returns the process that ends. `None`: none runs.
     ///
     /// # Errors
     /// Among others: its mounts would end with it.
-    pub fn hand_over(&self) -> Result<bool> {
+    pub fn hand_over(&self) -> Result<Option<Pid>> {
         match self.connect()? {
-            None => Ok(false),
+            None => Ok(None),
             // It may end before its answer arrives.
-            Some(_) => match self.ask(&Request::HandOver)? {
-                None | Some(Response::HandingOver) => Ok(true),
+            Some(server) => match self.ask(&Request::HandOver { successor: Some(std::process::id()) })? {
+                None | Some(Response::HandingOver) => Ok(wire::peer(&server)),
                 Some(other) => Err(unexpected(other)),
             },
         }
@@ -314,6 +314,7 @@ impl Client {
     }
 
     fn ask_or_start_with(&self, request: &Request) -> Result<(Response, UnixStream)> {
+        self.replace_older();
         for _ in 0..STARTS {
             if let Some(answer) = self.ask_with(request)? {
                 return Ok(answer);
@@ -322,6 +323,17 @@ impl Client {
         }
         Err(Error::new(ErrorKind::Store, "start the server", "it ends as soon as it is started")
             .hint(format!("see {}", self.log().display())))
+    }
+
+    /// Replaces a server in the background of an older version, which an update of the program left. Its mounts continue. If that fails,
+    /// it serves on.
+    fn replace_older(&self) {
+        if !self.start.is_empty()
+            && server_version::is_older(&self.store)
+            && let Err(error) = self.start_with(&[REPLACE])
+        {
+            tracing::warn!(%error, "the server of an older version is not replaced");
+        }
     }
 
     /// Sends one request. `None`: nothing listens, or the server ended before it replied. The next server finds on record what it had
@@ -434,7 +446,7 @@ const STOPPED_LOOKS: u32 = 4;
 
 impl Health {
     fn of(stream: &UnixStream) -> Self {
-        let server = rustix::net::sockopt::socket_peercred(stream).ok().map(|server| server.pid);
+        let server = wire::peer(stream);
         Self { server, looks: 0, stopped: None }
     }
 

@@ -24,6 +24,7 @@ mod namespaces;
 pub mod protocol;
 pub mod rootfs;
 pub mod server_log;
+pub mod server_version;
 pub mod traces;
 pub mod wire;
 

@@ -87,7 +87,11 @@ pub enum Request {
     /// Keep the server running without mounts as long as this connection is open: more requests will follow.
     Hold,
     /// End without unmounting: the sender becomes the server, and adopts the mounts.
-    HandOver,
+    HandOver {
+        /// The process of the sender.
+        #[serde(default)]
+        successor: Option<u32>,
+    },
     /// Give way to the program on disk, which an update may have replaced.
     Upgrade,
     /// Report what one mount waited for.
@@ -106,7 +110,7 @@ impl Request {
             | Self::Scrub
             | Self::Why { .. }
             | Self::Hold
-            | Self::HandOver
+            | Self::HandOver { .. }
             | Self::PrefetchPack { .. } => SOON,
             Self::Mount { .. }
             | Self::Unmount { .. }

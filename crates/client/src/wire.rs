@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::Pid;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -89,6 +90,11 @@ pub(crate) fn connect_within(run: &Path, patience: Duration) -> io::Result<UnixS
     set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
     rustix::net::connect(&socket, &address)?;
     Ok(socket.into())
+}
+
+/// The process at the other end.
+pub fn peer(stream: &UnixStream) -> Option<Pid> {
+    rustix::net::sockopt::socket_peercred(stream).ok().map(|peer| peer.pid)
 }
 
 /// As [`connect`], for the listening side. Removes what a dead server left. The caller must hold the server lock.

@@ -39,6 +39,13 @@ pub(crate) fn hold_in_thread(control: OwnedFd, options: HoldOptions, limits: Lim
     run(control, options, limits, Process::default())
 }
 
+/// As [`hold`], but its own program, which is that of all tests, is no successor.
+#[cfg(test)]
+pub(crate) fn hold_without_program(control: OwnedFd, options: HoldOptions) -> io::Result<()> {
+    let process = Process { program: None, ..Process::prepare() };
+    run(control, options, Limits::default(), process).map(drop)
+}
+
 /// As [`hold_in_thread`], with this program for successors that do not start otherwise.
 #[cfg(test)]
 pub(crate) fn hold_in_thread_with_program(control: OwnedFd, options: HoldOptions, limits: Limits) -> io::Result<Ended> {

@@ -98,10 +98,11 @@ impl Holder {
         }
     }
 
-    /// Announces that this process ends, and that its successor is running already. Returns when the holder knows.
-    pub fn hand_over(&self) {
+    /// Announces that this process ends, and that its successor is running already: the process with this number, if it is known. Returns
+    /// when the holder knows.
+    pub fn hand_over(&self, successor: Option<u32>) {
         if let Some(thread) = &self.0 {
-            thread.send(Command::HandOver);
+            thread.send(Command::HandOver(successor.unwrap_or_default()));
         }
         self.flush();
     }

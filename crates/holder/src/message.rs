@@ -65,8 +65,8 @@ pub(crate) enum Message {
     Confirm(u32),
     /// The server ends: no successor.
     Dismiss,
-    /// The server ends, and its successor is running already.
-    HandOver,
+    /// The server ends, and this process is its successor; 0 if the server does not know which.
+    HandOver(u32),
     /// The holder's first message.
     Hello {
         version: u32,
@@ -92,7 +92,7 @@ impl Message {
         let numbers = match *self {
             Self::Attach { version } => [version, 0],
             Self::Hello { version, pid } => [version, pid],
-            Self::Confirm(number) | Self::Confirmed(number) => [number, 0],
+            Self::Confirm(number) | Self::Confirmed(number) | Self::HandOver(number) => [number, 0],
             _ => [0, 0],
         };
         for (at, number) in NUMBER_AT.into_iter().zip(numbers) {
@@ -122,7 +122,7 @@ impl Message {
             5 => Self::Serving,
             6 => Self::Confirm(first),
             7 => Self::Dismiss,
-            8 => Self::HandOver,
+            8 => Self::HandOver(first),
             65 => Self::Hello { version: first, pid: second },
             66 => Self::Retained(name()?),
             67 => Self::End,
@@ -141,7 +141,7 @@ impl Message {
             Self::Serving => 5,
             Self::Confirm(_) => 6,
             Self::Dismiss => 7,
-            Self::HandOver => 8,
+            Self::HandOver(_) => 8,
             Self::Hello { .. } => 65,
             Self::Retained(_) => 66,
             Self::End => 67,

@@ -28,7 +28,7 @@ pub(crate) enum Command {
     Keep(Name, OwnedFd),
     Release(Name),
     Serving,
-    HandOver,
+    HandOver(u32),
     /// Answered when the holder has everything.
     Flush(SyncSender<()>),
     /// Answered when the holder has ended.
@@ -122,7 +122,7 @@ impl Worker {
                 self.is_serving = true;
                 self.send(Message::Serving, None);
             }
-            Command::HandOver => self.send(Message::HandOver, None),
+            Command::HandOver(successor) => self.send(Message::HandOver(successor), None),
             Command::Flush(answer) => self.flush(answer),
             Command::Dismiss(answer) => {
                 self.dismiss();

@@ -35,7 +35,7 @@ pub(super) fn carry_out(mounts: &Arc<MountTable>, request: Request) -> Result<Re
         Request::Scrub => Ok(Response::Scrub(mounts.scrub.status().unwrap_or_default())),
         Request::Mend => mounts.mend().map(Response::Mended),
         Request::Hold => Ok(Response::Held),
-        Request::HandOver => mounts.hand_over().map(|()| Response::HandingOver),
+        Request::HandOver { successor } => mounts.hand_over(successor).map(|()| Response::HandingOver),
         Request::Upgrade => mounts.upgrade(),
         Request::Status => Ok(Response::Status { mounts: mounts.status() }),
         Request::StatusOf { mountpoint } => {

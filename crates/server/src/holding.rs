@@ -88,9 +88,9 @@ impl Holding {
         self.lifetime == Lifetime::Held
     }
 
-    /// Announces the end of this process to the holder: a successor is running already.
-    pub(crate) fn hand_over(&self) {
-        self.holder.hand_over();
+    /// Announces the end of this process to the holder: a successor is running already, this process if it is known.
+    pub(crate) fn hand_over(&self, successor: Option<u32>) {
+        self.holder.hand_over(successor);
     }
 
     /// Keeps bytes for the successor, in place of earlier ones of this name.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tarpon_client::protocol::{Mended, MountRequest, MountStatus, Request, Response, ScrubStatus};
 use tarpon_client::rootfs::{Folders, Rootfs, RootfsRequest};
-use tarpon_client::wire;
+use tarpon_client::{server_version, wire};
 use tarpon_holder::ServiceStore;
 use tarpon_images::Prepared;
 use tarpon_mount::Unmounted;
@@ -158,6 +158,11 @@ impl Server {
     /// cleanly stopped. Returns the reason.
     pub async fn run(mut self) -> Ended {
         self.mounts.succession.allow(GiveWay::End);
+        if self.mounts.holding.is_held()
+            && let Err(error) = server_version::note(self.mounts.store())
+        {
+            tracing::warn!(%error, "a newer program will not replace this server");
+        }
         let ended = tokio::select! {
             () = self.mounts.idle(FIRST_REQUEST) => Ended::Idle,
             () = self.mounts.succession.requested() => {
@@ -186,7 +191,7 @@ impl Server {
 
     /// Executes another program in this process. Its server adopts the mounts. Returns if the program cannot be executed.
     pub(super) fn execute(self, mut command: Command) -> io::Error {
-        self.mounts.holding.hand_over();
+        self.mounts.holding.hand_over(Some(std::process::id()));
         command.exec()
     }
 

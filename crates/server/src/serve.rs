@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, Rlimit};
 use tarpon_blob::LogLimit;
 use tarpon_client::child::READY;
-use tarpon_client::wire::connect;
+use tarpon_client::server_version;
+use tarpon_client::wire::{connect, peer};
 use tarpon_holder::ServiceStore;
 
 use super::observer::Observer;
@@ -125,6 +126,7 @@ impl PermanentServer {
         loop {
             let error = match Server::start_in_service(&setup, &mut this.service).await {
                 Ok(server) => {
+                    server_version::withdraw(setup.client.store());
                     this.server = Some(this.equipped(server).await?);
                     return Ok(this);
                 }
@@ -132,7 +134,7 @@ impl PermanentServer {
             };
             let client = setup.client.clone();
             let handed_over = tokio::task::spawn_blocking(move || client.hand_over()).await;
-            if matches!(handed_over, Ok(Ok(true))) && began.elapsed() < HANDOVER {
+            if matches!(handed_over, Ok(Ok(Some(_)))) && began.elapsed() < HANDOVER {
                 tokio::time::sleep(POLL_INTERVAL).await;
                 continue;
             }
@@ -241,6 +243,7 @@ impl PermanentServer {
                 return self.pause = (self.pause * 2).min(LONGEST_TAKEOVER);
             }
         };
+        server_version::withdraw(self.setup.client.store());
         tracing::info!("the other server has ended: this process serves the store now");
         self.equip(&server);
         self.observer.see(&server);
@@ -283,17 +286,19 @@ pub fn allow_open_files() {
 /// Starts the server. `replace`: in the place of the one that runs. `None` if another process has become the server meanwhile and replies.
 async fn start(setup: &ServerSetup, replace: bool) -> Result<Option<Server>> {
     let began = Instant::now();
+    let mut before = None;
     if replace {
         let client = setup.client.clone();
         let handed_over = tokio::task::spawn_blocking(move || client.hand_over()).await;
-        let _ran = handed_over.context(ErrorKind::Other, "replace the running server")??;
+        before = handed_over.context(ErrorKind::Other, "replace the running server")??;
     }
     loop {
         let error: Error = match Server::start_kept(setup).await {
             Ok(server) => return Ok(Some(server)),
             Err(error) => error,
         };
-        if connect(&setup.client.store().run_folder()).is_ok() {
+        // The server that hands over listens until its end.
+        if connect(&setup.client.store().run_folder()).is_ok_and(|server| before.is_none() || peer(&server) != before) {
             return Ok(None);
         }
         if began.elapsed() > RACE {

@@ -44,11 +44,11 @@ impl MountTable {
     ///
     /// # Errors
     /// [`ErrorKind::Other`] if this process is not a server in the background.
-    pub(super) fn hand_over(&self) -> Result<()> {
+    pub(super) fn hand_over(&self, successor: Option<u32>) -> Result<()> {
         if self.succession.way() != Some(&GiveWay::End) || !self.holding.is_held() {
             return Err(stays("hand the mounts over"));
         }
-        self.holding.hand_over();
+        self.holding.hand_over(successor);
         self.succession.request();
         Ok(())
     }

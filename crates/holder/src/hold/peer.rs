@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use super::table::Table;
@@ -20,6 +21,8 @@ pub(super) struct Peer {
     pub(super) is_serving: bool,
     /// It has announced its end: a successor is running.
     pub(super) has_successor: bool,
+    /// The pidfd of that successor, if it is known.
+    pub(super) successor: Option<OwnedFd>,
     /// Position in the table of the next descriptor to send to it.
     next_sent: Option<usize>,
     /// Time of its last message.
@@ -43,6 +46,7 @@ impl Peer {
             is_attached: false,
             is_serving: false,
             has_successor: false,
+            successor: None,
             next_sent: None,
             heard: now,
             killed: None,
@@ -70,6 +74,19 @@ impl Peer {
         self.killed = Some(now);
         if let Some(process) = &self.process {
             let _has_ended = rustix::process::pidfd_send_signal(process, Signal::KILL);
+        }
+    }
+
+    /// Notes that this process is its successor.
+    pub(super) fn announce(&mut self, successor: u32) {
+        let pid = i32::try_from(successor).ok().and_then(Pid::from_raw);
+        match pid.map(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty())) {
+            // It has ended already.
+            Some(Err(Errno::SRCH)) => self.has_successor = false,
+            opened => {
+                self.has_successor = true;
+                self.successor = opened.and_then(Result::ok);
+            }
         }
     }
 

@@ -60,6 +60,8 @@ pub(super) struct Hold {
     successors: Vec<Successor>,
     /// When another successor is started if none is attached.
     restart: Option<Instant>,
+    /// The successor that the last server announced, until one attaches.
+    announced: Option<OwnedFd>,
 }
 
 impl Hold {
@@ -78,6 +80,7 @@ impl Hold {
             failures: [None; FAILURES],
             successors: Vec::with_capacity(WATCHED),
             restart: None,
+            announced: None,
         })
     }
 
@@ -121,7 +124,7 @@ impl Hold {
 
     fn wait(&self, timeout: Duration) -> io::Result<()> {
         // Without an allocation: places that are not needed stay empty.
-        let mut polled: [PollFd<'_>; 3 + WATCHED] =
+        let mut polled: [PollFd<'_>; 4 + WATCHED] =
             std::array::from_fn(|_| PollFd::new(&self.endpoint, PollFlags::empty()));
         polled[0] = PollFd::new(&self.endpoint, PollFlags::IN);
         if let Some(peer) = &self.attached {
@@ -132,6 +135,7 @@ impl Hold {
             }
         }
         let processes = self.successors.iter().filter_map(Successor::process);
+        let processes = self.announced.as_ref().map(AsFd::as_fd).into_iter().chain(processes);
         for (place, process) in polled[3..].iter_mut().zip(processes) {
             *place = PollFd::from_borrowed_fd(process, PollFlags::IN);
         }
@@ -194,8 +198,8 @@ impl Hold {
                 (self.deadline, self.failures) = (None, [None; FAILURES]);
                 true
             }
-            (true, Message::HandOver, _) => {
-                peer.has_successor = true;
+            (true, Message::HandOver(successor), _) => {
+                peer.announce(successor);
                 true
             }
             (true, Message::Confirm(number), _) => match self.endpoint.publish() {
@@ -227,7 +231,7 @@ impl Hold {
                 successor.has_attached |= successor.is(peer.pid);
             }
             self.attached = Some(peer);
-            self.restart = None;
+            (self.restart, self.announced) = (None, None);
             self.hear(now)?;
         }
         ON
@@ -247,6 +251,7 @@ impl Hold {
         }
         if peer.has_successor {
             self.restart = Some(now + self.limits.hand_over);
+            self.announced = peer.successor;
         } else {
             self.start_successor(now);
         }
@@ -283,7 +288,7 @@ impl Hold {
     }
 
     fn start_successor(&mut self, now: Instant) {
-        self.restart = None;
+        (self.restart, self.announced) = (None, None);
         // Of three attempts the second is with the other program.
         let is_broken = self.failures.iter().flatten().count() % 2 == 1;
         match Successor::start(&self.options.successor, &self.process, is_broken) {
@@ -330,6 +335,9 @@ impl Hold {
                 }
                 _ => self.lose(now)?,
             }
+        }
+        if self.announced.as_ref().is_some_and(|process| socket::has_ended(process.as_fd())) {
+            (self.restart, self.announced) = (Some(now), None);
         }
         if self.attached.is_none() && self.restart.is_some_and(|restart| now >= restart) {
             self.check_endpoint()?;

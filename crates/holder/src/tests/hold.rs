@@ -234,7 +234,7 @@ fn an_announced_successor_attaches_and_no_other_is_started() {
         Holding::start(|socket| command(&["touch", &socket.with_extension("started").display().to_string()]), PATIENT);
     let (_end, kept) = pipe();
     holding.first.keep("mount", &kept);
-    holding.first.send(Message::HandOver);
+    holding.first.send(Message::HandOver(0));
     let orphaned = holding.orphan();
     let (successor, held) = Server::succeed(&orphaned.socket);
     assert_eq!(names(&held), ["mount"]);
@@ -252,10 +252,31 @@ fn an_announced_successor_that_does_not_attach_is_replaced() {
     let (mut end, kept) = pipe();
     holding.first.keep("mount", &kept);
     drop(kept);
-    holding.first.send(Message::HandOver);
+    holding.first.send(Message::HandOver(0));
     let orphaned = holding.orphan();
     assert!(matches!(orphaned.ended(), Ended::GaveUp(_)), "others were started, and failed");
     assert_eq!(read_some(&mut end), "");
+}
+
+#[test]
+fn an_announced_successor_that_dies_is_replaced_at_once() {
+    let limits = Limits { failure_period: NEVER, ..PATIENT };
+    for dies_first in [true, false] {
+        let holding = Holding::start(|_| command(&["false"]), limits);
+        let (mut end, kept) = pipe();
+        holding.first.keep("mount", &kept);
+        drop(kept);
+        let mut successor = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        if dies_first {
+            successor.kill().unwrap();
+        }
+        holding.first.send(Message::HandOver(successor.id()));
+        let orphaned = holding.orphan();
+        successor.kill().unwrap();
+        assert!(matches!(orphaned.ended(), Ended::GaveUp(_)), "others were started, and failed");
+        assert_eq!(read_some(&mut end), "");
+        successor.wait().unwrap();
+    }
 }
 
 #[test]

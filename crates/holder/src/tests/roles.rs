@@ -36,7 +36,7 @@ fn hold() {
     let mut parameters = parameters().into_iter();
     let Some(socket) = parameters.next() else { return };
     let options = HoldOptions { socket: socket.into(), successor: parameters.collect(), dead_mounts: Vec::new() };
-    crate::hold(crate::control().unwrap(), options).unwrap();
+    crate::hold::hold_without_program(crate::control().unwrap(), options).unwrap();
 }
 
 /// A successor: reports into each pipe that was kept, and ends cleanly.
