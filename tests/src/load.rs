@@ -7,7 +7,7 @@ use std::ops::Deref;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,12 @@ use tarpon_oci::Digest;
 
 use crate::mapped;
 
-/// Operations that take longer are recorded one by one. A server that lives answers from its store or a registry on this machine in less.
+/// Steps of operations that take longer are recorded one by one. A server that lives answers from its store or a registry on this machine in less.
 const SLOW: Duration = Duration::from_millis(20);
+/// Maximum number of readers: each has a byte.
+const MOST_READERS: u8 = 128;
+/// The byte of the first reader.
+const FIRST_BYTE: u8 = 128;
 /// Files that a reader keeps open over several deaths of the server.
 const KEPT_OPEN: usize = 16;
 /// Largest part of a file that is read at once.
@@ -34,7 +38,7 @@ pub struct Load {
     pub program: PathBuf,
 }
 
-/// A slow operation: nanoseconds of `CLOCK_MONOTONIC`.
+/// A slow step of an operation: nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Debug, Clone, Copy)]
 pub struct Slow {
     /// When it began.
@@ -58,9 +62,10 @@ pub fn scatter(seed: u64) -> u64 {
 }
 
 impl Load {
-    /// Runs readers until standard input ends. Standard output gets one byte for each operation, standard error a line for each slow one.
-    /// Ends the process with status 1 at the first error.
-    pub fn run(&self, readers: u64) {
+    /// Runs readers until standard input ends. Standard output gets one byte for each operation, which is that of the reader; standard error
+    /// a line for each slow step. Ends the process with status 1 at the first error.
+    pub fn run(&self, readers: u8) {
+        assert!(readers <= MOST_READERS, "{MOST_READERS} readers are the most");
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             for reader in 0..readers {
@@ -72,14 +77,15 @@ impl Load {
         });
     }
 
-    fn read_on(&self, reader: u64, stop: &AtomicBool) {
+    fn read_on(&self, byte: u8, stop: &AtomicBool) {
+        let reader = u64::from(byte);
         let mut open = VecDeque::new();
         for turn in (0_u64..).take_while(|_| !stop.load(Ordering::Acquire)) {
             let index = usize::try_from(scatter(reader << 32 | turn) % self.files.len() as u64).unwrap();
             let (path, digest) = &self.files[index];
-            let began = now();
-            let outcome = self.operation(reader, turn, &self.root.join(path), &mut open);
-            let slow = Slow { began, ended: now() };
+            let mut clock = Clock { began: now() };
+            let outcome = self.operation(reader, turn, &self.root.join(path), &mut open, &mut clock);
+            clock.step();
             let problem = match outcome {
                 Err(problem) => Some(problem),
                 // Not counted: this program needs longer for it than the server for the bytes.
@@ -87,15 +93,11 @@ impl Load {
                 Ok(_) => None,
             };
             if let Some(problem) = problem {
-                let took = (slow.ended - slow.began) / 1_000_000;
-                eprintln!("error: reader {reader}, after {took} ms, {}: {problem}", path.display());
+                eprintln!("error: reader {reader}, {}: {problem}", path.display());
                 std::process::exit(1);
             }
-            if slow.ended - slow.began > u64::try_from(SLOW.as_nanos()).unwrap() {
-                eprintln!("slow {} {}", slow.began, slow.ended);
-            }
             // The parent may have ended.
-            let _closed = std::io::stdout().write_all(b".").and_then(|()| std::io::stdout().flush());
+            let _closed = std::io::stdout().write_all(&[FIRST_BYTE + byte]).and_then(|()| std::io::stdout().flush());
         }
     }
 
@@ -106,18 +108,19 @@ impl Load {
         turn: u64,
         place: &Path,
         open: &mut VecDeque<File>,
+        clock: &mut Clock,
     ) -> Result<Option<Box<dyn Deref<Target = [u8]>>>, String> {
         let failed = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
         match reader % 7 {
-            0 | 1 => return Ok(Some(Box::new(std::fs::read(place).map_err(failed("read"))?))),
-            2 => return Ok(Some(Box::new(mapped::map(place).map_err(failed("map"))?))),
+            0 | 1 => return Ok(Some(Box::new(whole(place, clock).map_err(failed("read"))?))),
+            2 => return Ok(Some(Box::new(mapped::map(place, || clock.step()).map_err(failed("map"))?))),
             3 => {
                 let status = Command::new(self.root.join(&self.program)).status().map_err(failed("execute"))?;
                 if !status.success() {
                     return Err(format!("executed: {status}"));
                 }
             }
-            4 => walk(place).map_err(failed("walk"))?,
+            4 => walk(place, clock).map_err(failed("walk"))?,
             5 => part(place, turn).map_err(failed("read a part"))?,
             _ => {
                 open.push_back(File::open(place).map_err(failed("open"))?);
@@ -132,10 +135,38 @@ impl Load {
     }
 }
 
+/// Times what can be interrupted by one death: a system call, or a few page faults.
+struct Clock {
+    began: u64,
+}
+
+impl Clock {
+    /// Reports the time since the last step, if it is slow.
+    fn step(&mut self) {
+        let ended = now();
+        if ended - self.began > u64::try_from(SLOW.as_nanos()).unwrap_or_default() {
+            eprintln!("slow {} {ended}", self.began);
+        }
+        self.began = now();
+    }
+}
+
+/// Reads in parts of the size of one request.
+fn whole(place: &Path, clock: &mut Clock) -> std::io::Result<Vec<u8>> {
+    let (mut parts, mut bytes) = (File::open(place)?.take(PART), Vec::new());
+    clock.step();
+    while parts.read_to_end(&mut bytes)? > 0 {
+        clock.step();
+        parts.set_limit(PART);
+    }
+    Ok(bytes)
+}
+
 /// Looks up, lists, opens and reads one byte.
-fn walk(place: &Path) -> std::io::Result<()> {
+fn walk(place: &Path, clock: &mut Clock) -> std::io::Result<()> {
     for entry in std::fs::read_dir(place.parent().unwrap_or(place))? {
         entry?.path().symlink_metadata()?;
+        clock.step();
     }
     File::open(place)?.read_exact(&mut [0; 1])
 }
@@ -154,7 +185,7 @@ fn part(place: &Path, turn: u64) -> std::io::Result<()> {
 /// A running process of readers, seen from the test.
 pub struct Readers {
     child: std::process::Child,
-    operations: Arc<std::sync::atomic::AtomicUsize>,
+    operations: Arc<Vec<AtomicUsize>>,
     lines: Arc<Mutex<Vec<String>>>,
     threads: Vec<std::thread::JoinHandle<()>>,
 }
@@ -166,7 +197,7 @@ pub struct Noticed {
     pub operations: usize,
     /// Errors and wrong bytes.
     pub errors: Vec<String>,
-    /// Slow operations.
+    /// Slow steps.
     pub slow: Vec<Slow>,
 }
 
@@ -176,15 +207,17 @@ impl Readers {
         use std::process::Stdio;
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start readers");
-        let (operations, lines) = (Arc::default(), Arc::default());
-        let (counted, noted): (Arc<std::sync::atomic::AtomicUsize>, Arc<Mutex<Vec<String>>>) = (operations, lines);
+        let counted: Arc<Vec<_>> = Arc::new((0..MOST_READERS).map(|_| AtomicUsize::new(0)).collect());
+        let noted: Arc<Mutex<Vec<String>>> = Arc::default();
         let (mut stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
         let (count, lines) = (counted.clone(), noted.clone());
         let counter = std::thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(read @ 1..) = stdout.read(&mut bytes) {
-                let dots = bytes[..read].iter().filter(|byte| **byte == b'.').count();
-                count.fetch_add(dots, Ordering::AcqRel);
+                // The test runner prints ASCII characters.
+                for reader in bytes[..read].iter().filter_map(|byte| byte.checked_sub(FIRST_BYTE)) {
+                    count[usize::from(reader)].fetch_add(1, Ordering::AcqRel);
+                }
             }
         });
         let reporter = std::thread::spawn(move || {
@@ -195,9 +228,9 @@ impl Readers {
         Self { child, operations: counted, lines: noted, threads: vec![counter, reporter] }
     }
 
-    /// Operations that have ended.
-    pub fn operations(&self) -> usize {
-        self.operations.load(Ordering::Acquire)
+    /// The number of operations of each reader that have ended.
+    pub fn operations(&self) -> Vec<usize> {
+        self.operations.iter().map(|count| count.load(Ordering::Acquire)).collect()
     }
 
     /// Whether the process has ended, which it does at the first error.
@@ -232,6 +265,6 @@ impl Readers {
         if errors.is_empty() && !status.is_some_and(|status| status.success()) {
             errors.push(format!("the process of the readers ended: {status:?}"));
         }
-        Noticed { operations: self.operations.load(Ordering::Acquire), errors, slow }
+        Noticed { operations: self.operations().iter().sum(), errors, slow }
     }
 }

@@ -27,6 +27,8 @@ const HUNG: Duration = Duration::from_secs(60);
 const PROGRAM: &str = "usr/bin/true";
 /// Kills with one store: later, too much of the image is local, and is read without the server.
 const KILLS_PER_STORE: usize = 20;
+/// Longest time until the next death, from when the programs have read again.
+const LONGEST_LIFE: Duration = Duration::from_millis(200);
 /// The user of mounts without root: `nobody`, since `fusermount3` requires one with a name.
 const USER: u32 = 65_534;
 /// Parameters of the role [`read_from_a_mount`]: the root, the list of files, the number of readers.
@@ -79,7 +81,7 @@ fn read_from_a_mount() {
         Some((PathBuf::from(path), digest.parse().ok()?))
     });
     let load = Load { root: root.into(), files: Arc::new(files.collect()), program: PROGRAM.into() };
-    load.run(number(READERS).unwrap() as u64);
+    load.run(u8::try_from(number(READERS).unwrap()).unwrap());
 }
 
 /// What programs noticed of many deaths of their server.
@@ -98,7 +100,7 @@ impl Account {
         self.slow.extend(noticed.slow);
     }
 
-    /// Prints how long the longest operation took that each death interrupted.
+    /// Prints how long the longest step of an operation took that each death interrupted.
     fn report(&self, what: &str) {
         let stall = |kill: &u64| {
             let interrupted = self.slow.iter().filter(|slow| (slow.began..slow.ended).contains(kill));
@@ -110,7 +112,7 @@ impl Account {
         let longest = self.slow.iter().map(|slow| (slow.ended - slow.began) / 1_000_000).max().unwrap_or_default();
         println!(
             "{what}: {} deaths, {} readers, {} operations, 0 errors; pause after a death in ms: p50 {}, p90 {}, p99 {}, longest {}; \
-             longest operation {longest} ms",
+             longest step {longest} ms",
             stalls.len(),
             readers(),
             self.operations,
@@ -201,8 +203,7 @@ impl KillFixture {
     fn kill_while_reading(&self, root: &Path, kills: usize, account: &mut Account) {
         let mut readers = self.start_readers(root);
         for _ in 0..kills {
-            let target = readers.operations() + usize::try_from(scatter(account.kills.len() as u64) % 200).unwrap();
-            wait_for("programs read", || (readers.have_failed() || readers.operations() >= target).then_some(()));
+            Self::wait_for_moment(&mut readers, account.kills.len() as u64);
             if readers.have_failed() {
                 break;
             }
@@ -213,12 +214,24 @@ impl KillFixture {
         account.add(readers.stop(HUNG));
     }
 
+    /// Waits until every reader has ended an operation, in three of four cases, and then for an arbitrary time; or for an error.
+    fn wait_for_moment(readers: &mut Readers, seed: u64) {
+        let before = readers.operations();
+        let all = if scatter(seed).is_multiple_of(4) { 0 } else { self::readers() };
+        let have_read = |readers: &Readers| {
+            let progress = readers.operations().into_iter().zip(&before).filter(|(now, before)| now > before);
+            progress.count() >= all
+        };
+        wait_for("programs read", || (readers.have_failed() || have_read(readers)).then_some(()));
+        let moment = Instant::now() + LONGEST_LIFE.mul_f64((scatter(!seed) % 1000) as f64 / 1000.0);
+        wait_for("the moment", || (readers.have_failed() || Instant::now() >= moment).then_some(()));
+    }
+
     /// Replaces the server again and again while programs read, every second time by a program that dies at an arbitrary moment.
     fn upgrade_while_reading(&self, root: &Path, upgrades: usize, account: &mut Account) {
         let mut readers = self.start_readers(root);
         for upgrade in 0..upgrades as u64 {
-            let target = readers.operations() + usize::try_from(scatter(upgrade) % 200).unwrap();
-            wait_for("programs read", || (readers.have_failed() || readers.operations() >= target).then_some(()));
+            Self::wait_for_moment(&mut readers, upgrade);
             if readers.have_failed() {
                 break;
             }
