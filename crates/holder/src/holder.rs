@@ -70,6 +70,11 @@ impl Holder {
         Self(None)
     }
 
+    /// Whether it keeps anything: [`Holder::none`] does not.
+    pub fn keeps(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Lets the holder keep a duplicate of the descriptor, in place of an earlier one of that name. Returns at once; [`Holder::flush`]
     /// waits. The first call starts the holder.
     pub fn keep(&self, name: &str, descriptor: BorrowedFd<'_>) {

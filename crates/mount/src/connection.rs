@@ -25,14 +25,13 @@ use tarpon_oci::Digest;
 use tokio::sync::watch;
 
 use crate::adapter::{Adapter, Counters, InFlight, Opens};
+use crate::device;
 use crate::fusermount;
 use crate::holder::{ConnectionHolder, HeldConnection, InheritedConnection};
 use crate::kernel::{Context, StepError, io_step};
 use crate::table::{self, SUBTYPE};
 use crate::takeover;
 
-/// Device that opens FUSE connections.
-const DEVICE: &str = "/dev/fuse";
 /// Maximum number of event threads. More cost latency at low load, and hits are answered in microseconds.
 const MAX_EVENT_THREADS: usize = 4;
 
@@ -83,7 +82,7 @@ impl Connection {
         attributes: MountAttrFlags,
         holder: &Arc<dyn ConnectionHolder>,
     ) -> Result<(Self, OwnedFd), StepError> {
-        let device = open_device()?;
+        let device = device::open()?;
         let context = Context::open("fuse")?;
         context
             .text("source", source)?
@@ -122,19 +121,29 @@ impl Connection {
         Unserved { session, watched, number: entry.map(|entry| entry.device.1) }.serve(holder)
     }
 
-    /// Serves a connection of a dead server. The kernel sends what that server did not answer again.
+    /// Serves a connection of a dead server. The kernel sends what that server did not answer again, or has failed it.
     pub(crate) fn adopt(adapter: Adapter, inherited: InheritedConnection) -> Result<Self, StepError> {
         let watched = Watched::of(&adapter);
-        let session = takeover::session(adapter, inherited.device.as_fd(), inherited.offered, session_config())?;
-        // Before the first request is read: what this process has read is not repeated.
-        match takeover::resend(inherited.device.as_fd()) {
-            Ok(true) => {}
-            Ok(false) => {
-                tracing::warn!("this kernel does not repeat requests: what the dead server had read stays unanswered");
+        let InheritedConnection { number, device, offered, opens: _, held } = inherited;
+        let (device, held) = match device::for_server(device.as_fd(), offered) {
+            Ok(own) => (own, Some(held)),
+            Err(error) => {
+                warn_not_held(number, &error);
+                drop(held);
+                (device, None)
             }
-            Err(error) => return Err(io_step("have unanswered requests repeated", &error)),
+        };
+        let session = takeover::session(adapter, device.as_fd(), offered, session_config())?;
+        if device::repeats(offered) {
+            // Before the first request is read: what this process has read is not repeated.
+            takeover::resend(device.as_fd()).map_err(|error| io_step("have unanswered requests repeated", &error))?;
+        } else {
+            tracing::warn!(
+                number,
+                "this kernel does not repeat requests: those that the dead server had read have failed"
+            );
         }
-        Unserved { session, watched, number: Some(inherited.number) }.serve_held(Some(inherited.held))
+        Unserved { session, watched, number: Some(number) }.serve_held(held)
     }
 
     /// Its number, by which the kernel lists it.
@@ -200,16 +209,37 @@ impl Connection {
 }
 
 impl Unserved {
-    /// Has the connection held, and serves it.
+    /// Has the connection held, if there is a holder, and serves it.
     fn serve(self, holder: &Arc<dyn ConnectionHolder>) -> Result<Connection, StepError> {
+        let held = match self.number {
+            Some(number) if holder.keeps() => self.held(number, holder)?,
+            _ => None,
+        };
+        self.serve_held(held)
+    }
+
+    /// Has the connection held. `None`: it must not be, because the requests that this process had read would never end.
+    fn held(&self, number: u32, holder: &Arc<dyn ConnectionHolder>) -> Result<Option<HeldConnection>, StepError> {
+        let offered = InitFlags::from_bits_retain(self.watched.offered.load(Ordering::Relaxed));
+        let device = match self.leave_device(offered) {
+            Ok(device) => device,
+            Err(error) => {
+                warn_not_held(number, &error);
+                return Ok(None);
+            }
+        };
         let record = self.watched.opens.as_ref().map(|opens| opens.record()).transpose();
         let record = record.map_err(|error| io_step("record open files", &error))?;
-        let offered = InitFlags::from_bits_retain(self.watched.offered.load(Ordering::Relaxed));
-        let held = self.number.map(|number| {
-            let record = record.as_ref().map(AsFd::as_fd);
-            HeldConnection::new(holder.clone(), number, offered, self.session.as_fd(), record)
-        });
-        self.serve_held(held)
+        let record = record.as_ref().map(AsFd::as_fd);
+        Ok(Some(HeldConnection::new(holder.clone(), number, offered, device.as_fd(), record)))
+    }
+
+    /// Leaves the device for the holder: the session reads from the one of a server. Nothing has been read since INIT.
+    fn leave_device(&self, offered: InitFlags) -> io::Result<OwnedFd> {
+        let device = self.session.as_fd().try_clone_to_owned()?;
+        let own = device::for_server(device.as_fd(), offered)?;
+        device::replace(self.session.as_fd(), own.as_fd())?;
+        Ok(device)
     }
 
     fn serve_held(self, held: Option<HeldConnection>) -> Result<Connection, StepError> {
@@ -232,20 +262,12 @@ impl Unserved {
     }
 }
 
-fn no_number() -> io::Result<()> {
-    Err(io::Error::other("the connection's number is not known"))
+fn warn_not_held(number: u32, error: &io::Error) {
+    tracing::warn!(%error, number, "no device of its own for a connection: it ends with this process, and its mounts with it");
 }
 
-/// Opens `/dev/fuse`; the error explains what to do.
-pub(crate) fn open_device() -> Result<File, StepError> {
-    OpenOptions::new().read(true).write(true).open(DEVICE).map_err(|error| {
-        let advice = match error.kind() {
-            io::ErrorKind::NotFound => "load the module fuse, or pass the device into this container",
-            io::ErrorKind::PermissionDenied => "everybody may open it on most systems: chmod 0666 /dev/fuse",
-            _ => "",
-        };
-        io_step("open /dev/fuse", &error).with("try", advice)
-    })
+fn no_number() -> io::Result<()> {
+    Err(io::Error::other("the connection's number is not known"))
 }
 
 fn session_config() -> Config {

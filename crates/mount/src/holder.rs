@@ -14,6 +14,9 @@ const OPENS: &str = "opens";
 
 /// Keeps duplicates of descriptors beyond the death of this process, for its successor.
 pub trait ConnectionHolder: Send + Sync {
+    /// Whether it keeps anything.
+    fn keeps(&self) -> bool;
+
     /// Keeps a descriptor, in place of an earlier one of this name. Does not block.
     fn keep(&self, name: &str, descriptor: BorrowedFd<'_>);
 
@@ -25,6 +28,10 @@ pub trait ConnectionHolder: Send + Sync {
 pub(crate) struct NoHolder;
 
 impl ConnectionHolder for NoHolder {
+    fn keeps(&self) -> bool {
+        false
+    }
+
     fn keep(&self, _: &str, _: BorrowedFd<'_>) {}
 
     fn release(&self, _: &str) {}
@@ -142,6 +149,10 @@ mod tests {
     struct Names(Mutex<Vec<(String, OwnedFd)>>);
 
     impl ConnectionHolder for Names {
+        fn keeps(&self) -> bool {
+            true
+        }
+
         fn keep(&self, name: &str, descriptor: BorrowedFd<'_>) {
             self.0.lock().push((name.to_owned(), descriptor.try_clone_to_owned().unwrap()));
         }

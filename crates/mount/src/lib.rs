@@ -14,6 +14,7 @@
 mod adapter;
 mod adopt;
 mod connection;
+mod device;
 mod error;
 mod fusermount;
 mod holder;
@@ -31,6 +32,8 @@ mod protected;
 mod spec;
 mod table;
 mod takeover;
+#[cfg(test)]
+mod tests;
 mod upper;
 mod watchdog;
 

@@ -13,7 +13,8 @@ use tarpon_fs::{ImageFs, ObjectFs, Objects, Operations, Reads};
 use tokio::runtime::Handle;
 
 use crate::adapter::{Adapter, OpenPolicy, Opens};
-use crate::connection::{self, Connection};
+use crate::connection::Connection;
+use crate::device;
 use crate::error::MountError;
 use crate::fusermount;
 use crate::holder::ConnectionHolder;
@@ -191,7 +192,7 @@ impl Maker {
                 "a writable mount needs root, or a user namespace: try it inside `unshare --user --map-root-user --mount`",
             ));
         }
-        connection::open_device().map_err(|error| unsupported(Mode::Fuse, error))?;
+        device::open().map_err(|error| unsupported(Mode::Fuse, error))?;
         if !fusermount::is_installed() {
             let reason = "fusermount3 is not installed: it is in the package fuse3 of most distributions";
             return Err(unsupported(Mode::Fuse, reason));
@@ -372,7 +373,7 @@ mod tests {
         }
 
         fn with(reach: Reach, objects: Arc<dyn Objects>, files: impl IntoIterator<Item = Made>) -> Option<Self> {
-            if !rustix::process::geteuid().is_root() || connection::open_device().is_err() {
+            if !rustix::process::geteuid().is_root() || device::open().is_err() {
                 println!("skipped: mounting needs root and /dev/fuse");
                 return None;
             }

@@ -16,7 +16,8 @@ use tarpon_oci::Digest;
 use tokio::runtime::Handle;
 
 use crate::adapter::{Adapter, OpenPolicy, Opens};
-use crate::connection::{self, Connection};
+use crate::connection::Connection;
+use crate::device;
 use crate::fusermount;
 use crate::holder::{ConnectionHolder, NoHolder};
 use crate::overlay::{self, ImageLayers, Manner, Reach, Reachable};
@@ -38,7 +39,6 @@ pub fn probe(scratch: &Path, runtime: Handle) -> Vec<Capability> {
     let capability = |name, needed_for, found| Capability { name, needed_for, found };
     let offered = offered(runtime);
     let passthrough = offers(&offered, InitFlags::FUSE_PASSTHROUGH, "6.9");
-    let resend = offers(&offered, InitFlags::FUSE_HAS_RESEND, "6.9");
     vec![
         capability("kernel", "mode native needs 6.12", kernel()),
         capability("root", "mode native", root()),
@@ -46,7 +46,7 @@ pub fn probe(scratch: &Path, runtime: Handle) -> Vec<Capability> {
         capability("EROFS from a file", "mode native", erofs(scratch).map(|_| "works".to_owned())),
         capability("overlayfs with data-only layers", "mode native", data_only(scratch)),
         capability("FUSE passthrough", "speed of large files in mode fuse", passthrough),
-        capability("FUSE resend", "reads that are under way when the server dies", resend),
+        capability("FUSE resend", "no errors when the server dies", resend(&offered)),
         capability("fusermount3", "mounting without root", fusermount()),
         capability("user namespaces", "writable mounts without root", user_namespaces()),
     ]
@@ -66,7 +66,7 @@ fn root() -> Result<String, String> {
 }
 
 fn fuse_device() -> Result<String, String> {
-    connection::open_device().map(|_| "can be opened".to_owned()).map_err(|error| error.to_string())
+    device::open().map(|_| "can be opened".to_owned()).map_err(|error| error.to_string())
 }
 
 fn erofs(scratch: &Path) -> Result<Reachable, String> {
@@ -106,6 +106,16 @@ fn offers(offered: &Result<InitFlags, String>, feature: InitFlags, since: &str) 
         Ok(_) => Err(format!("this kernel does not offer it ({since} and newer do)")),
         Err(error) => Err(error.clone()),
     }
+}
+
+/// Whether the kernel repeats what a dead server has read and not answered.
+fn resend(offered: &Result<InitFlags, String>) -> Result<String, String> {
+    offers(offered, InitFlags::FUSE_HAS_RESEND, "6.9").map_err(|why| match offered {
+        Ok(_) => format!(
+            "{why}: what the server is working on when it dies may fail with ECONNABORTED, later requests do not"
+        ),
+        Err(_) => why,
+    })
 }
 
 /// An empty set of objects.

@@ -2,17 +2,17 @@
 //!
 //! The library serves only connections that it has initialised. So the session is initialised on a socket, from which it
 //! reads an INIT request of ours; then the socket's descriptor becomes that of the connection. The kernel sends again
-//! what the dead server has read and not answered (`FUSE_NOTIFY_RESEND`, Linux 6.9).
+//! what the dead server has read and not answered (`FUSE_NOTIFY_RESEND`, Linux 6.9). Older kernels have failed those
+//! requests already ([`device::for_server`]).
 
 use std::io;
-use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use fuser::{Config, InitFlags, Session, SessionACL};
-use rustix::io::{DupFlags, Errno};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::adapter::Adapter;
+use crate::device;
 use crate::kernel::{StepError, io_step};
 
 /// Opcode of INIT in `<linux/fuse.h>`.
@@ -38,21 +38,18 @@ pub(crate) fn session(
     rustix::io::write(&kernel, &init(offered)).map_err(|errno| StepError::new("send INIT", errno))?;
     let session = Session::from_fd(adapter, ours, SessionACL::All, config)
         .map_err(|error| io_step("start serving FUSE", &error))?;
-    replace(session.as_fd(), device).map_err(|error| io_step("take the FUSE connection over", &error))?;
+    device::replace(session.as_fd(), device).map_err(|error| io_step("take the FUSE connection over", &error))?;
     Ok(session)
 }
 
-/// Makes the kernel send all requests again that were read and not answered. `false`: this kernel cannot, and those
-/// requests wait until their callers are killed.
-pub(crate) fn resend(device: BorrowedFd<'_>) -> io::Result<bool> {
+/// Makes the kernel send all requests again that were read and not answered. It must have offered to
+/// ([`device::repeats`]).
+pub(crate) fn resend(device: BorrowedFd<'_>) -> io::Result<()> {
     let mut message = [0; 16];
     message[..4].copy_from_slice(&16_u32.to_ne_bytes());
     message[4..8].copy_from_slice(&NOTIFY_RESEND.to_ne_bytes());
-    match rustix::io::write(device, &message) {
-        Ok(_) => Ok(true),
-        Err(Errno::INVAL) => Ok(false),
-        Err(errno) => Err(errno.into()),
-    }
+    rustix::io::write(device, &message)?;
+    Ok(())
 }
 
 /// The request INIT, as a kernel with these capabilities sends it.
@@ -73,35 +70,9 @@ fn init(offered: InitFlags) -> [u8; INIT_BYTES as usize] {
     request
 }
 
-/// Makes the descriptor `old` refer to what `new` refers to.
-#[expect(unsafe_code, reason = "the descriptor belongs to the session, which lends it for reading only")]
-fn replace(old: BorrowedFd<'_>, new: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: `old` is open for the life of the borrow. The value is never dropped, so the number stays the session's own.
-    let mut old = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(old.as_raw_fd()) });
-    rustix::io::dup3(new, &mut old, DupFlags::CLOEXEC)?;
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
-    use std::io::{Read, Write};
-
     use super::*;
-
-    #[test]
-    fn a_replaced_descriptor_refers_to_the_other_file_under_its_number() {
-        let (mut first, mut second) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
-        first.write_all(b"first").unwrap();
-        second.write_all(b"second").unwrap();
-        let number = first.as_raw_fd();
-        replace(first.as_fd(), second.as_fd()).unwrap();
-        assert_eq!(first.as_raw_fd(), number);
-        let mut text = String::new();
-        std::io::Seek::rewind(&mut first).unwrap();
-        File::read_to_string(&mut first, &mut text).unwrap();
-        assert_eq!(text, "second");
-    }
 
     #[test]
     fn a_file_that_is_no_connection_is_not_asked_to_send_again() {

@@ -135,6 +135,10 @@ fn of_connections(holder: &Holder) -> Arc<dyn ConnectionHolder> {
 struct HolderProcess(Holder);
 
 impl ConnectionHolder for HolderProcess {
+    fn keeps(&self) -> bool {
+        self.0.keeps()
+    }
+
     fn keep(&self, name: &str, descriptor: BorrowedFd<'_>) {
         self.0.keep(name, descriptor);
     }

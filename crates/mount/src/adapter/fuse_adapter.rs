@@ -22,6 +22,10 @@ const BACKGROUND_REQUESTS: u16 = 16_384;
 /// On top of a FUSE file system with this depth, one overlayfs still fits; its backing files must be on a plain disk.
 const STACK_DEPTH: u32 = 1;
 
+/// Capabilities of the kernel that a test hides from this process.
+#[cfg(test)]
+pub(crate) static HIDDEN: AtomicU64 = AtomicU64::new(0);
+
 /// How files are opened.
 pub(crate) enum OpenPolicy {
     /// The kernel does not send opens at all: cheapest.
@@ -133,7 +137,10 @@ impl Adapter {
 
     /// Requests those wanted features that the kernel offers; each of them is only an optimization.
     pub(super) fn negotiate(&self, config: &mut KernelConfig) {
-        self.offered.store(config.capabilities().bits(), Ordering::Relaxed);
+        let offered = config.capabilities();
+        #[cfg(test)]
+        let offered = offered - InitFlags::from_bits_retain(HIDDEN.load(Ordering::Relaxed));
+        self.offered.store(offered.bits(), Ordering::Relaxed);
         let available = self.wanted_capabilities() & config.capabilities();
         let granted = config.add_capabilities(available);
         debug_assert!(granted.is_ok(), "only offered capabilities were asked for");

@@ -14,6 +14,8 @@ mod opens;
 mod registry;
 mod reply;
 
+#[cfg(test)]
+pub(crate) use self::fuse_adapter::HIDDEN;
 pub(crate) use self::fuse_adapter::{Adapter, OpenPolicy};
 pub use self::guarded::Counters;
 pub(crate) use self::in_flight::InFlight;
