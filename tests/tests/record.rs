@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use tarpon_testkit::processes;
 use tarpon_tests::real::{self, run};
 use tarpon_tests::tarpon::Tarpon;
 
@@ -57,9 +59,39 @@ fn assert_nothing_is_left(tarpon: &Tarpon) {
 
 /// Whether a process with these arguments runs.
 fn is_running(arguments: &[&str]) -> bool {
+    running(arguments).is_some()
+}
+
+/// The process with these arguments, if one runs.
+fn running(arguments: &[&str]) -> Option<Pid> {
     let wanted = arguments.join("\0") + "\0";
-    let processes = std::fs::read_dir("/proc").unwrap().flatten();
-    processes.flat_map(|process| std::fs::read(process.path().join("cmdline"))).any(|line| line == wanted.as_bytes())
+    let mut processes = std::fs::read_dir("/proc").unwrap().flatten().map(|process| process.path());
+    let found =
+        processes.find(|process| std::fs::read(process.join("cmdline")).is_ok_and(|line| line == wanted.as_bytes()));
+    found?.file_name()?.to_str()?.parse().ok().and_then(Pid::from_raw)
+}
+
+/// The server of the store, once it serves.
+fn server(tarpon: &Tarpon) -> Pid {
+    let began = Instant::now();
+    loop {
+        let status = tarpon.status().unwrap();
+        let server = status[0]["server"].as_u64().and_then(|server| Pid::from_raw(i32::try_from(server).unwrap()));
+        if let Some(server) = server.filter(|_| status[0]["alive"] == true) {
+            return server;
+        }
+        assert!(began.elapsed() < PATIENCE, "{status}");
+    }
+}
+
+/// Ends the step of the recorded command that waits in `sleep SECONDS`, once it is there.
+fn end_step(seconds: &str) {
+    let began = Instant::now();
+    while running(&["sleep", seconds]).is_none() {
+        assert!(began.elapsed() < PATIENCE, "the command does not come to sleep {seconds}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    kill_process(running(&["sleep", seconds]).unwrap(), Signal::TERM).unwrap();
 }
 
 /// Runs a command in a mounted image with the environment that the container had.
@@ -218,11 +250,55 @@ fn a_recording_whose_server_was_killed_is_cleared_away_and_not_mounted_again() {
     let mut line = String::new();
     BufReader::new(recording.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "here\n");
-    let server = tarpon.status().unwrap()[0]["server"].as_u64().unwrap();
-    run(Command::new("kill").args(["-KILL", &server.to_string()])).unwrap();
+    processes::kill_with_holder(&tarpon.store(), server(&tarpon));
     run(Command::new("kill").args(["-INT", &recording.id().to_string()])).unwrap();
     let ended = recording.wait_with_output().unwrap();
     assert!(!ended.status.success() && !is_running(&["sleep", "8764"]));
     tarpon.run("recover", &[]).unwrap();
+    assert_nothing_is_left(&tarpon);
+}
+
+#[test]
+fn a_recording_goes_on_when_its_server_is_killed_or_upgraded() {
+    let Some(image) = image("continued") else { return };
+    let tarpon = Tarpon::new().unwrap();
+    let file = tarpon.store().with_extension("trace");
+    let files = ["/etc/debian_version", "/etc/issue", "/etc/profile"];
+    // Between two files it waits until the test ends the first program, and then the second.
+    let steps = files.map(|file| format!("cat {file}")).join("; sleep 8763; sleep 8762; ");
+    let mut command = tarpon.command("record");
+    command.args(["--json", "--timeout", "60", "-o"]).arg(&file).args([&image, "--", "sh", "-c", &steps]);
+    let recording = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pauses = [true, false].map(|is_killed| {
+        end_step("8763");
+        let paused = Instant::now();
+        let before = server(&tarpon);
+        if is_killed {
+            kill_process(before, Signal::KILL).unwrap();
+        } else {
+            tarpon.run("server", &["upgrade"]).unwrap();
+        }
+        let began = Instant::now();
+        while server(&tarpon) == before {
+            assert!(began.elapsed() < PATIENCE, "no successor serves");
+        }
+        let pause = paused.elapsed();
+        end_step("8762");
+        pause
+    });
+    let ended = recording.wait_with_output().unwrap();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+
+    let trace = json(&tarpon.run("trace", &["show", "--json", file.to_str().unwrap()]).unwrap());
+    let touched = trace["files"].as_array().unwrap();
+    let times = files.map(|path| {
+        let file = touched.iter().find(|file| file["path"] == path);
+        file.unwrap_or_else(|| panic!("{path} is missing: {trace}"))["first_micros"].as_u64().unwrap()
+    });
+    for (pair, pause) in times.windows(2).zip(pauses) {
+        let between = pair[1].checked_sub(pair[0]).map(Duration::from_micros);
+        assert!(between >= Some(pause), "{times:?} µs, {pauses:?}");
+    }
+    assert!(touched.iter().any(|file| file["path"] == "/usr/bin/cat"), "{trace}");
     assert_nothing_is_left(&tarpon);
 }

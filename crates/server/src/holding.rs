@@ -103,7 +103,19 @@ impl Holding {
 
     /// Stops keeping a state.
     pub(crate) fn release_state(&self, name: &str) {
-        self.holder.release(&format!("{STATE}{name}"));
+        let name = format!("{STATE}{name}");
+        self.holder.release(&name);
+        self.inherited.lock().remove(&name);
+    }
+
+    /// As [`Holding::keep_state`], for a file that changes afterwards.
+    pub(crate) fn keep_file(&self, name: &str, file: &File) {
+        self.holder.keep(&format!("{STATE}{name}"), file.as_fd());
+    }
+
+    /// The file of this name that the predecessor kept, once. It stays kept for the successor.
+    pub(crate) fn take_file(&self, name: &str) -> Option<File> {
+        self.inherited.lock().remove(&format!("{STATE}{name}")).map(File::from)
     }
 
     /// The state of this name that the predecessor kept.

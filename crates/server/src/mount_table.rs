@@ -29,7 +29,7 @@ use super::host::{ExhibitHost, cannot_mount};
 use super::images::LoadedImage;
 use super::metrics::Endpoint;
 use super::mount_points::{Client, Leaving, MountPoints, Reservation};
-use super::recording::Recording;
+use super::recording::{Recording, recording_of};
 use super::scrub::Scrub;
 use super::setup::ServerSetup;
 use super::status::exposed;
@@ -161,7 +161,6 @@ impl MountTable {
         let domain = self.domains.of(&request.image, &request.access)?;
         let image = domain.images.load(&request)?;
         let trace = request.trace.take();
-        let recording = request.record.then(|| Recording::new(domain.images.fetcher().clone()));
         let own_inodes = super::sharing::own_inodes(request.mode, image.contested_inode())?;
         if request.mode != ModeChoice::Only(Mode::Fuse) {
             image.check_objects()?;
@@ -175,6 +174,8 @@ impl MountTable {
             request.fallbacks.push(reason);
         }
         let before = Baseline::of(&image);
+        let begin = || Recording::begin(domain.images.fetcher().clone(), &request.mountpoint, &self.holding);
+        let recording = request.record.then(begin);
         let mounted = match domain.host.mount(&spec(&domain.store, &request, &image, recording.as_ref())) {
             Ok(mounted) => mounted,
             Err(error) => {
@@ -526,6 +527,7 @@ impl MountTable {
 
     pub(super) fn forget(&self, mountpoint: &Path) {
         self.holding.release_state(&credentials_of(mountpoint));
+        self.holding.release_state(&recording_of(mountpoint));
         if let Err(error) = self.store.forget_mount(mountpoint) {
             tracing::warn!(%error, "the record of an ended mount stays until the next sweep");
         }

@@ -19,7 +19,9 @@ impl MountTable {
     pub(super) fn adopt(self: &Arc<Self>, request: MountRequest, was: &KernelMount) -> Result<bool> {
         let domain = self.domains.of(&request.image, &request.access)?;
         let image = domain.images.load(&request)?;
-        let recording = request.record.then(|| Recording::partial(domain.images.fetcher().clone()));
+        let fetcher = domain.images.fetcher();
+        let recording =
+            request.record.then(|| Recording::continued(fetcher.clone(), &request.mountpoint, &self.holding));
         let place = self.reserve(&request.mountpoint)?;
         let before = Baseline::of(&image);
         let adopted = domain.host.adopt(&spec(&domain.store, &request, &image, recording.as_ref()), was);

@@ -5,6 +5,7 @@
 //! fetch first, and all fetched bytes are verified.
 
 mod file;
+mod journal;
 mod merge;
 mod model;
 mod pieces;
@@ -14,6 +15,7 @@ mod recorder;
 mod summary;
 
 pub use file::{FILE_BYTES, InvalidTrace, LINE_BYTES, Problem};
+pub use journal::{InvalidJournal, JOURNAL_BYTES, Journal};
 pub use merge::{MergeError, merge};
 pub use model::{Header, LONGEST, Origin, TOUCHES, Touch, Trace};
 pub use pieces::{PIECE_BYTES, Piece, WHOLE_BYTES, pieces};

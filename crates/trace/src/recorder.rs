@@ -1,12 +1,14 @@
 //! [`Recorder`]: records touches while they happen.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tarpon_oci::{Digest, limits};
 
+use crate::journal::{self, InvalidJournal, Journal};
 use crate::model::{Header, LONGEST, Origin, TOUCHES, Touch, Trace, whole_micros};
 use crate::ranges::Ranges;
 
@@ -15,17 +17,24 @@ use crate::ranges::Ranges;
 const JOINED_WITHIN: Duration = Duration::from_millis(10);
 
 /// Collects touches from any number of threads. A call takes a lock and does a look-up; most calls add nothing.
-#[derive(Debug)]
 pub struct Recorder {
     start: Instant,
     recording: Mutex<Recording>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Recording {
     touches: Vec<Touch>,
     objects: HashMap<Digest, (u64, Ranges)>,
     truncated: bool,
+    /// Gets each change before the lock is released.
+    journal: Option<Box<dyn Journal>>,
+}
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Recorder").field("start", &self.start).finish_non_exhaustive()
+    }
 }
 
 impl Default for Recorder {
@@ -38,6 +47,27 @@ impl Recorder {
     /// A recorder whose time starts now.
     pub fn new() -> Self {
         Self { start: Instant::now(), recording: Mutex::default() }
+    }
+
+    /// As [`new`](Self::new), with a journal from which another process can [continue](Self::continued). `now`: the time on a clock that
+    /// both processes have.
+    pub fn journaled(mut journal: Box<dyn Journal>, now: Duration) -> Self {
+        journal::begin(&mut *journal, now);
+        let recording = Recording { journal: Some(journal), ..Recording::default() };
+        Self { recording: Mutex::new(recording), ..Self::new() }
+    }
+
+    /// The recorder whose journal has these bytes, in another process. Times count from its start. It continues the journal.
+    ///
+    /// # Errors
+    /// The bytes are no journal of this version.
+    pub fn continued(bytes: &[u8], journal: Box<dyn Journal>, now: Duration) -> Result<Self, InvalidJournal> {
+        let journaled = journal::read(bytes)?;
+        let elapsed = now.checked_sub(journaled.start).ok_or(InvalidJournal)?;
+        let start = Instant::now().checked_sub(elapsed).ok_or(InvalidJournal)?;
+        let (objects, truncated, touches) = (journaled.objects()?, journaled.truncated, journaled.touches);
+        let recording = Recording { touches, objects, truncated, journal: Some(journal) };
+        Ok(Self { start, recording: Mutex::new(recording) })
     }
 
     /// Records that a read of `range` has just been answered, for which the reader waited `stall`. Bytes that were touched before are
@@ -79,7 +109,7 @@ impl Recording {
             return;
         }
         if touch.at > LONGEST || touch.stall > LONGEST || self.touches.len() >= TOUCHES {
-            self.truncated = true;
+            self.truncate();
             return;
         }
         let (size, ranges) = self.objects.entry(touch.object).or_insert_with(|| (touch.size, Ranges::default()));
@@ -89,7 +119,9 @@ impl Recording {
         let mut stall = touch.stall;
         let room = TOUCHES - self.touches.len();
         let mut new = ranges.add(touch.range.clone());
-        self.truncated = new.len() > room;
+        if new.len() > room {
+            self.truncate();
+        }
         new.truncate(room);
         for range in new {
             // The stall of a read counts once, however many new ranges it has.
@@ -101,6 +133,16 @@ impl Recording {
                 }
                 None => self.touches.push(new),
             }
+            if let (Some(journal), Some(last)) = (&mut self.journal, self.touches.last()) {
+                journal::put(&mut **journal, self.touches.len() - 1, last);
+            }
+        }
+    }
+
+    fn truncate(&mut self) {
+        self.truncated = true;
+        if let Some(journal) = &mut self.journal {
+            journal::truncate(&mut **journal);
         }
     }
 }
@@ -114,6 +156,10 @@ fn follows(last: &Touch, new: &Touch) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
     use super::*;
 
     const DEMAND: Origin = Origin::Demand;
@@ -218,5 +264,77 @@ mod tests {
         let bytes: u64 = trace.touches.iter().map(|touch| touch.range.end - touch.range.start).sum();
         assert_eq!(bytes, 1000);
         assert_eq!(Trace::read(&trace.write()), Ok(trace));
+    }
+
+    /// A journal that outlives its recorder.
+    #[derive(Clone, Default)]
+    struct Memory(Arc<Mutex<Vec<u8>>>);
+
+    impl Journal for Memory {
+        fn write_at(&mut self, offset: u64, bytes: &[u8]) {
+            self.0.lock().write_at(offset, bytes);
+        }
+    }
+
+    impl Memory {
+        fn recorder(&self, now: Duration) -> Recorder {
+            Recorder::journaled(Box::new(self.clone()), now)
+        }
+
+        fn continued(&self, now: Duration) -> Result<Recorder, InvalidJournal> {
+            let bytes = self.0.lock().clone();
+            Recorder::continued(&bytes, Box::new(self.clone()), now)
+        }
+    }
+
+    #[test]
+    fn time_goes_on_while_no_process_records() {
+        let memory = Memory::default();
+        memory.recorder(millis(10_000)).touch(Digest::of(b"a"), 10, 0..10, DEMAND, Duration::ZERO);
+        let next = memory.continued(millis(40_000)).unwrap();
+        next.touch(Digest::of(b"b"), 10, 0..10, DEMAND, Duration::ZERO);
+        let at: Vec<Duration> = next.finish(header()).touches.iter().map(|touch| touch.at).collect();
+        assert!(at[0] < millis(20_000) && at[1] >= millis(30_000) && at[1] < millis(50_000), "{at:?}");
+        assert_eq!(memory.continued(millis(9_999)).unwrap_err(), InvalidJournal, "the clock of another machine");
+    }
+
+    #[test]
+    fn a_full_recording_is_full_in_the_next_process_too() {
+        let (memory, object, size) = (Memory::default(), Digest::of(b"a"), 4 * TOUCHES as u64);
+        let recorder = memory.recorder(Duration::ZERO);
+        for at in 0..=TOUCHES as u64 {
+            recorder.touch_at(millis(0), object, size, 2 * at..2 * at + 1, DEMAND, Duration::ZERO);
+        }
+        assert_eq!(memory.0.lock().len() as u64, crate::JOURNAL_BYTES);
+        let next = memory.continued(Duration::ZERO).unwrap();
+        next.touch_at(millis(0), Digest::of(b"b"), 10, 0..10, DEMAND, Duration::ZERO);
+        let trace = next.finish(header());
+        assert!(trace.header.truncated && trace == recorder.finish(header()));
+    }
+
+    proptest! {
+        /// Touches of two objects, in steps that are often joined. The process changes after some of them, and within the write of an entry.
+        #[test]
+        fn a_recording_in_several_processes_is_the_same_as_in_one(
+            touches in prop::collection::vec(
+                (0_u64..4, 0..2_u8, 0_u64..64, 1_u64..16, any::<bool>(), 0_u64..2, any::<bool>()), 0..64)
+        ) {
+            let (memory, plain) = (Memory::default(), Recorder::new());
+            let (mut recorder, mut at) = (memory.recorder(Duration::ZERO), 0);
+            for (step, object, start, length, is_local, stall, is_killed) in touches {
+                at += step;
+                let object = Digest::of(&[object]);
+                let from = if is_local { Origin::Local } else { DEMAND };
+                for recorder in [&plain, &recorder] {
+                    recorder.touch_at(millis(at), object, 72, start..start + length, from, millis(stall));
+                }
+                if is_killed {
+                    let whole = memory.0.lock().len();
+                    memory.0.lock().resize(whole + usize::try_from(start).unwrap(), 0);
+                    recorder = memory.continued(Duration::ZERO).unwrap();
+                }
+                prop_assert_eq!(recorder.finish(header()), plain.finish(header()));
+            }
+        }
     }
 }
