@@ -1,12 +1,13 @@
 //! What a program that reads sees when more fails than the server: its holder, its program, its store. A read ends in every case, and
 //! where the bytes can be had it returns them. Each case prints how long the read took.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, Signal, kill_process};
 use tarpon_testkit::{matrix, processes};
 use tarpon_tests::real;
@@ -18,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(40);
 /// Files that no other read fetches on the way: each is large enough for a request of its own.
 const FILES: [&str; 3] = ["usr/bin/bash", "usr/bin/openssl", "usr/bin/perl"];
 /// Size of a store that is full soon.
-const SMALL_STORE: &str = "size=96m";
+const SMALL_STORE: u64 = 96 << 20;
 
 struct FaultFixture {
     tarpon: Tarpon,
@@ -38,8 +39,10 @@ impl FaultFixture {
         let tarpon = Tarpon::new().unwrap();
         if has_file_system {
             std::fs::create_dir(tarpon.store()).unwrap();
-            let options = std::ffi::CString::new(SMALL_STORE).unwrap();
-            rustix::mount::mount("tmpfs", tarpon.store(), "tmpfs", MountFlags::empty(), Some(options.as_c_str()))
+            let disk = tarpon.store().with_file_name("disk");
+            std::fs::File::create(&disk).unwrap().set_len(SMALL_STORE).unwrap();
+            real::run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&disk)).unwrap();
+            real::run(Command::new("mount").args(["-o", "loop,errors=remount-ro"]).arg(&disk).arg(tarpon.store()))
                 .unwrap();
         }
         let root = tarpon.store().with_file_name("mnt");
@@ -134,12 +137,12 @@ fn a_holder_that_was_killed_has_a_successor_when_the_server_is_killed() {
         let fixture = FaultFixture::new(mode, None);
         let (holder, server) = (fixture.holder(), fixture.server());
         let is_read = fixture.read_after("the holder is killed, then the server", || {
+            let socket = fixture.tarpon.store().join("run/holder.sock");
+            let inode = || socket.symlink_metadata().ok().map(|found| found.ino());
+            let before = inode();
             kill(holder);
-            while fixture.holder() == holder {
-                std::thread::yield_now();
-            }
-            // It is not responsible before it has everything, which the server learns.
-            while !fixture.tarpon.store().join("run/holder.sock").exists() {
+            // The new one creates its socket when it has everything.
+            while inode().is_none_or(|inode| Some(inode) == before) {
                 std::thread::yield_now();
             }
             kill(server);
@@ -192,9 +195,13 @@ fn a_read_ends_when_the_store_has_become_read_only_and_the_server_is_killed() {
     for mode in modes() {
         let fixture = FaultFixture::with_store(mode, None, true);
         let server = fixture.server();
-        fixture.read_after("the store is made read-only, then the server is killed", || {
-            let flags = MountFlags::RDONLY | MountFlags::BIND;
-            rustix::mount::mount_remount(fixture.tarpon.store(), flags, "").unwrap();
+        fixture.read_after("the store is read-only after an error of its disk, then the server is killed", || {
+            // As after an error of the disk.
+            let device =
+                real::run(Command::new("findmnt").args(["-no", "SOURCE"]).arg(fixture.tarpon.store())).unwrap();
+            let device = Path::new(device.trim()).file_name().unwrap().to_owned();
+            let trigger = Path::new("/sys/fs/ext4").join(device).join("trigger_fs_error");
+            std::fs::write(trigger, "1").unwrap();
             kill(server);
         });
     }
