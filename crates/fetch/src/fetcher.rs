@@ -160,6 +160,11 @@ impl Fetcher {
         self.host.counters.snapshot()
     }
 
+    /// Adds the counters of the host in an earlier process. See [`ImageHandle::continue_from`] for its images.
+    pub fn continue_from(&self, earlier: &Stats) {
+        self.host.counters.continue_from(earlier);
+    }
+
     /// Returns when this work may send its next request, of whatever image.
     pub async fn turn(&self, work: Background) {
         work.turn(&self.host.lanes).await;
@@ -181,6 +186,11 @@ impl ImageHandle {
     /// Counters of this image.
     pub fn stats(&self) -> Stats {
         self.image.tally.image.snapshot()
+    }
+
+    /// Adds the counters of the image in an earlier process, for the image alone.
+    pub fn continue_from(&self, earlier: &Stats) {
+        self.image.tally.image.continue_from(earlier);
     }
 
     /// The journal of this image.

@@ -13,6 +13,7 @@ use tarpon_store::Store;
 use tokio::runtime::Handle;
 
 use super::backfill::Backfills;
+use super::counters::KeptCounters;
 use super::images::LoadedImages;
 use crate::Result;
 
@@ -22,20 +23,28 @@ pub(crate) struct Domain {
     pub(crate) host: Host,
     pub(crate) images: Arc<LoadedImages>,
     pub(crate) backfills: Arc<Backfills>,
+    /// Of all domains.
+    pub(crate) counters: Arc<KeptCounters>,
 }
 
 impl Domain {
-    pub(crate) fn new(store: Store, fetcher: Fetcher, host: Host, runtime: Handle) -> Self {
-        let images = Arc::new(LoadedImages::new(store.clone(), fetcher.clone()));
+    pub(crate) fn new(
+        store: Store,
+        fetcher: Fetcher,
+        host: Host,
+        runtime: Handle,
+        counters: Arc<KeptCounters>,
+    ) -> Self {
+        let images = Arc::new(LoadedImages::new(store.clone(), fetcher.clone(), counters.clone()));
         let backfills = Arc::new(Backfills::new(store.clone(), fetcher, runtime, images.clone()));
-        Self { store, host, images, backfills }
+        Self { store, host, images, backfills, counters }
     }
 
     /// A domain of the same mounts that shares no content with this one.
     fn beside(&self, store: Store, runtime: Handle) -> Self {
         let fetcher = self.images.fetcher().beside(Arc::new(store.clone()));
         let host = self.host.beside(Arc::new(fetcher.clone()));
-        Self::new(store, fetcher, host, runtime)
+        Self::new(store, fetcher, host, runtime, self.counters.clone())
     }
 }
 

@@ -78,6 +78,13 @@ impl Holding {
         (Arc::new(Self { holder, lifetime, inherited: Mutex::new(held.into_iter().collect()) }), inheritance)
     }
 
+    /// A server without a holder whose predecessor kept these files.
+    #[cfg(test)]
+    pub(crate) fn inheriting(files: impl IntoIterator<Item = (&'static str, File)>) -> Self {
+        let files = files.into_iter().map(|(name, file)| (format!("{STATE}{name}"), OwnedFd::from(file)));
+        Self { holder: Holder::none(), lifetime: Lifetime::Process, inherited: Mutex::new(files.collect()) }
+    }
+
     /// The holder, as mounts see it.
     pub(crate) fn of_connections(&self) -> Arc<dyn ConnectionHolder> {
         of_connections(&self.holder)
@@ -116,6 +123,11 @@ impl Holding {
     /// The file of this name that the predecessor kept, once. It stays kept for the successor.
     pub(crate) fn take_file(&self, name: &str) -> Option<File> {
         self.inherited.lock().remove(&format!("{STATE}{name}")).map(File::from)
+    }
+
+    /// Waits, within a limit, until the holder has everything from before this call.
+    pub(crate) fn flush(&self) -> bool {
+        self.holder.flush()
     }
 
     /// The state of this name that the predecessor kept.

@@ -15,6 +15,7 @@ use tarpon_store::Store;
 use tokio::runtime::Handle;
 
 use super::changes::Changes;
+use super::counters::KeptCounters;
 use super::domain::Domain;
 use super::holding::{Holding, Lifetime};
 use super::images::LoadedImage;
@@ -50,13 +51,15 @@ impl ExhibitHost {
     ) -> Result<Self> {
         let store = client.store().clone();
         let fetcher = Fetcher::new(Arc::new(store.clone()), runtime.clone(), tarpon_fetch::Config::default());
+        let (counters, earlier) = KeptCounters::inherited(&holding);
+        fetcher.continue_from(&earlier);
         let scratch = store.run_folder().join("mounts");
         let objects = Arc::new(fetcher.clone());
         let host = Host::with_holder(objects, runtime.clone(), scratch, holding.of_connections(), inheritance);
         let host = host.map_err(cannot_mount)?;
         let host = host.of_store(store.folder());
         host.protect(protected(&store));
-        let domain = Arc::new(Domain::new(store, fetcher, host, runtime.clone()));
+        let domain = Arc::new(Domain::new(store, fetcher, host, runtime.clone(), Arc::new(counters)));
         let server_command = client.server_command().to_vec();
         Ok(Self { domain, holding, changes: Changes::default(), runtime, server_command })
     }

@@ -21,6 +21,7 @@ use tarpon_registry::Repository;
 use tarpon_store::{ImageRecord, ImageState, Part, PartRecord, Store};
 use tarpon_trace::Trace;
 
+use super::counters::{ImageKey, KeptCounters, Transfers};
 use super::early::EarlyPack;
 use super::hints;
 use crate::{Error, ErrorKind, Result, ResultExt};
@@ -34,6 +35,8 @@ pub struct LoadedImage {
     handle: ImageHandle,
     has_pack: bool,
     was_mounted: AtomicBool,
+    /// Transfers for this image in earlier servers.
+    earlier: Transfers,
     /// The path of its tree file, and the inode that was loaded.
     tree_place: (PathBuf, Option<u64>),
     /// When its local objects were last found to be undamaged.
@@ -120,9 +123,14 @@ impl LoadedImage {
         self.handle.contested_inode()
     }
 
-    /// Transfers for this image, including retries and tokens.
-    pub(crate) fn transfers(&self) -> tarpon_registry::Stats {
-        self.repository.stats()
+    /// Transfers for this image, including retries and tokens, and those of earlier servers.
+    pub(crate) fn transfers(&self) -> Transfers {
+        self.earlier.plus(self.repository.stats().into())
+    }
+
+    /// Those of earlier servers.
+    pub(crate) fn earlier_transfers(&self) -> Transfers {
+        self.earlier
     }
 }
 
@@ -158,6 +166,7 @@ struct Key {
 pub(crate) struct LoadedImages {
     store: Store,
     fetcher: Fetcher,
+    counters: Arc<KeptCounters>,
     loaded: Mutex<HashMap<Key, Arc<LoadedImage>>>,
     /// Locks of the images being loaded. Loading takes as long as the disk takes, so no other lock is held meanwhile.
     turns: Mutex<HashMap<Key, Weak<Mutex<()>>>>,
@@ -170,9 +179,9 @@ pub(crate) struct LoadedImages {
 }
 
 impl LoadedImages {
-    pub(crate) fn new(store: Store, fetcher: Fetcher) -> Self {
+    pub(crate) fn new(store: Store, fetcher: Fetcher, counters: Arc<KeptCounters>) -> Self {
         let (loaded, turns, early, replaced, hidden) = Default::default();
-        Self { store, fetcher, loaded, turns, early, replaced, hidden }
+        Self { store, fetcher, counters, loaded, turns, early, replaced, hidden }
     }
 
     pub(crate) fn fetcher(&self) -> &Fetcher {
@@ -332,6 +341,9 @@ impl LoadedImages {
         let file = found.tree.file().try_clone().context(ErrorKind::Store, step)?;
         let inode = file.metadata().ok().map(|metadata| metadata.ino());
         let tree = TreeFile { file: Arc::new(file), bytes: Bytes::from_owner(found.tree) };
+        let key = ImageKey::new(&self.store.objects_folder(), handle.name(), request.manifest);
+        let (earlier, stats) = self.counters.take_image(&key);
+        stats.iter().for_each(|stats| handle.continue_from(stats));
         Ok(LoadedImage {
             store: self.store.clone(),
             record: found.record,
@@ -340,6 +352,7 @@ impl LoadedImages {
             handle,
             has_pack,
             was_mounted: AtomicBool::new(false),
+            earlier,
             tree_place: (found.tree_path, inode),
             checked: Mutex::default(),
             checking: Mutex::default(),
@@ -433,7 +446,7 @@ mod tests {
         let store = images.store().clone();
         make_old(&store, &old);
         let fetcher = Fetcher::new(Arc::new(store.clone()), tokio::runtime::Handle::current(), Default::default());
-        let images = Arc::new(LoadedImages::new(store.clone(), fetcher));
+        let images = Arc::new(LoadedImages::new(store.clone(), fetcher, Arc::default()));
         // An eviction that does not end.
         let lock = std::fs::File::create(store.run_folder().join("eviction.lock")).unwrap();
         flock(&lock, FlockOperation::LockExclusive).unwrap();

@@ -21,6 +21,7 @@
 mod answer;
 mod backfill;
 mod changes;
+mod counters;
 mod damage;
 mod domain;
 mod early;

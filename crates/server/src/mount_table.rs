@@ -20,6 +20,7 @@ use tarpon_store::{MountRecord, Store};
 use tokio::runtime::Handle;
 
 use super::changes::Changes;
+use super::counters::{MountCounts, Transfers};
 use super::damage::Damage;
 use super::domain::{Domain, Domains};
 use super::exhibit::Exhibit;
@@ -68,11 +69,12 @@ pub(super) struct Served {
     pub(super) recording: Option<Recording>,
 }
 
-/// The image's counters when this mount was made. An earlier mount of the image may have increased them.
+/// What separates the counters of a mount from those of its image.
 pub(super) struct Baseline {
-    fetched_bytes: u64,
-    requests: u64,
-    failed_reads: u64,
+    /// The image's counters when this server made or adopted the mount. An earlier mount of the image may have increased them.
+    before: MountCounts,
+    /// What earlier servers counted for the mount.
+    earlier: MountCounts,
 }
 
 impl MountTable {
@@ -401,6 +403,7 @@ impl MountTable {
         let scrub = self.scrub.status();
         all.iter_mut().for_each(|mount| (mount.damage, mount.scrub) = (self.damage.of(&mount.mountpoint), scrub));
         all.sort_by(|a, b| a.mountpoint.cmp(&b.mountpoint));
+        self.keep_counters();
         all
     }
 
@@ -410,6 +413,7 @@ impl MountTable {
             Some(served) => self.describe(&served),
             None => self.status_of_others().into_iter().find(|status| status.mountpoint == mountpoint)?,
         };
+        self.keep_counters();
         Some(MountStatus { damage: self.damage.of(mountpoint), scrub: self.scrub.status(), ..status })
     }
 
@@ -544,27 +548,45 @@ async fn watch(mounts: Arc<MountTable>, served: Arc<Served>) {
 
 impl Baseline {
     pub(super) fn of(image: &LoadedImage) -> Self {
-        let transfers = if image.is_first_mount() { tarpon_registry::Stats::default() } else { image.transfers() };
-        let failed_reads = image.counters().failed_reads;
-        Self { fetched_bytes: transfers.bytes, requests: transfers.requests, failed_reads }
+        let transfers = if image.is_first_mount() { image.earlier_transfers() } else { image.transfers() };
+        Self { before: counts(transfers, image), earlier: MountCounts::default() }
+    }
+
+    /// As [`Baseline::of`], for a mount for which earlier servers counted this.
+    pub(super) fn continuing(image: &LoadedImage, earlier: MountCounts) -> Self {
+        Self { earlier, ..Self::of(image) }
+    }
+
+    /// The counters of the mount.
+    fn now(&self, image: &LoadedImage) -> MountCounts {
+        counts(image.transfers(), image).minus(self.before).plus(self.earlier)
     }
 }
 
+fn counts(transfers: Transfers, image: &LoadedImage) -> MountCounts {
+    let failed_reads = image.counters().failed_reads;
+    MountCounts { fetched_bytes: transfers.bytes, requests: transfers.requests, failed_reads }
+}
+
 impl Served {
+    /// What was counted for this mount, by this server and by earlier ones.
+    pub(super) fn counts(&self) -> MountCounts {
+        self.before.now(&self.image)
+    }
+
     fn status(&self) -> MountStatus {
         let Self { request, image, mounted, before, domain: _, recording: _ } = self;
         let mode = mounted.fallback_reason().map(|reason| format!("mode fuse, not native: {reason}"));
         let ranges = image.ignores_ranges().then(|| {
             "the registry does not answer requests for a part: each read fetches all that lies before it".to_owned()
         });
-        // Counters from before this mount belong to earlier mounts of the image.
         let all = exposed(request, image, mounted.is_attached());
-        let failed_reads = all.failed_reads.saturating_sub(before.failed_reads);
+        let MountCounts { fetched_bytes, requests, failed_reads } = before.now(image);
         MountStatus {
             mode: mounted.mode().name().to_owned(),
             fallbacks: request.fallbacks.iter().cloned().chain(mode).chain(ranges).collect(),
-            fetched_bytes: all.fetched_bytes.saturating_sub(before.fetched_bytes),
-            requests: all.requests.saturating_sub(before.requests),
+            fetched_bytes,
+            requests,
             failed_reads,
             last_error: all.last_error.filter(|_| failed_reads > 0),
             ..all

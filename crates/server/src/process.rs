@@ -167,7 +167,7 @@ impl Server {
             () = self.mounts.idle(FIRST_REQUEST) => Ended::Idle,
             () = self.mounts.succession.requested() => {
                 tracing::info!("another server takes this one's place");
-                leave()
+                leave(&self.mounts)
             }
             signal = self.signals.stop() => signal,
         };
@@ -191,6 +191,7 @@ impl Server {
 
     /// Executes another program in this process. Its server adopts the mounts. Returns if the program cannot be executed.
     pub(super) fn execute(self, mut command: Command) -> io::Error {
+        self.mounts.keep_counters();
         self.mounts.holding.hand_over(Some(std::process::id()));
         command.exec()
     }
@@ -216,7 +217,7 @@ impl Server {
             let paths = paths.join(", ");
             if self.mounts.holding.is_held() {
                 tracing::warn!("in use: {paths}. All mounts stay, and a server in the background serves them");
-                leave();
+                leave(&self.mounts);
             }
             let pid = std::process::id();
             tracing::warn!(
@@ -260,7 +261,8 @@ impl Server {
 }
 
 /// Ends this process as a kill would: its mounts stay, and a successor adopts them. A return would answer waiting readers with an error.
-fn leave() -> ! {
+fn leave(mounts: &MountTable) -> ! {
+    mounts.keep_counters();
     std::process::exit(0)
 }
 
@@ -270,6 +272,7 @@ async fn maintain(mounts: Arc<MountTable>) {
         let kept = mounts.clone();
         let done = tokio::task::spawn_blocking(move || {
             kept.tidy();
+            kept.keep_counters();
             // First, because eviction keeps damaged files only for mounted images, not for lazily unmounted ones.
             if let Err(error) = kept.mend() {
                 tracing::warn!(%error, "what is damaged is not mended");

@@ -29,6 +29,7 @@ pub(super) async fn recover(mounts: &Arc<MountTable>) {
         }
     }
     mounts.host().end_inheritance();
+    mounts.domains.whole().counters.forget_mounts();
     // Sweeps what the dead mounts held until now.
     mounts.host().sweep();
 }

@@ -23,7 +23,7 @@ impl MountTable {
         let recording =
             request.record.then(|| Recording::continued(fetcher.clone(), &request.mountpoint, &self.holding));
         let place = self.reserve(&request.mountpoint)?;
-        let before = Baseline::of(&image);
+        let before = Baseline::continuing(&image, domain.counters.take_mount(&request.mountpoint));
         let adopted = domain.host.adopt(&spec(&domain.store, &request, &image, recording.as_ref()), was);
         let Some(mounted) = adopted.map_err(cannot_mount)? else { return Ok(false) };
         SavedMount::new(&request).write_mounted(&mounted, &domain.store);

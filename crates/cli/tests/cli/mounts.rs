@@ -1,9 +1,11 @@
 //! The life of mounts, as users and scripts see it, with the real kernel: needs root and /dev/fuse, and is skipped
 //! without.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{Pid, Signal, kill_process};
@@ -414,6 +416,89 @@ fn the_server_serves_metrics_and_explains_waits() {
     fixture.stdout(&["recover"]);
     let address = fixture.json(&["status", "--json", "TMP/mnt"])["metrics"].as_str().expect("told again").to_owned();
     assert!(scrape(&address).contains("\ntarpon_mounts{mode=\"fuse\"} 1\n"));
+}
+
+/// Looks at the status of a mount before the test assumes that no successor starts.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl MountFixture {
+    /// Replaces the server, and waits until the successor serves.
+    fn replace_server(&self, replace: impl FnOnce(Pid)) {
+        let (before, began) = (self.server_process(), Instant::now());
+        replace(before);
+        loop {
+            let mount = &self.json(&["status", "--json"])[0];
+            if mount["alive"] == true && mount["server"] != before.as_raw_nonzero().get() {
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "{mount}");
+        }
+    }
+
+    /// The counters of a scrape and of the status of `TMP/mnt`.
+    fn counters(&self) -> BTreeMap<String, f64> {
+        let status = self.json(&["status", "--json", "TMP/mnt"]);
+        let page = scrape(status["metrics"].as_str().expect("an address"));
+        let mut counters = BTreeMap::new();
+        let mut is_counter = false;
+        for line in page.lines().skip_while(|line| !line.starts_with('#')) {
+            if line.starts_with("# TYPE") {
+                is_counter = line.ends_with(" counter") || line.ends_with(" histogram");
+            } else if let Some((series, value)) = line.rsplit_once(' ').filter(|_| is_counter && !line.starts_with('#'))
+            {
+                counters.insert(series.to_owned(), value.parse().expect("a number"));
+            }
+        }
+        for name in ["fetched_bytes", "requests", "failed_reads"] {
+            counters.insert(format!("status {name}"), status[name].as_f64().expect("a number"));
+        }
+        counters
+    }
+}
+
+#[test]
+fn counters_continue_when_the_server_is_killed_or_upgraded() {
+    if !can_mount() {
+        return;
+    }
+    let mut seed = 1_u64;
+    let mut content = || -> String {
+        let next = |_| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            char::from(b' ' + u8::try_from(seed >> 58).expect("6 bits"))
+        };
+        (0..200_000).map(next).collect()
+    };
+    let names = ["first", "second", "third"];
+    let items = names.map(|name| Item::file(name, content()));
+    for mode in ["fuse", "native"] {
+        let mut contents = Contents::new();
+        Image::of([Layer::estargz(&items)]).add_to(&mut contents, "app", "v1");
+        let fixture = MountFixture(World::serving(contents, Auth::Anonymous));
+        let point = fixture.directory("mnt");
+        fixture.directory("other");
+        fixture.stdout(&["mount", "--mode", mode, "--metrics", "0", "HOST/app:v1", "TMP/mnt"]);
+        let read = |name| std::fs::read(point.join(name)).expect("mounted");
+        read("first");
+        let mut before = fixture.counters();
+        assert!(before["status fetched_bytes"] > 0.0 && before["status requests"] > 0.0, "{before:?}");
+        for (is_killed, name) in [(true, "second"), (false, "third")] {
+            fixture.replace_server(|server| match is_killed {
+                true => kill_process(server, Signal::KILL).expect("it runs"),
+                false => drop(fixture.stdout(&["server", "upgrade"])),
+            });
+            let after = fixture.counters();
+            let fallen: Vec<_> = before.iter().filter(|(name, count)| after.get(*name) < Some(count)).collect();
+            assert!(fallen.is_empty(), "fallen in mode {mode}: {fallen:?}");
+            read(name);
+            before = fixture.counters();
+            assert!(before["status fetched_bytes"] > after["status fetched_bytes"], "{name} was fetched");
+            assert!(before["status requests"] > after["status requests"]);
+        }
+        fixture.stdout(&["mount", "--mode", mode, "HOST/app:v1", "TMP/other"]);
+        let other = fixture.json(&["status", "--json", "TMP/other"]);
+        assert_eq!(other["fetched_bytes"], 0, "those are bytes of the other mount");
+    }
 }
 
 fn scrape(address: &str) -> String {

@@ -46,6 +46,13 @@ pub(crate) struct EarlyCounters {
 }
 
 impl EarlyCounters {
+    /// Adds what an earlier process counted. Whether its unused bytes are used from now on cannot be seen.
+    pub(super) fn continue_from(&self, earlier: &Early) {
+        self.brought.add(earlier.brought);
+        self.used.add(earlier.used);
+        self.unknown.add(earlier.unknown.saturating_add(earlier.unused));
+    }
+
     pub(crate) fn snapshot(&self) -> Early {
         // In this order, concurrent counting cannot make `brought` smaller than `used`.
         let (used, unknown) = (self.used.get(), self.unknown.get());

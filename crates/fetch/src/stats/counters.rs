@@ -113,6 +113,36 @@ impl Counters {
         }
     }
 
+    /// Adds what an earlier process counted. Nothing is under way from then, and the chunks that it fetched early are not known any more.
+    pub(crate) fn continue_from(&self, earlier: &Stats) {
+        for (counter, count) in [
+            (&self.reads, earlier.reads),
+            (&self.hits, earlier.hits),
+            (&self.bytes_served, earlier.bytes_served),
+            (&self.requests, earlier.requests),
+            (&self.bytes_fetched, earlier.bytes_fetched),
+            (&self.bytes_demand, earlier.bytes_demand),
+            (&self.bytes_trace, earlier.bytes_trace),
+            (&self.bytes_ahead, earlier.bytes_ahead),
+            (&self.bytes_whole, earlier.bytes_whole),
+            (&self.whole_downloads, earlier.whole_downloads),
+            (&self.bytes_backfill, earlier.bytes_backfill),
+            (&self.stalls, earlier.stalls),
+            (&self.failed_reads, earlier.failed_reads),
+            (&self.digest_failures, earlier.digest_failures),
+            (&self.poisoned_objects, earlier.poisoned_objects),
+            (&self.distrusted_layers, earlier.distrusted_layers),
+            (&self.bypassed_chunks, earlier.bypassed_chunks),
+        ] {
+            counter.add(count);
+        }
+        self.early_trace.continue_from(&earlier.early_trace);
+        self.early_ahead.continue_from(&earlier.early_ahead);
+        self.waits.continue_from(&earlier.stall_histogram, earlier.stall_millis, earlier.slowest_stall_millis);
+        let mut last_error = self.last_error.lock();
+        *last_error = last_error.take().or_else(|| earlier.last_error.clone());
+    }
+
     pub(crate) fn snapshot(&self) -> Stats {
         Stats {
             reads: self.reads.get(),
@@ -236,5 +266,43 @@ mod tests {
         assert_eq!((now.requests_in_flight, now.bytes_in_flight), (2, 15));
         drop((first, second));
         assert_eq!(tally.image.snapshot(), Stats::default());
+    }
+
+    #[test]
+    fn counts_of_an_earlier_process_go_on_and_what_was_under_way_does_not() {
+        let tally = || Tally { image: Arc::default(), host: Arc::default() };
+        let earlier = tally();
+        let _under_way = earlier.in_flight(10);
+        earlier.served(7);
+        earlier.served_late(5, Duration::from_millis(3));
+        earlier.try_failed(&"no route", Duration::from_secs(20));
+        earlier.fetched_for(Lane::Demand, 100);
+        earlier.fetched_for(Lane::Trace, 50);
+        earlier.add(|counters| &counters.bytes_backfill, 9);
+        earlier.image.early_trace.brought.add(50);
+        earlier.image.early_trace.used.add(20);
+        let before = earlier.image.snapshot();
+
+        let later = tally();
+        later.image.continue_from(&before);
+        let early_trace = Early { brought: 50, used: 20, unused: 0, unknown: 30 };
+        let continued = Stats { requests_in_flight: 0, bytes_in_flight: 0, early_trace, ..before.clone() };
+        assert_eq!(later.image.snapshot(), continued);
+        later.served_late(5, Duration::from_millis(3));
+        later.fetched_for(Lane::Demand, 1);
+        let now = later.image.snapshot();
+        assert_eq!((now.bytes_fetched, now.bytes_demand, now.reads, now.hits), (151, 101, 3, 1));
+        let counts: Vec<u64> = now.stall_histogram.buckets.iter().map(|bucket| bucket.count).collect();
+        assert_eq!((counts[2], counts[13], now.stall_millis, now.slowest_stall_millis), (2, 1, 20_006, 20_000));
+    }
+
+    #[test]
+    fn waits_in_buckets_of_another_version_are_in_the_next_longer_one() {
+        let bucket = |up_to_millis| super::super::histogram::Bucket { up_to_millis, count: 1 };
+        let buckets = vec![bucket(Some(4)), bucket(Some(5)), bucket(Some(60_000)), bucket(None)];
+        let counters = Counters::default();
+        counters.continue_from(&Stats { stall_histogram: Histogram { buckets }, ..Stats::default() });
+        let counts = counters.snapshot().stall_histogram.buckets.into_iter().map(|bucket| bucket.count);
+        assert_eq!(counts.collect::<Vec<_>>(), [0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
     }
 }

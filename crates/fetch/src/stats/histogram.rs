@@ -47,6 +47,17 @@ impl Waits {
         self.slowest_micros.fetch_max(micros, Relaxed);
     }
 
+    /// Adds what an earlier process counted.
+    pub(super) fn continue_from(&self, histogram: &Histogram, millis: u64, slowest_millis: u64) {
+        for bucket in &histogram.buckets {
+            let longest = bucket.up_to_millis.unwrap_or(u64::MAX);
+            let place = STALL_MILLIS.partition_point(|millis| *millis < longest);
+            self.buckets[place].fetch_add(bucket.count, Relaxed);
+        }
+        self.micros.fetch_add(millis.saturating_mul(1000), Relaxed);
+        self.slowest_micros.fetch_max(slowest_millis.saturating_mul(1000), Relaxed);
+    }
+
     /// Sum of all waits.
     pub(crate) fn millis(&self) -> u64 {
         self.micros.load(Relaxed) / 1000

@@ -154,7 +154,7 @@ impl Host {
     fn new(images: Images) -> Self {
         let store = images.store().clone();
         let fetcher = Fetcher::new(Arc::new(store.clone()), Handle::current(), tarpon_fetch::Config::default());
-        let loaded = Arc::new(LoadedImages::new(store.clone(), fetcher.clone()));
+        let loaded = Arc::new(LoadedImages::new(store.clone(), fetcher.clone(), Arc::default()));
         let backfills = Backfills::new(store, fetcher.clone(), Handle::current(), loaded.clone());
         Self { images, fetcher, loaded, backfills }
     }

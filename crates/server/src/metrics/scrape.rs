@@ -85,5 +85,7 @@ fn page(mounts: &MountTable) -> String {
         images.entry(label).or_default().push(image.counters());
     }
     let host = vec![mounts.domains.whole().images.fetcher().stats()];
-    Exposition { host, images, prepared, modes, scrub: mounts.scrub.status() }.text()
+    let text = Exposition { host, images, prepared, modes, scrub: mounts.scrub.status() }.text();
+    mounts.keep_counters();
+    text
 }

@@ -1,0 +1,7 @@
+//! Counters that outlive the server: its successor continues them.
+
+mod keep;
+mod kept;
+mod memory;
+
+pub(crate) use kept::{ImageKey, KeptCounters, MountCounts, Transfers};
