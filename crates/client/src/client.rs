@@ -201,7 +201,7 @@ impl Client {
         match self.connect()? {
             None => Ok(None),
             // It may end before its answer arrives.
-            Some(server) => match self.ask(&Request::HandOver { successor: Some(std::process::id()) })? {
+            Some(server) => match self.ask(&Request::HandOver { successor: None })? {
                 None | Some(Response::HandingOver) => Ok(wire::peer(&server)),
                 Some(other) => Err(unexpected(other)),
             },
@@ -233,7 +233,7 @@ impl Client {
             Err(error) if is_end(&error) => {}
             Err(error) => return Err(Error::new(ErrorKind::Store, step, error.to_string())),
         }
-        while self.status()?.is_none() {
+        while !matches!(self.status(), Ok(Some(_))) {
             if began.elapsed() > UPGRADE {
                 return Err(Error::new(ErrorKind::Store, step, "it does not answer")
                     .hint(format!("see {}", self.log().display())));

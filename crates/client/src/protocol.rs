@@ -88,7 +88,7 @@ pub enum Request {
     Hold,
     /// End without unmounting: the sender becomes the server, and adopts the mounts.
     HandOver {
-        /// The process of the sender.
+        /// The process of the sender; the server finds it by the connection.
         #[serde(default)]
         successor: Option<u32>,
     },

@@ -1,5 +1,6 @@
 //! The holder process.
 
+mod connections;
 mod dead_mounts;
 mod endpoint;
 mod options;

@@ -46,15 +46,15 @@ impl Holder {
         command: HolderCommand,
         mut service: Option<ServiceStore>,
     ) -> io::Result<(Self, Vec<HeldDescriptor>)> {
-        let (link, held) = match Link::connect(&command.socket)? {
-            Some((link, held)) => (Some(link), held),
-            None => (None, service.as_mut().map(ServiceStore::take_passed).unwrap_or_default()),
-        };
-        let kept = held.iter().map(|held| Ok((held.name.clone(), held.descriptor.try_clone()?)));
-        let kept: BTreeMap<_, _> = kept.collect::<io::Result<_>>()?;
-        if let Some(service) = &mut service {
-            // Another server has made changes since, of which only the holder knows.
+        let taken = take(&command, service.as_mut());
+        if let Some(service) = &mut service
+            && !matches!(taken, Ok((None, ..)))
+        {
+            // An error: nothing of it is served. Or a holder: another server has made changes since, of which only the holder knows.
             service.forget_passed();
+        }
+        let (link, held, kept) = taken?;
+        if let Some(service) = &mut service {
             kept.iter().filter(|_| link.is_some()).for_each(|(name, held)| service.keep(name, held.as_fd()));
         }
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -105,11 +105,12 @@ impl Holder {
 
     /// Announces that this process ends, and that its successor is running already: the process with this number, if it is known. Returns
     /// when the holder knows.
-    pub fn hand_over(&self, successor: Option<u32>) {
+    /// `false`: it does not answer, so everything ends with this process.
+    pub fn hand_over(&self, successor: Option<u32>) -> bool {
         if let Some(thread) = &self.0 {
             thread.send(Command::HandOver(successor.unwrap_or_default()));
         }
-        self.flush();
+        self.flush()
     }
 
     /// Waits, within a limit, until the holder has everything from before this call. Returns whether it has.
@@ -123,6 +124,20 @@ impl Holder {
             thread.wait(Command::Dismiss);
         }
     }
+}
+
+/// What a successor gets.
+type Taken = (Option<Link>, Vec<HeldDescriptor>, BTreeMap<String, OwnedFd>);
+
+/// Takes what the running holder has, else what the service manager passed, with duplicates to keep.
+fn take(command: &HolderCommand, service: Option<&mut ServiceStore>) -> io::Result<Taken> {
+    let (link, held) = match Link::connect(&command.socket)? {
+        Some((link, held)) => (Some(link), held),
+        None => (None, service.map(ServiceStore::take_passed).unwrap_or_default()),
+    };
+    let kept = held.iter().map(|held| Ok((held.name.clone(), held.descriptor.try_clone()?)));
+    let kept = kept.collect::<io::Result<_>>()?;
+    Ok((link, held, kept))
 }
 
 impl fmt::Debug for Holder {

@@ -26,13 +26,15 @@ const SEND_LIMIT: Duration = Duration::from_secs(1);
 
 /// The descriptor store of systemd (`FDSTORE=1`, `FileDescriptorStoreMax=`). It is a second place for what the holder has: `systemctl kill`
 /// kills the holder together with the server. systemd starts the service again with the stored descriptors. When the service has failed or
-/// is stopped, it closes them, so no reader waits for a server that is not started.
+/// is stopped, it closes them, so readers wait no longer than it tries to start the service.
 #[derive(Debug)]
 pub struct ServiceStore {
     /// `None` after a message that was not taken.
     manager: Option<OwnedFd>,
     /// What the manager passed to this process.
     passed: Vec<HeldDescriptor>,
+    /// The names of that, also of what was taken.
+    names: Vec<String>,
 }
 
 impl ServiceStore {
@@ -51,13 +53,17 @@ impl ServiceStore {
             let name = name.strip_prefix(PREFIX)?.to_owned();
             Some(HeldDescriptor { name, descriptor })
         });
-        Self { manager: Some(manager), passed: passed.collect() }
+        let passed: Vec<_> = passed.collect();
+        let names = passed.iter().map(|held| held.name.clone()).collect();
+        Self { manager: Some(manager), passed, names }
     }
 
-    /// Removes from the store what it passed to this process: another process serves it.
+    /// Removes from the store what it passed to this process, also what was taken: this process does not serve it, and readers of a
+    /// connection without a server wait.
     pub fn forget_passed(&mut self) {
-        for held in std::mem::take(&mut self.passed) {
-            self.release(&held.name);
+        self.passed.clear();
+        for name in std::mem::take(&mut self.names) {
+            self.release(&name);
         }
     }
 

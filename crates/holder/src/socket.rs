@@ -130,6 +130,11 @@ pub(crate) fn has_ended(process: BorrowedFd<'_>) -> bool {
     is_ready(process, PollFlags::IN).contains(PollFlags::IN)
 }
 
+/// Whether the kernel reports an error of the descriptor: it does for a FUSE connection that has ended.
+pub(crate) fn has_error(descriptor: BorrowedFd<'_>) -> bool {
+    is_ready(descriptor, PollFlags::empty()).contains(PollFlags::ERR)
+}
+
 fn is_ready(descriptor: BorrowedFd<'_>, flags: PollFlags) -> PollFlags {
     let mut polled = [PollFd::from_borrowed_fd(descriptor, flags)];
     match poll(&mut polled, Some(&Timespec::default())) {

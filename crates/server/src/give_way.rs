@@ -47,8 +47,15 @@ impl Succession {
     }
 }
 
+/// What the program prints before its version.
+const NAME: &str = "tarpon ";
+
 /// Checks that the program can be executed here: it prints its version. A file that is incomplete, or of another machine, cannot.
 pub(super) fn starts(program: &Path) -> io::Result<()> {
+    starts_as(program, NAME)
+}
+
+fn starts_as(program: &Path, name: &str) -> io::Result<()> {
     let mut child = Command::new(program)
         .arg("--version")
         .stdin(Stdio::null())
@@ -60,7 +67,7 @@ pub(super) fn starts(program: &Path) -> io::Result<()> {
     // It may have ended.
     let _ended = child.kill();
     child.wait()?;
-    if line?.trim().is_empty() {
+    if !line?.starts_with(name) {
         return Err(io::Error::other("it does not print its version"));
     }
     Ok(())
@@ -72,8 +79,8 @@ mod tests {
 
     #[test]
     fn a_program_that_prints_its_version_starts_and_others_do_not() {
-        starts(Path::new("/bin/ls")).unwrap();
-        for program in ["/dev/null", "/deleted"] {
+        starts_as(Path::new("/bin/ls"), "ls ").unwrap();
+        for program in ["/bin/ls", "/dev/null", "/deleted"] {
             assert!(starts(Path::new(program)).is_err(), "{program}");
         }
     }

@@ -95,9 +95,15 @@ impl Holding {
         self.lifetime == Lifetime::Held
     }
 
-    /// Announces the end of this process to the holder: a successor is running already, this process if it is known.
-    pub(crate) fn hand_over(&self, successor: Option<u32>) {
-        self.holder.hand_over(successor);
+    /// Announces the end of this process to the holder: a successor is running already, the process with this number if it is known.
+    /// `false`: the holder does not answer, and the mounts would end with this process.
+    pub(crate) fn hand_over(&self, successor: Option<u32>) -> bool {
+        self.holder.hand_over(successor)
+    }
+
+    /// Whether the holder has everything.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.is_held() && self.holder.flush()
     }
 
     /// Keeps bytes for the successor, in place of earlier ones of this name.

@@ -118,6 +118,11 @@ async fn serve(stream: UnixStream, mounts: Arc<MountTable>) -> Option<UnixStream
         return None;
     }
     let holds = matches!(request, Request::Hold | Request::Upgrade);
+    let request = match request {
+        // As this process sees its number, in its namespace.
+        Request::HandOver { .. } => Request::HandOver { successor: successor(&stream) },
+        other => other,
+    };
     let response = answer(&mounts, request).await;
     let sent = tokio::task::spawn_blocking(move || wire::send(&stream, &response).map(|()| stream)).await;
     match sent {
@@ -128,6 +133,10 @@ async fn serve(stream: UnixStream, mounts: Arc<MountTable>) -> Option<UnixStream
         }
         Err(_) => None,
     }
+}
+
+fn successor(stream: &UnixStream) -> Option<u32> {
+    wire::peer(stream).and_then(|peer| u32::try_from(peer.as_raw_nonzero().get()).ok())
 }
 
 /// Returns when the client has closed the connection, or sent unexpected data.

@@ -73,6 +73,7 @@ impl Server {
         let lock =
             store.server_lock().map_err(|error: LockError| Error::new(ErrorKind::Store, step, error.to_string()))?;
         let socket = wire::listen(&store.run_folder()).context(ErrorKind::Store, step)?;
+        server_version::withdraw(store);
         // Before the first mount, which a signal would leave behind.
         let signals = Signals::listen().context(ErrorKind::Store, step)?;
         let (holding, inheritance) = Holding::attach(&setup.client, lifetime, service.take());
@@ -189,11 +190,16 @@ impl Server {
         self.mounts.succession.allow(GiveWay::Execute(program));
     }
 
-    /// Executes another program in this process. Its server adopts the mounts. Returns if the program cannot be executed.
+    /// Executes another program in this process. Its server adopts the mounts. If it cannot be executed, this process ends as a kill would
+    /// end it, and the holder starts a server. Returns if the holder does not answer.
     pub(super) fn execute(self, mut command: Command) -> io::Error {
         self.mounts.keep_counters();
-        self.mounts.holding.hand_over(Some(std::process::id()));
-        command.exec()
+        if !self.mounts.holding.hand_over(Some(std::process::id())) {
+            return io::Error::other("the holder of the mounts does not answer");
+        }
+        let error = command.exec();
+        tracing::error!(%error, "the new program cannot be executed: a server in the background serves the mounts");
+        std::process::exit(1)
     }
 
     /// As [`Server::stop`], but the next server of the store restores the mounts, except those of containers.
@@ -239,6 +245,7 @@ impl Server {
     async fn end(self, unmount: bool, remembers: bool) {
         let Self { rootfs_folders: _, mounts, listener, maintenance, lock, signals: _ } = self;
         maintenance.abort();
+        server_version::withdraw(mounts.store());
         mounts.endpoint.close();
         let scrubbed = mounts.clone();
         let _panicked = tokio::task::spawn_blocking(move || scrubbed.scrub.stop()).await;

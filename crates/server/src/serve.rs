@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, Rlimit};
 use tarpon_blob::LogLimit;
 use tarpon_client::child::READY;
-use tarpon_client::server_version;
 use tarpon_client::wire::{connect, peer};
 use tarpon_holder::ServiceStore;
 
@@ -126,7 +125,6 @@ impl PermanentServer {
         loop {
             let error = match Server::start_in_service(&setup, &mut this.service).await {
                 Ok(server) => {
-                    server_version::withdraw(setup.client.store());
                     this.server = Some(this.equipped(server).await?);
                     return Ok(this);
                 }
@@ -243,7 +241,6 @@ impl PermanentServer {
                 return self.pause = (self.pause * 2).min(LONGEST_TAKEOVER);
             }
         };
-        server_version::withdraw(self.setup.client.store());
         tracing::info!("the other server has ended: this process serves the store now");
         self.equip(&server);
         self.observer.see(&server);

@@ -50,7 +50,9 @@ impl MountTable {
         if self.succession.way() != Some(&GiveWay::End) || !self.holding.is_held() {
             return Err(stays("hand the mounts over"));
         }
-        self.holding.hand_over(successor);
+        if !self.holding.hand_over(successor) {
+            return Err(stays("hand the mounts over"));
+        }
         self.succession.request();
         Ok(())
     }
@@ -61,7 +63,7 @@ impl MountTable {
     /// [`ErrorKind::Other`] if this process serves in the foreground, or the program does not start.
     pub(super) fn upgrade(&self) -> Result<Response> {
         let step = "upgrade the server";
-        match self.succession.way().filter(|_| self.holding.is_held()) {
+        match self.succession.way().filter(|_| self.holding.is_complete()) {
             Some(GiveWay::End) => Ok(Response::Replaceable),
             Some(GiveWay::Execute(program)) => {
                 let started = starts(program).map_err(|error| format!("{} does not start: {error}", program.display()));
@@ -75,6 +77,9 @@ impl MountTable {
 }
 
 fn stays(step: &'static str) -> Error {
-    let cause = format!("process {} is a daemon, or serves in the foreground", std::process::id());
+    let cause = format!(
+        "process {} serves permanently or in the foreground, or has no holder that answers",
+        std::process::id()
+    );
     Error::new(ErrorKind::Other, step, cause).hint("stop and start it the way it was started")
 }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
+use super::connections;
 use super::dead_mounts;
 use super::endpoint::{Endpoint, Owner};
 use super::options::{FAILURES, HoldOptions, Limits};
@@ -289,7 +290,7 @@ impl Hold {
 
     fn start_successor(&mut self, now: Instant) {
         (self.restart, self.announced) = (None, None);
-        // Of three attempts the second is with the other program.
+        // Every second attempt is with the other program.
         let is_broken = self.failures.iter().flatten().count() % 2 == 1;
         match Successor::start(&self.options.successor, &self.process, is_broken) {
             Ok(successor) => self.successors.push(successor),
@@ -356,6 +357,8 @@ impl Hold {
         };
         if self.endpoint.owner() != Owner::Other {
             report(&format!("{reason}: readers of its mounts get an error"));
+            // A service manager may have duplicates of them.
+            self.table.entries().for_each(|(name, descriptor)| connections::abort(name.as_str(), descriptor));
         }
         // A successor that does not serve has duplicates of everything. While it has them, readers wait.
         if let Some(mut peer) = self.attached.take() {

@@ -17,7 +17,7 @@ pub(super) struct Successor {
 }
 
 impl Successor {
-    /// Starts the program on disk, which an update may have replaced. `is_broken`: it failed the last time, so the holder's own program
+    /// Starts the program on disk, which an update may have replaced. `is_broken`: it is to be skipped after a failure, so the holder's own program
     /// is started, which worked once. So is it if that on disk was deleted or is not executable.
     pub(super) fn start(command: &[OsString], holder: &Process, is_broken: bool) -> io::Result<Self> {
         let Some((program, arguments)) = command.split_first() else {

@@ -31,6 +31,10 @@ impl Table {
         self.0.get(at).map(|(name, descriptor)| (*name, descriptor.as_fd()))
     }
 
+    pub(super) fn entries(&self) -> impl Iterator<Item = (Name, BorrowedFd<'_>)> {
+        self.0.iter().map(|(name, descriptor)| (*name, descriptor.as_fd()))
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
