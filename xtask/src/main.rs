@@ -1,4 +1,4 @@
-//! The tasks of this repository: check it, test it, build images for it, fuzz it, cut its power, measure it.
+//! The tasks of this repository: check it, test it, build images for it, fuzz it, cut its power, run it under systemd, measure it.
 //!
 //! `cargo xtask --help` lists the tasks; each has its own module.
 
@@ -14,6 +14,7 @@ mod bench;
 mod crash;
 mod fuzz;
 mod images;
+mod systemd;
 mod test;
 mod tidy;
 
@@ -38,6 +39,8 @@ enum Task {
     Fuzz(fuzz::Args),
     /// Cut the power of a virtual machine that writes to a store, and check the store
     Crash(crash::Args),
+    /// Kill, restart and upgrade tarpon under systemd while containers read
+    Systemd(systemd::Args),
     /// Run a command behind a slow network link
     Link(link::Args),
     /// Measure the times that users wait
@@ -62,6 +65,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Images(args) => images::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Crash(args) => crash::run(&args),
+        Task::Systemd(args) => systemd::run(&args),
         Task::Link(args) => link::run(&args),
         Task::Bench(args) => bench::run(&args),
     }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 
 mod build;
 mod corpus;
-mod registry;
+pub(crate) mod registry;
 
 use build::Workshop;
 use corpus::Step;

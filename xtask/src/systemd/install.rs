@@ -1,0 +1,65 @@
+//! Installs tarpon in the guest as the documents describe it.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use tarpon_harness::paths;
+
+use super::guest::{Files, Guest};
+
+/// Where the units of the repository expect the program.
+pub(super) const PROGRAM: &str = "usr/local/bin/tarpon";
+
+/// The port for streams is shared with the host.
+const CRI_ADDITIONS: &str = "\n[plugins.\"io.containerd.grpc.v1.cri\"]\n  stream_server_port = \"0\"\n";
+
+/// Copies the program, the units and the configuration into the guest before it boots.
+pub(super) fn copy(files: &Files, tarpon: &Path) -> Result<()> {
+    fs::copy(tarpon, files.root(PROGRAM)?).with_context(|| format!("cannot copy {}", tarpon.display()))?;
+    let repository = paths::root();
+    for unit in ["tarpon.service", "tarpon.socket"] {
+        fs::copy(repository.join("contrib/systemd").join(unit), files.root(&format!("etc/systemd/system/{unit}"))?)?;
+    }
+    let document = fs::read_to_string(repository.join("docs/containerd.md"))?;
+    let block = |language, with| {
+        block(&document, language, with).with_context(|| format!("docs/containerd.md has no block with {with}"))
+    };
+    fs::write(files.root("etc/systemd/system/tarpon-snapshotter.service")?, block("ini", "tarpon snapshotter")?)?;
+    let config = format!("{}{CRI_ADDITIONS}", block("toml", "version = 2")?);
+    fs::write(files.root("etc/containerd/config.toml")?, config)?;
+    Ok(())
+}
+
+/// Starts the units; `daemon` is whether `tarpon daemon` is among them.
+pub(super) fn start(guest: &Guest, daemon: bool) -> Result<()> {
+    guest.client(&["systemctl", "daemon-reload"])?;
+    if daemon {
+        guest.client(&["systemctl", "enable", "--now", "tarpon.socket", "tarpon.service"])?;
+    }
+    guest.client(&["systemctl", "enable", "--now", "tarpon-snapshotter.service"])?;
+    guest.client(&["systemctl", "restart", "containerd.service"])?;
+    if daemon {
+        guest.run(&["tarpon", "podman", "setup"])?;
+    }
+    Ok(())
+}
+
+/// The block of a Markdown document in this language that has this text.
+fn block<'a>(document: &'a str, language: &str, with: &str) -> Option<&'a str> {
+    let start = format!("```{language}\n");
+    let blocks = document.split(&start).skip(1).filter_map(|rest| rest.split("```").next());
+    blocks.into_iter().find(|block| block.contains(with))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_found_by_its_language_and_a_part_of_it() {
+        let document = "text\n```toml\nversion = 3\n```\nmore\n```toml\nversion = 2\n```\n```ini\nversion = 2\n```\n";
+        assert_eq!(block(document, "toml", "version = 2"), Some("version = 2\n"));
+        assert_eq!(block(document, "toml", "version = 4"), None);
+    }
+}

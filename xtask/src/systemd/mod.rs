@@ -1,0 +1,177 @@
+//! Kills, restarts and upgrades tarpon under a real systemd, with containers of Podman and containerd that read meanwhile.
+//!
+//! ```text
+//! Debian root ─► boot a guest ─► units, image, containers ─► [ event ─► readers go on ] × rounds ─► remove all ─► what is left?
+//!                     ▲                                                                                             │
+//!                     └──────────────────────────────────── the next case, an empty store ◄─────────────────────────┘
+//! ```
+//!
+//! The guest is systemd as process 1 of new namespaces (`boot.sh`); no virtual machine is needed. `read.sh` is the program of the containers.
+//! What they read after an event is not local, so it needs a server.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use serde_json::json;
+use tarpon_harness::packages::{self, Tool, tool};
+use tarpon_harness::{paths, process};
+
+use crate::images::registry::Registry;
+
+mod cases;
+mod containers;
+mod guest;
+mod image;
+mod install;
+mod leftover;
+mod log;
+mod outcome;
+mod root;
+mod run;
+
+use cases::{CASES, Case};
+use outcome::Outcome;
+use run::Parts;
+
+/// The options of `cargo xtask systemd`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The cases to run [default: all]; an unknown name lists them
+    cases: Vec<String>,
+    /// How often the event of each case is repeated
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// Drop the machine's page cache before each event, so that programs are read again
+    #[arg(long)]
+    drop_caches: bool,
+    /// Write the figures to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// The program to test [default: the release build, which is made]
+    #[arg(long, value_name = "FILE")]
+    bin: Option<PathBuf>,
+}
+
+const TOOLS: &[Tool] = &[
+    tool("debootstrap", "debootstrap"),
+    tool("docker-registry", "docker-registry"),
+    tool("nsenter", "util-linux"),
+    tool("setpriv", "util-linux"),
+    tool("strip", "binutils"),
+];
+
+/// Files for each round: several times what is read in one, so that there is always one that is not local.
+const FILES_OF_A_ROUND: usize = 400;
+/// For what is read before the first event.
+const FILES_AT_START: usize = 400;
+
+/// Stops a registry that was started here.
+struct Started<'a>(&'a Registry);
+
+impl Drop for Started<'_> {
+    fn drop(&mut self) {
+        self.0.stop().ok();
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let cases = select(&args.cases)?;
+    if !packages::is_root() {
+        bail!("only root can create these namespaces");
+    }
+    packages::ensure(TOOLS)?;
+    let folder = paths::target().join("systemd");
+    fs::create_dir_all(&folder)?;
+    let tarpon = program(args.bin.as_deref(), &folder)?;
+    let root = root::get(&folder)?;
+    let registry = Registry::private("systemd/registry")?;
+    registry.start()?;
+    let _stop = Started(&registry);
+    let files = FILES_AT_START + FILES_OF_A_ROUND * args.rounds as usize;
+    let image = image::get(&folder, &root, &registry, &tarpon, files)?;
+    let parts = Parts {
+        root: &root,
+        tarpon: &tarpon,
+        image: &image,
+        folder: &folder,
+        rounds: args.rounds,
+        drop_caches: args.drop_caches,
+    };
+    let outcomes = run_cases(&parts, &cases);
+    let _absent = fs::remove_dir_all(folder.join("guest"));
+    report(args, &outcomes?, &folder.join("logs"))
+}
+
+fn run_cases(parts: &Parts<'_>, cases: &[&Case]) -> Result<Vec<Outcome>> {
+    let mut outcomes = Vec::new();
+    for case in cases {
+        let began = Instant::now();
+        let outcome = run::run(parts, case).with_context(|| format!("cannot run the case {}", case.name))?;
+        let result = if outcome.is_good() { "good" } else { "FAILED" };
+        println!(
+            "[{}/{}] {}: {result}, {:.0} s",
+            outcomes.len() + 1,
+            cases.len(),
+            case.name,
+            began.elapsed().as_secs_f64()
+        );
+        outcome.problems().for_each(|problem| println!("  {problem}"));
+        outcomes.push(outcome);
+    }
+    Ok(outcomes)
+}
+
+fn report(args: &Args, outcomes: &[Outcome], logs: &Path) -> Result<()> {
+    println!("\n{}", Outcome::heading());
+    outcomes.iter().for_each(|outcome| println!("{}", outcome.row()));
+    outcomes.iter().flat_map(Outcome::problems).for_each(|problem| println!("{problem}"));
+    if let Some(file) = &args.json {
+        let cases: Vec<_> = outcomes.iter().map(Outcome::to_json).collect();
+        let text = format!("{:#}\n", json!({ "rounds": args.rounds, "cases": cases }));
+        fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    let failed = outcomes.iter().filter(|outcome| !outcome.is_good()).count();
+    if failed > 0 {
+        bail!("{failed} of {} cases failed; journals and logs of readers: {}", outcomes.len(), logs.display());
+    }
+    Ok(())
+}
+
+/// The cases with these names.
+fn select(names: &[String]) -> Result<Vec<&'static Case>> {
+    if let Some(unknown) = names.iter().find(|name| !CASES.iter().any(|case| case.name == **name)) {
+        let all: Vec<_> = CASES.iter().map(|case| case.name).collect();
+        bail!("no case is named {unknown}; there are {}", all.join(", "));
+    }
+    Ok(CASES.iter().filter(|case| names.is_empty() || names.iter().any(|name| name == case.name)).collect())
+}
+
+/// A copy of the program to test without what debuggers need, since each guest gets a copy.
+fn program(named: Option<&Path>, folder: &Path) -> Result<PathBuf> {
+    let built = paths::target().join("release/tarpon");
+    if named.is_none() {
+        let mut build = Command::new("cargo");
+        build.args(["build", "--release", "--locked", "--package", "tarpon"]).current_dir(paths::root());
+        process::check(&mut build)?;
+    }
+    let (from, to) = (named.unwrap_or(&built), folder.join("tarpon"));
+    process::check(Command::new("strip").arg("-o").arg(&to).arg(from))?;
+    Ok(to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_cases_are_selected_unless_some_are_named_and_unknown_names_are_refused() {
+        assert_eq!(select(&[]).unwrap().len(), CASES.len());
+        let named = select(&["reload".to_owned(), "restart".to_owned()]).unwrap();
+        assert_eq!(named.iter().map(|case| case.name).collect::<Vec<_>>(), ["restart", "reload"]);
+        let error = select(&["relaod".to_owned()]).err().unwrap().to_string();
+        assert!(error.contains("relaod") && error.contains("reload"), "{error}");
+    }
+}
