@@ -34,5 +34,5 @@ export container=tarpon PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin
 # The cgroup of this process is the root of the new namespace.
 exec unshare -C sh -c '
     mount -t cgroup2 cgroup2 /sys/fs/cgroup
-    exec /usr/lib/systemd/systemd --system --log-target=console --show-status=0
+    exec /usr/lib/systemd/systemd --system --log-target=journal --show-status=0
 '
