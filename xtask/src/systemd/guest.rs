@@ -207,8 +207,8 @@ fn check(command: &mut Command, arguments: &[&str]) -> Result<String> {
     let output = command.output().context("cannot start timeout")?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     if !output.status.success() {
-        let (said, status) = (text(&output.stderr), output.status);
-        bail!("{} in the guest: {status}: {said} {}", arguments.join(" "), text(&output.stdout));
+        let (errors, printed) = (text(&output.stderr), text(&output.stdout));
+        bail!("{} in the guest: {}: {errors} {printed}", arguments.join(" "), output.status);
     }
     Ok(text(&output.stdout))
 }

@@ -22,6 +22,8 @@ const FILES_OF_A_FOLDER: usize = 50;
 const FILE_BYTES: usize = 48 << 10;
 /// At least so many bytes of a program are its own.
 const OWN_BYTES: usize = 64;
+/// Is to be changed when [`build`] makes another image of as many files.
+const VERSION: u32 = 1;
 const REPOSITORY: &str = "test/systemd";
 
 /// An image in a registry.
@@ -32,9 +34,18 @@ pub(super) struct Image {
     pub(super) files: Vec<(String, String)>,
 }
 
+impl Image {
+    /// Lets the guests fetch the image from this address.
+    pub(super) fn set_registry(&mut self, address: &str) {
+        if let Some((_, rest)) = self.reference.split_once('/') {
+            self.reference = format!("{address}/{rest}");
+        }
+    }
+}
+
 /// The image with this many files, which is built if the registry does not have it.
 pub(super) fn get(folder: &Path, root: &Path, registry: &Registry, tarpon: &Path, files: usize) -> Result<Image> {
-    let tag = format!("files{files}");
+    let tag = format!("files{files}-{VERSION}");
     let reference = format!("{}/{REPOSITORY}:{tag}", registry.address());
     let list = folder.join(format!("{tag}.list"));
     if !list.exists() || !registry.has(REPOSITORY, &tag)? {

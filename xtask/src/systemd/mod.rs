@@ -29,6 +29,7 @@ mod install;
 mod leftover;
 mod log;
 mod outcome;
+mod relay;
 mod root;
 mod run;
 
@@ -64,9 +65,12 @@ const TOOLS: &[Tool] = &[
 ];
 
 /// Files for each round: several times what is read in one, so that there is always one that is not local.
-const FILES_OF_A_ROUND: usize = 400;
+const FILES_OF_A_ROUND: usize = 250;
 /// For what is read before the first event.
 const FILES_AT_START: usize = 400;
+
+/// Bytes per second from the registry: what a round reads then lasts longer than the slowest restart, that of containerd after 5 s.
+const RATE: u32 = 1 << 20;
 
 /// Stops a registry that was started here.
 struct Started<'a>(&'a Registry);
@@ -91,7 +95,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     registry.start()?;
     let _stop = Started(&registry);
     let files = FILES_AT_START + FILES_OF_A_ROUND * args.rounds as usize;
-    let image = image::get(&folder, &root, &registry, &tarpon, files)?;
+    let mut image = image::get(&folder, &root, &registry, &tarpon, files)?;
+    image.set_registry(&relay::start(registry.address(), RATE)?.to_string());
     let parts = Parts {
         root: &root,
         tarpon: &tarpon,

@@ -12,6 +12,8 @@ pub(super) struct Round {
     pub(super) end: f64,
     /// The units were active again.
     pub(super) active: f64,
+    /// Files of the image that were not local then.
+    pub(super) absent: usize,
 }
 
 /// What a case showed.
@@ -109,6 +111,7 @@ impl Outcome {
             "longest_operation_seconds": self.longest,
             "command_seconds": self.rounds.iter().map(|round| round.end - round.start).collect::<Vec<_>>(),
             "active_seconds": self.rounds.iter().map(|round| round.active - round.start).collect::<Vec<_>>(),
+            "absent_files": self.rounds.iter().map(|round| round.absent).collect::<Vec<_>>(),
             "left_behind": self.left_behind,
             "problems": self.problems().collect::<Vec<_>>(),
             "seconds": self.seconds,
@@ -132,7 +135,7 @@ mod tests {
     #[test]
     fn an_operation_across_the_start_of_an_event_was_interrupted() {
         let mut outcome = Outcome::new("restart");
-        outcome.rounds.push(Round { start: 10.0, end: 12.0, active: 12.0 });
+        outcome.rounds.push(Round { start: 10.0, end: 12.0, active: 12.0, absent: 1 });
         outcome.add("podman", &[operation(9.0, 10.5, "ok"), operation(10.5, 10.75, "ok")]);
         assert_eq!((outcome.operations, outcome.interrupted, outcome.longest), (2, 1, 1.5));
         assert!(outcome.is_good());

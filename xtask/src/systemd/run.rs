@@ -125,7 +125,7 @@ impl<'a> Running<'a> {
             operations.filter(|operation| absent.contains(operation.path.as_str())).count() > 0
         };
         self.wait("after the event", |log| each_reader(log, |reader| count(log, reader, after) > 0) && is_absent(log))?;
-        Ok(Round { start, end, active })
+        Ok(Round { start, end, active, absent: absent.len() })
     }
 
     /// Waits until this holds for the log of each container, or until an operation fails.
