@@ -40,7 +40,7 @@ use run::Parts;
 /// The options of `cargo xtask systemd`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The cases to run [default: all]; an unknown name lists them
+    /// The cases to run [default: all that containers are to survive]; an unknown name lists all
     cases: Vec<String>,
     /// How often the event of each case is repeated
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
@@ -145,13 +145,17 @@ fn report(args: &Args, outcomes: &[Outcome], logs: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The cases with these names.
+/// The cases with these names, or those that are to succeed.
 fn select(names: &[String]) -> Result<Vec<&'static Case>> {
     if let Some(unknown) = names.iter().find(|name| !CASES.iter().any(|case| case.name == **name)) {
         let all: Vec<_> = CASES.iter().map(|case| case.name).collect();
         bail!("no case is named {unknown}; there are {}", all.join(", "));
     }
-    Ok(CASES.iter().filter(|case| names.is_empty() || names.iter().any(|name| name == case.name)).collect())
+    let is_selected = |case: &&Case| match names.is_empty() {
+        true => !case.is_limit,
+        false => names.iter().any(|name| name == case.name),
+    };
+    Ok(CASES.iter().filter(is_selected).collect())
 }
 
 /// A copy of the program to test without what debuggers need, since each guest gets a copy.
@@ -172,8 +176,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_cases_are_selected_unless_some_are_named_and_unknown_names_are_refused() {
-        assert_eq!(select(&[]).unwrap().len(), CASES.len());
+    fn cases_are_selected_by_name_and_without_names_all_that_are_no_limits() {
+        let limits = CASES.iter().filter(|case| case.is_limit).count();
+        assert_eq!(select(&[]).unwrap().len(), CASES.len() - limits);
+        assert!(select(&["alone-kill-unit".to_owned()]).unwrap()[0].is_limit);
         let named = select(&["reload".to_owned(), "restart".to_owned()]).unwrap();
         assert_eq!(named.iter().map(|case| case.name).collect::<Vec<_>>(), ["restart", "reload"]);
         let error = select(&["relaod".to_owned()]).err().unwrap().to_string();

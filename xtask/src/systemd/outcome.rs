@@ -30,6 +30,7 @@ pub(super) struct Outcome {
     error_count: usize,
     /// Operations that were under way when an event began.
     interrupted: usize,
+    /// Seconds of the longest operation that ended after the first event began.
     longest: f64,
 }
 
@@ -64,7 +65,10 @@ impl Outcome {
             self.rounds.iter().any(|round| operation.start < round.start && round.start < operation.end)
         };
         self.interrupted += operations.iter().filter(is_interrupted).count();
-        self.longest = operations.iter().map(Operation::seconds).fold(self.longest, f64::max);
+        // Before the first event the programs of the container themselves are fetched.
+        let first = self.rounds.first().map_or(f64::INFINITY, |round| round.start);
+        let since = operations.iter().filter(|operation| operation.end > first);
+        self.longest = since.map(Operation::seconds).fold(self.longest, f64::max);
     }
 
     pub(super) fn is_good(&self) -> bool {
