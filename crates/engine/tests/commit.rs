@@ -287,7 +287,8 @@ async fn an_upper_that_is_no_layer_leaves_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upper_that_never_stands_still_is_an_error_unless_that_is_wanted() {
     let fixture = CommitFixture::new(Auth::Anonymous).await;
-    std::fs::write(fixture.upper().join("large"), vec![7; 4 << 20]).unwrap();
+    // Reading it takes longer than the scheduler lets the writer wait on a busy machine.
+    std::fs::write(fixture.upper().join("large"), vec![7; 16 << 20]).unwrap();
     let name = fixture.at("new:v1");
     let (busy, stop) = (fixture.upper().join("dir/busy"), Arc::new(AtomicBool::new(false)));
     let (begun, begins) = std::sync::mpsc::channel();
