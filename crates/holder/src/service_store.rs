@@ -1,8 +1,7 @@
 //! [`ServiceStore`]: the descriptor store of the service manager, which outlives all processes of the service.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, IoSlice};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -10,9 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::link::HeldDescriptor;
 use crate::socket;
@@ -109,17 +106,9 @@ fn send_within(
     descriptor: Option<BorrowedFd<'_>>,
     until: Instant,
 ) -> io::Result<()> {
-    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     loop {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        let descriptors = descriptor.map(|descriptor| [descriptor]);
-        if let Some(descriptors) = &descriptors {
-            ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
-        }
-        match rustix::net::sendmsg(socket, &[IoSlice::new(text.as_bytes())], &mut ancillary, flags) {
-            Ok(_) => return Ok(()),
-            Err(Errno::INTR) => {}
+        match socket::send_packet(socket, text.as_bytes(), descriptor) {
+            Ok(()) => return Ok(()),
             Err(Errno::AGAIN) if socket::wait(socket, PollFlags::OUT, until) => {}
             Err(errno) => return Err(errno.into()),
         }

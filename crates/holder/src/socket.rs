@@ -66,7 +66,20 @@ pub(crate) fn with_address<T>(path: &Path, with: impl FnOnce(&SocketAddrUnix) ->
 }
 
 pub(crate) fn send(socket: BorrowedFd<'_>, message: &Message, descriptor: Option<BorrowedFd<'_>>) -> Sent {
-    let packet = message.encode();
+    match send_packet(socket, &message.encode(), descriptor) {
+        Ok(()) => Sent::Whole,
+        // The last one: too many descriptors of this user are under way.
+        Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::TOOMANYREFS) => Sent::Blocked,
+        Err(_) => Sent::Closed,
+    }
+}
+
+/// Sends one packet, with a descriptor if there is one.
+pub(crate) fn send_packet(
+    socket: BorrowedFd<'_>,
+    packet: &[u8],
+    descriptor: Option<BorrowedFd<'_>>,
+) -> Result<(), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let descriptors = descriptor.map(|descriptor| [descriptor]);
@@ -75,12 +88,10 @@ pub(crate) fn send(socket: BorrowedFd<'_>, message: &Message, descriptor: Option
     }
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     loop {
-        match rustix::net::sendmsg(socket, &[IoSlice::new(&packet)], &mut ancillary, flags) {
-            Ok(_) => return Sent::Whole,
+        match rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut ancillary, flags) {
+            Ok(_) => return Ok(()),
             Err(Errno::INTR) => {}
-            // The last one: too many descriptors of this user are under way.
-            Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::TOOMANYREFS) => return Sent::Blocked,
-            Err(_) => return Sent::Closed,
+            Err(errno) => return Err(errno),
         }
     }
 }
