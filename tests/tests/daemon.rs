@@ -1,7 +1,7 @@
 //! `tarpon daemon` as programs and users use it: with curl, beside the command line, under systemd's protocol, and after being killed.
 
-use std::io::{BufRead, BufReader, Write as _};
-use std::os::unix::net::UnixListener;
+use std::io::{BufRead, BufReader, Read as _, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -279,6 +279,32 @@ fn an_upgrade_executes_the_new_program_in_the_process_of_the_daemon() {
     assert!(std::io::read_to_string(open).unwrap().starts_with("root:"));
     while !manager.receive().starts_with("RELOADING=1") {}
     while manager.receive() != "READY=1" {}
+    fixture.tarpon.unmount(&place).unwrap();
+}
+
+#[test]
+fn a_daemon_that_is_stopped_while_it_waits_for_requests_before_an_upgrade_stops() {
+    let Some(mut fixture) = DaemonFixture::new() else { return };
+    fixture.signal(Signal::TERM);
+    fixture.daemon.wait().unwrap();
+    let mut manager = Manager::new(&fixture.place("notify.sock"));
+    fixture.daemon = manager.start(&mut plain(&fixture.tarpon));
+    let place = fixture.mounted("mnt");
+    // The daemon has the head of this request, and waits for the rest.
+    let mut request = UnixStream::connect(fixture.place("api.sock")).unwrap();
+    let head = "POST /v1/mounts HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\
+                Expect: 100-continue\r\n\r\n";
+    request.write_all(head.as_bytes()).unwrap();
+    request.read_exact(&mut [0; 12]).unwrap();
+    let mut upgrade = fixture.tarpon.command("server").arg("upgrade").stderr(Stdio::null()).spawn().unwrap();
+    while !manager.receive().starts_with("RELOADING=1") {}
+    fixture.signal(Signal::TERM);
+    while manager.receive() != "STOPPING=1" {}
+    request.write_all(b"{}").unwrap();
+    assert!(fixture.daemon.wait().unwrap().success());
+    assert!(!is_mounted(&place));
+    upgrade.wait().unwrap();
+    fixture.daemon = started(&mut plain(&fixture.tarpon), &fixture.tarpon);
     fixture.tarpon.unmount(&place).unwrap();
 }
 

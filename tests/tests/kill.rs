@@ -109,10 +109,14 @@ impl Account {
         let mut stalls: Vec<_> = self.kills.iter().map(stall).collect();
         stalls.sort_unstable();
         let at = |percent: usize| stalls.get((stalls.len() * percent / 100).min(stalls.len().saturating_sub(1)));
-        let longest = self.slow.iter().map(|slow| (slow.ended - slow.began) / 1_000_000).max().unwrap_or_default();
+        let duration = |slow: &Slow| (slow.ended - slow.began) / 1_000_000;
+        let was_interrupted = |slow: &&Slow| self.kills.iter().any(|kill| (slow.began..slow.ended).contains(kill));
+        let longest = self.slow.iter().map(duration).max().unwrap_or_default();
+        let undisturbed =
+            self.slow.iter().filter(|slow| !was_interrupted(slow)).map(duration).max().unwrap_or_default();
         println!(
             "{what}: {} deaths, {} readers, {} operations, 0 errors; pause after a death in ms: p50 {}, p90 {}, p99 {}, longest {}; \
-             longest step {longest} ms",
+             longest step {longest} ms, {undisturbed} ms without a death in it",
             stalls.len(),
             readers(),
             self.operations,
@@ -205,6 +209,7 @@ impl KillFixture {
         for _ in 0..kills {
             Self::wait_for_moment(&mut readers, account.kills.len() as u64);
             if readers.have_failed() {
+                self.show_log();
                 break;
             }
             let server = wait_for("a server serves", || self.server());
@@ -214,10 +219,16 @@ impl KillFixture {
         account.add(readers.stop(HUNG));
     }
 
-    /// Waits until every reader has ended an operation, in three of four cases, and then for an arbitrary time; or for an error.
+    /// Prints the log of the servers.
+    fn show_log(&self) {
+        let log = std::fs::read_to_string(self.tarpon.store().join("run/server.log"));
+        println!("the log of the servers:\n{}", log.unwrap_or_else(|error| error.to_string()));
+    }
+
+    /// Waits until every reader has ended an operation, in one of four cases, and then for an arbitrary time; or for an error.
     fn wait_for_moment(readers: &mut Readers, seed: u64) {
         let before = readers.operations();
-        let all = if scatter(seed).is_multiple_of(4) { 0 } else { self::readers() };
+        let all = if scatter(seed).is_multiple_of(4) { self::readers() } else { 0 };
         let have_read = |readers: &Readers| {
             let progress = readers.operations().into_iter().zip(&before).filter(|(now, before)| now > before);
             progress.count() >= all

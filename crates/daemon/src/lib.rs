@@ -30,6 +30,7 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -126,18 +127,31 @@ impl Daemon {
     }
 
     /// Executes a newer program in this process, which continues as the daemon: mounts, containers and the socket stay. Requests in
-    /// progress have ten seconds to finish. Returns if the program cannot be executed.
-    pub async fn upgrade(self, mut command: Command) -> Error {
-        let Self { engine: _, server, api } = self;
+    /// progress have ten seconds to finish. Returns the signal if one to end arrives meanwhile: then the daemon has ended.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Other`] if the program cannot be executed. This process must end then.
+    pub async fn upgrade(self, mut command: Command) -> Result<Ended> {
+        let Self { engine, mut server, api } = self;
         service::notify(&service::reloading());
-        let passed = api.pause().await.map_or(Ok(()), |socket| {
+        let mut pausing = pin!(api.pause());
+        let socket = tokio::select! {
+            signal = server.signal() => {
+                service::notify(service::STOPPING);
+                drop(pausing.await);
+                end(&engine, server).await;
+                return Ok(signal);
+            }
+            socket = &mut pausing => socket,
+        };
+        let passed = socket.map_or(Ok(()), |socket| {
             let passed = socket.pass(&mut command);
             // Its file stays.
             std::mem::forget(socket);
             passed
         });
         let error = passed.map_or_else(|error| error, |()| server.execute(command));
-        Error::new(ErrorKind::Other, "execute the new program", error)
+        Err(Error::new(ErrorKind::Other, "execute the new program", error))
     }
 
     /// Ends the daemon: it accepts no more connections, stops all containers and unmounts everything. Mounts that belong to no
@@ -147,9 +161,14 @@ impl Daemon {
         let Self { engine, server, api } = self;
         service::notify(service::STOPPING);
         api.stop().await;
-        stop_containers(&engine).await;
-        server.retire().await;
+        end(&engine, server).await;
     }
+}
+
+/// Ends what is left without the API.
+async fn end(engine: &Engine, server: PermanentServer) {
+    stop_containers(engine).await;
+    server.retire().await;
 }
 
 /// Ends all containers of the store in the time that `tarpon stop` gives one: nothing would answer their reads any more. All are

@@ -2,6 +2,7 @@
 
 mod connections;
 mod dead_mounts;
+mod deaths;
 mod endpoint;
 mod options;
 mod peer;
@@ -15,6 +16,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 
+#[cfg(test)]
+pub(crate) use options::DEATHS;
 pub use options::HoldOptions;
 pub(crate) use options::Limits;
 use process::Process;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender, SyncSender};
 use std::time::Duration;
@@ -47,16 +47,19 @@ impl Holder {
         mut service: Option<ServiceStore>,
     ) -> io::Result<(Self, Vec<HeldDescriptor>)> {
         let taken = take(&command, service.as_mut());
-        if let Some(service) = &mut service
-            && !matches!(taken, Ok((None, ..)))
-        {
-            // An error: nothing of it is served. Or a holder: another server has made changes since, of which only the holder knows.
-            service.forget_passed();
+        if let Some(service) = &mut service {
+            match &taken {
+                // Another server has made changes since, of which only the holder knows.
+                Ok((Some(_), _, kept)) => {
+                    service.disown_passed();
+                    kept.keys().for_each(|name| service.change(name));
+                }
+                Ok((None, ..)) => {}
+                // Nothing of it is served.
+                Err(_) => service.forget_passed(),
+            }
         }
         let (link, held, kept) = taken?;
-        if let Some(service) = &mut service {
-            kept.iter().filter(|_| link.is_some()).for_each(|(name, held)| service.keep(name, held.as_fd()));
-        }
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let wake = Arc::new(wake);
         let (commands, receiver) = mpsc::channel();

@@ -1,5 +1,6 @@
 //! [`ServiceStore`]: the descriptor store of the service manager, which outlives all processes of the service.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,20 +19,23 @@ use crate::socket;
 const MANAGER: &str = "NOTIFY_SOCKET";
 /// Prefix of the names of stored descriptors, which distinguishes them from sockets of units.
 const PREFIX: &str = "held.";
-/// Time for one message. Signs of life to the holder wait meanwhile, and it waits 15 seconds for one.
-const SEND_LIMIT: Duration = Duration::from_secs(1);
+/// Time for all messages at once. Signs of life to the holder wait meanwhile, and it waits 15 seconds for one.
+const SYNC_LIMIT: Duration = Duration::from_secs(1);
 
 /// The descriptor store of systemd (`FDSTORE=1`, `FileDescriptorStoreMax=`). It is a second place for what the holder has: `systemctl kill`
 /// kills the holder together with the server. systemd starts the service again with the stored descriptors. When the service has failed or
 /// is stopped, it closes them, so readers wait no longer than it tries to start the service.
 #[derive(Debug)]
 pub struct ServiceStore {
-    /// `None` after a message that was not taken.
-    manager: Option<OwnedFd>,
+    manager: OwnedFd,
     /// What the manager passed to this process.
     passed: Vec<HeldDescriptor>,
     /// The names of that, also of what was taken.
     names: Vec<String>,
+    /// Names for which the manager does not have what this process has.
+    changed: BTreeSet<String>,
+    /// Whether the manager took the last message.
+    is_reachable: bool,
 }
 
 impl ServiceStore {
@@ -52,16 +56,20 @@ impl ServiceStore {
         });
         let passed: Vec<_> = passed.collect();
         let names = passed.iter().map(|held| held.name.clone()).collect();
-        Self { manager: Some(manager), passed, names }
+        Self { manager, passed, names, changed: BTreeSet::new(), is_reachable: true }
     }
 
     /// Removes from the store what it passed to this process, also what was taken: this process does not serve it, and readers of a
     /// connection without a server wait.
     pub fn forget_passed(&mut self) {
+        self.disown_passed();
+        self.sync(&BTreeMap::new());
+    }
+
+    /// Drops what the store passed, which the next [`ServiceStore::sync`] replaces by what this process has.
+    pub(crate) fn disown_passed(&mut self) {
         self.passed.clear();
-        for name in std::mem::take(&mut self.names) {
-            self.release(&name);
-        }
+        self.changed.extend(std::mem::take(&mut self.names));
     }
 
     /// What the store has of an earlier process. It keeps it.
@@ -69,22 +77,43 @@ impl ServiceStore {
         std::mem::take(&mut self.passed)
     }
 
-    /// Stores a duplicate of the descriptor.
-    pub(crate) fn keep(&mut self, name: &str, descriptor: BorrowedFd<'_>) {
-        self.send(&format!("FDSTORE=1\nFDNAME={PREFIX}{name}"), Some(descriptor));
+    /// The descriptor of this name is another one since the last [`ServiceStore::sync`], or is no longer kept.
+    pub(crate) fn change(&mut self, name: &str) {
+        self.changed.insert(name.to_owned());
     }
 
-    /// Removes all descriptors of this name.
-    pub(crate) fn release(&mut self, name: &str) {
-        self.send(&format!("FDSTOREREMOVE=1\nFDNAME={PREFIX}{name}"), None);
+    pub(crate) fn is_synced(&self) -> bool {
+        self.changed.is_empty()
     }
 
-    fn send(&mut self, text: &str, descriptor: Option<BorrowedFd<'_>>) {
-        let Some(manager) = &self.manager else { return };
-        if let Err(error) = send_within(manager.as_fd(), text, descriptor, Instant::now() + SEND_LIMIT) {
-            tracing::warn!(%error, "the service manager does not take messages: its descriptor store is no longer used");
-            self.manager = None;
+    /// Lets the store have what is kept, within a second. What it does not take is left for the next call.
+    pub(crate) fn sync(&mut self, kept: &BTreeMap<String, OwnedFd>) {
+        self.sync_until(kept, Instant::now() + SYNC_LIMIT);
+    }
+
+    fn sync_until(&mut self, kept: &BTreeMap<String, OwnedFd>, until: Instant) {
+        while let Some(name) = self.changed.first() {
+            if let Err(error) = self.replace(name, kept.get(name), until) {
+                if std::mem::take(&mut self.is_reachable) {
+                    tracing::warn!(%error, "the service manager does not take messages: a kill of the service ends its mounts until it does");
+                }
+                return;
+            }
+            self.changed.pop_first();
         }
+        if !std::mem::replace(&mut self.is_reachable, true) {
+            tracing::info!("the service manager takes messages again");
+        }
+    }
+
+    /// Removes all descriptors of this name, and stores a duplicate of the one that is kept.
+    fn replace(&self, name: &str, kept: Option<&OwnedFd>, until: Instant) -> io::Result<()> {
+        self.send(&format!("FDSTOREREMOVE=1\nFDNAME={PREFIX}{name}"), None, until)?;
+        kept.map_or(Ok(()), |kept| self.send(&format!("FDSTORE=1\nFDNAME={PREFIX}{name}"), Some(kept.as_fd()), until))
+    }
+
+    fn send(&self, text: &str, descriptor: Option<BorrowedFd<'_>>, until: Instant) -> io::Result<()> {
+        send_within(self.manager.as_fd(), text, descriptor, until)
     }
 }
 
@@ -129,14 +158,22 @@ mod tests {
         String::from_utf8_lossy(&text[..length]).into_owned()
     }
 
+    fn kept(names: &[&str], descriptor: &OwnedFd) -> BTreeMap<String, OwnedFd> {
+        names.iter().map(|name| ((*name).to_owned(), descriptor.try_clone().unwrap())).collect()
+    }
+
     #[test]
     fn descriptors_are_stored_and_removed_under_names_of_their_own() {
         let (manager, ours) = manager();
         let mut store = ServiceStore::new(ours, Vec::new());
-        store.keep("fuse.41.0", manager.as_fd());
-        store.release("fuse.41.0");
+        store.change("fuse.41.0");
+        store.sync(&kept(&["fuse.41.0", "fuse.42.0"], &manager));
+        store.change("fuse.41.0");
+        store.sync(&BTreeMap::new());
+        assert_eq!(receive(&manager), "FDSTOREREMOVE=1\nFDNAME=held.fuse.41.0", "it may have several of one name");
         assert_eq!(receive(&manager), "FDSTORE=1\nFDNAME=held.fuse.41.0");
         assert_eq!(receive(&manager), "FDSTOREREMOVE=1\nFDNAME=held.fuse.41.0");
+        assert!(store.is_synced());
     }
 
     #[test]
@@ -150,14 +187,34 @@ mod tests {
         let mut store = ServiceStore::new(ours.try_clone().unwrap(), passed().into());
         let names: Vec<_> = store.take_passed().into_iter().map(|held| held.name).collect();
         assert_eq!(names, ["a", "b"]);
+        assert!(store.is_synced(), "the manager has them already");
     }
 
     #[test]
-    fn a_manager_that_is_gone_is_not_asked_again() {
+    fn what_a_full_socket_did_not_take_is_sent_later() {
+        let (manager, ours) = manager();
+        rustix::io::ioctl_fionbio(&ours, true).unwrap();
+        while rustix::net::send(&ours, b"STATUS=busy", rustix::net::SendFlags::DONTWAIT).is_ok() {}
+        let mut store = ServiceStore::new(ours, Vec::new());
+        store.change("a");
+        let kept = kept(&["a"], &manager);
+        store.sync_until(&kept, Instant::now());
+        assert!(!store.is_synced());
+        let mut text = [0; 512];
+        while rustix::net::recv(&manager, &mut text, rustix::net::RecvFlags::DONTWAIT).is_ok() {}
+        store.sync(&kept);
+        assert!(store.is_synced());
+        assert_eq!(receive(&manager), "FDSTOREREMOVE=1\nFDNAME=held.a");
+        assert_eq!(receive(&manager), "FDSTORE=1\nFDNAME=held.a");
+    }
+
+    #[test]
+    fn nothing_is_lost_without_a_manager() {
         let (manager, ours) = manager();
         let mut store = ServiceStore::new(ours.try_clone().unwrap(), Vec::new());
         drop(manager);
-        store.keep("fuse.41.0", ours.as_fd());
-        assert!(store.manager.is_none());
+        store.change("a");
+        store.sync(&kept(&["a"], &ours));
+        assert!(!store.is_synced());
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::ControlFlow;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::Child;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
@@ -105,6 +105,7 @@ impl Worker {
         self.hear();
         self.renew_if_needed();
         self.send_alive();
+        self.sync_service();
         self.ended.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
         ControlFlow::Continue(())
     }
@@ -114,7 +115,7 @@ impl Worker {
             Command::Keep(name, descriptor) => self.keep(name, descriptor),
             Command::Release(name) => {
                 if self.kept.remove(name.as_str()).is_some() {
-                    self.service.iter_mut().for_each(|service| service.release(name.as_str()));
+                    self.service.iter_mut().for_each(|service| service.change(name.as_str()));
                     self.send(Message::Release(name), None);
                 }
             }
@@ -143,20 +144,19 @@ impl Worker {
             let sent = link.send(&Message::Keep(name), Some(descriptor.as_fd()));
             self.check(sent);
         }
-        self.keep_in_service(name.as_str(), descriptor.as_fd());
+        self.service.iter_mut().for_each(|service| service.change(name.as_str()));
         self.kept.insert(name.as_str().to_owned(), descriptor);
     }
 
-    fn keep_in_service(&mut self, name: &str, descriptor: BorrowedFd<'_>) {
-        let Some(service) = &mut self.service else { return };
-        // It may have several of one name.
-        if self.kept.contains_key(name) {
-            service.release(name);
+    /// Not before this server serves: readers wait until then.
+    fn sync_service(&mut self) {
+        if self.is_serving {
+            self.service.iter_mut().for_each(|service| service.sync(&self.kept));
         }
-        service.keep(name, descriptor);
     }
 
     fn flush(&mut self, answer: SyncSender<()>) {
+        self.sync_service();
         if self.kept.is_empty() && self.link.is_none() {
             let _waits_no_longer = answer.send(());
             return;
@@ -171,8 +171,10 @@ impl Worker {
         if let Some(mut child) = self.link.take().and_then(Link::dismiss) {
             let _is_still_there = child.try_wait();
         }
-        for name in std::mem::take(&mut self.kept).into_keys() {
-            self.service.iter_mut().for_each(|service| service.release(&name));
+        let kept = std::mem::take(&mut self.kept);
+        if let Some(service) = &mut self.service {
+            kept.keys().for_each(|name| service.change(name));
+            service.sync(&self.kept);
         }
     }
 
@@ -289,7 +291,8 @@ impl Worker {
 
     /// Waits for a command, a message, or the time of the next sign of life.
     fn wait(&self) {
-        let is_idle = self.link.is_none() && self.retry.is_none() && self.ended.is_empty();
+        let is_synced = self.service.as_ref().is_none_or(ServiceStore::is_synced);
+        let is_idle = self.link.is_none() && self.retry.is_none() && self.ended.is_empty() && is_synced;
         let next = [Some(self.next_alive), self.retry].into_iter().flatten().min();
         let left = next.map(|next| socket::timespec(next.saturating_duration_since(Instant::now())));
         let mut polled = [PollFd::new(&self.wake, PollFlags::IN), PollFd::new(&self.wake, PollFlags::empty())];

@@ -26,11 +26,15 @@ use super::in_process::InProcess;
 use super::mount_table::MountTable;
 use super::setup::ServerSetup;
 use super::signals::{Ended, Signals};
-use super::{listen, metrics, recover};
+use super::{listen, metrics, recover, service};
 use crate::{Error, ErrorKind, Result, ResultExt};
 
 /// Interval of the store's maintenance: syncing what was published, probing a failing disk.
 const MAINTENANCE: Duration = Duration::from_secs(30);
+
+/// How long the service manager lets a server start, once it has the store: after an unclean stop of the machine it checks the objects of
+/// the images that were mounted.
+const LONGEST_START: Duration = Duration::from_secs(360);
 
 /// How long a new server waits for its first request. The process that started it sends one at once.
 const FIRST_REQUEST: Duration = Duration::from_secs(20);
@@ -76,11 +80,18 @@ impl Server {
         server_version::withdraw(store);
         // Before the first mount, which a signal would leave behind.
         let signals = Signals::listen().context(ErrorKind::Store, step)?;
-        let (holding, inheritance) = Holding::attach(&setup.client, lifetime, service.take());
+        let service = service.take();
+        let is_service = service.is_some();
+        let (holding, inheritance) = Holding::attach(&setup.client, lifetime, service);
+        if is_service {
+            // From here on the holder limits how long readers wait.
+            service::extend_start(LONGEST_START);
+        }
         let mounts = Arc::new(MountTable::new(setup, Handle::current(), holding, inheritance)?);
-        recover::recover(&mounts).await;
+        let left = recover::adopt_held(&mounts).await;
         // Before clients can see that it runs: one that dies before this counts as a failure.
         mounts.holding.serving();
+        recover::mount_again(&mounts, left).await;
         let listener = listen::listen(socket, mounts.clone()).context(ErrorKind::Store, step)?;
         let maintenance = tokio::spawn(maintain(mounts.clone()));
         Ok(Self { rootfs_folders: setup.rootfs_folders.clone(), mounts, listener, maintenance, lock, signals })
@@ -183,6 +194,11 @@ impl Server {
             ended = self.signals.stop() => ended,
             () = self.mounts.succession.requested() => Ended::Upgraded,
         }
+    }
+
+    /// Resolves at SIGTERM or SIGINT.
+    pub(super) async fn signal(&mut self) -> Ended {
+        self.signals.stop().await
     }
 
     /// Allows clients to request that this process executes this program ([`Ended::Upgraded`]).

@@ -14,22 +14,31 @@ use super::answer::answer;
 use super::holding::credentials_of;
 use super::mount_table::{MountTable, STOPPED};
 
-/// Cleans up after a dead server, and mounts again what it had mounted and was not unmounted since.
-pub(super) async fn recover(mounts: &Arc<MountTable>) {
-    let swept = match mounts.store().sweep() {
-        Ok(swept) => swept,
-        Err(error) => return tracing::warn!(%error, "what an earlier server left was not swept"),
+/// Cleans up after a dead server, and adopts the mounts whose connections were held: their readers wait. Nothing here waits for more than
+/// the disk. Returns the records of the other mounts.
+pub(super) async fn adopt_held(mounts: &Arc<MountTable>) -> Vec<MountRecord> {
+    let left = match mounts.store().sweep() {
+        Ok(swept) => swept.left_mounts,
+        Err(error) => {
+            tracing::warn!(%error, "what an earlier server left was not swept");
+            Vec::new()
+        }
     };
-    let adopted = adopt(mounts, &swept.left_mounts).await;
-    let mut left = swept.left_mounts;
-    left.retain(|left| !adopted.contains(&left.record.mountpoint));
-    for record in show_again(mounts, left).await {
+    let adopted = adopt(mounts, &left).await;
+    let left = left.into_iter().filter(|left| !adopted.contains(&left.record.mountpoint)).collect();
+    let left = show_again(mounts, left).await;
+    mounts.host().end_inheritance();
+    mounts.domains.whole().counters.forget_mounts();
+    left
+}
+
+/// Mounts again what a dead server had mounted and was not unmounted since.
+pub(super) async fn mount_again(mounts: &Arc<MountTable>, left: Vec<MountRecord>) {
+    for record in left {
         if let Err(problem) = again(mounts, &record).await {
             remember(mounts, &record, problem);
         }
     }
-    mounts.host().end_inheritance();
-    mounts.domains.whole().counters.forget_mounts();
     // Sweeps what the dead mounts held until now.
     mounts.host().sweep();
 }

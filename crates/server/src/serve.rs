@@ -247,6 +247,15 @@ impl PermanentServer {
         self.server = Some(server);
     }
 
+    /// Resolves at SIGTERM or SIGINT.
+    pub async fn signal(&mut self) -> Ended {
+        match (&mut self.server, &mut self.signals) {
+            (Some(server), _) => server.signal().await,
+            (None, Some(signals)) => signals.stop().await,
+            (None, None) => std::future::pending().await,
+        }
+    }
+
     /// Executes a newer program in this process. Its server adopts the mounts, unnoticed by their readers. Returns if the program cannot be
     /// executed; then this process must end.
     pub fn execute(self, mut command: Command) -> io::Error {

@@ -14,11 +14,12 @@ pub(super) const PROGRAM: &str = "usr/local/bin/tarpon";
 /// The port for streams is shared with the host.
 const CRI_ADDITIONS: &str = "\n[plugins.\"io.containerd.grpc.v1.cri\"]\n  stream_server_port = \"0\"\n";
 
-/// Copies the program, the units and the configuration into the guest before it boots.
-pub(super) fn copy(files: &Files, tarpon: &Path) -> Result<()> {
+/// Copies the program, the units and the configuration into the guest before it boots; `daemon` is whether the units of `tarpon daemon`
+/// are among them. If they are installed, that of the snapshotter starts them.
+pub(super) fn copy(files: &Files, tarpon: &Path, daemon: bool) -> Result<()> {
     fs::copy(tarpon, files.root(PROGRAM)?).with_context(|| format!("cannot copy {}", tarpon.display()))?;
     let repository = paths::root();
-    for unit in ["tarpon.service", "tarpon.socket"] {
+    for unit in ["tarpon.service", "tarpon.socket"].into_iter().filter(|_| daemon) {
         fs::copy(repository.join("contrib/systemd").join(unit), files.root(&format!("etc/systemd/system/{unit}"))?)?;
     }
     let document = fs::read_to_string(repository.join("docs/containerd.md"))?;

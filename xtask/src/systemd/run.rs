@@ -46,7 +46,7 @@ struct Running<'a> {
 pub(super) fn run(parts: &Parts<'_>, case: &Case) -> Result<Outcome> {
     let began = Instant::now();
     let files = Files::create(&parts.folder.join("guest"))?;
-    install::copy(&files, parts.tarpon)?;
+    install::copy(&files, parts.tarpon, case.with_daemon)?;
     let guest = files.boot(parts.root)?;
     let logs = parts.folder.join("logs").join(case.name);
     let mut running = Running { parts, case, guest, logs: Vec::new() };

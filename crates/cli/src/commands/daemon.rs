@@ -78,13 +78,17 @@ impl Daemon {
             Options { socket, metrics, keeper_command, runtime: runtime_program, scrub, program: program.clone() };
         runtime()?.block_on(async {
             let mut daemon = tarpon_daemon::Daemon::start(session.engine().clone(), options).await.doing(doing)?;
-            let ended = daemon.until_signal().await;
-            if let (Ended::Upgraded, Some(program)) = (ended, program) {
-                let mut command = Command::new(program);
-                command.args(std::env::args_os().skip(1));
-                return Err(Failure::engine(doing(), daemon.upgrade(command).await));
-            }
-            daemon.stop().await;
+            let ended = match (daemon.until_signal().await, program) {
+                (Ended::Upgraded, Some(program)) => {
+                    let mut command = Command::new(program);
+                    command.args(std::env::args_os().skip(1));
+                    daemon.upgrade(command).await.doing(doing)?
+                }
+                (ended, _) => {
+                    daemon.stop().await;
+                    ended
+                }
+            };
             match ended {
                 Ended::Interrupted => Err(Failure::new(Exit::Interrupted, "interrupted; all mounts were unmounted")),
                 Ended::Idle | Ended::Terminated | Ended::Upgraded => Ok(()),

@@ -4,11 +4,14 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Time from the death of a serving server until a successor serves. A read may take 30 seconds, and this is a part of it.
+/// Time from the death of a serving server, or from the start of the holder, until a server serves. A read may take 30 seconds, and this is a part of it.
 const SUCCESSOR_LIMIT: Duration = Duration::from_secs(10);
 /// Deaths of successors before they served, within [`FAILURE_PERIOD`], after which the holder gives up: the next one would die of the
 /// same cause.
 pub(super) const FAILURES: usize = 3;
+/// Deaths of servers that served, within the same period, after which the holder gives up: every successor receives the request again
+/// of which the last one died. A server that is killed serves for longer.
+pub(crate) const DEATHS: usize = 64;
 const FAILURE_PERIOD: Duration = Duration::from_secs(30);
 /// Longest silence of an attached server, which sends a sign of life every 2 seconds. Below 30 seconds, in which a read must end, with room
 /// for a successor.

@@ -15,8 +15,9 @@ use rustix::io::Errno;
 
 use super::connections;
 use super::dead_mounts;
+use super::deaths::Deaths;
 use super::endpoint::{Endpoint, Owner};
-use super::options::{FAILURES, HoldOptions, Limits};
+use super::options::{DEATHS, FAILURES, HoldOptions, Limits};
 use super::peer::Peer;
 use super::process::{Process, report};
 use super::successor::Successor;
@@ -54,10 +55,12 @@ pub(super) struct Hold {
     endpoint: Endpoint,
     table: Table,
     attached: Option<Peer>,
-    /// When the holder gives up. `None` while it is served.
+    /// When the holder gives up. `None` while a server serves.
     deadline: Option<Instant>,
-    /// Times of the last deaths of successors that did not serve.
-    failures: [Option<Instant>; FAILURES],
+    /// Deaths of successors that did not serve, since one served.
+    failures: Deaths<FAILURES>,
+    /// Deaths of servers that served.
+    deaths: Deaths<DEATHS>,
     successors: Vec<Successor>,
     /// When another successor is started if none is attached.
     restart: Option<Instant>,
@@ -68,17 +71,20 @@ pub(super) struct Hold {
 impl Hold {
     pub(super) fn new(control: OwnedFd, options: HoldOptions, limits: Limits, process: Process) -> io::Result<Self> {
         let endpoint = Endpoint::bind(&options.socket)?;
-        let first = Peer::new(control, true, Instant::now());
+        let now = Instant::now();
+        let first = Peer::new(control, true, now);
         let first = first.ok_or_else(|| io::Error::new(io::ErrorKind::PermissionDenied, "a server of another user"))?;
         Ok(Self {
+            // It may have descriptors of a dead server, which the service manager stored.
+            deadline: Some(now + limits.successor),
             options,
             limits,
             process,
             endpoint,
             table: Table::new(),
             attached: Some(first),
-            deadline: None,
-            failures: [None; FAILURES],
+            failures: Deaths::NONE,
+            deaths: Deaths::NONE,
             successors: Vec::with_capacity(WATCHED),
             restart: None,
             announced: None,
@@ -196,7 +202,7 @@ impl Hold {
             (true, Message::Alive, _) => peer.answer(Message::Alive),
             (true, Message::Serving, _) => {
                 peer.is_serving = true;
-                (self.deadline, self.failures) = (None, [None; FAILURES]);
+                (self.deadline, self.failures) = (None, Deaths::NONE);
                 true
             }
             (true, Message::HandOver(successor), _) => {
@@ -247,9 +253,12 @@ impl Hold {
         }
         self.check_endpoint()?;
         self.deadline.get_or_insert(now + self.limits.successor);
-        if !peer.is_first && !peer.is_serving {
-            self.count_failure(now)?;
+        if peer.is_serving {
+            self.deaths.add(now);
+        } else if !peer.is_first {
+            self.failures.add(now);
         }
+        self.check_deaths(now)?;
         if peer.has_successor {
             self.restart = Some(now + self.limits.hand_over);
             self.announced = peer.successor;
@@ -278,12 +287,12 @@ impl Hold {
         ON
     }
 
-    fn count_failure(&mut self, now: Instant) -> Flow {
-        self.failures.rotate_left(1);
-        self.failures[FAILURES - 1] = Some(now);
-        let recent = |time: &Option<Instant>| time.is_some_and(|time| now - time < self.limits.failure_period);
-        if self.failures.iter().all(recent) {
+    fn check_deaths(&self, now: Instant) -> Flow {
+        if self.failures.are_within(self.limits.failure_period, now) {
             return Flow::Break(Ended::GaveUp("several successors ended before they served"));
+        }
+        if self.deaths.are_within(self.limits.failure_period, now) {
+            return Flow::Break(Ended::GaveUp("the successors die again and again"));
         }
         ON
     }
@@ -291,7 +300,7 @@ impl Hold {
     fn start_successor(&mut self, now: Instant) {
         (self.restart, self.announced) = (None, None);
         // Every second attempt is with the other program.
-        let is_broken = self.failures.iter().flatten().count() % 2 == 1;
+        let is_broken = self.failures.count() % 2 == 1;
         match Successor::start(&self.options.successor, &self.process, is_broken) {
             Ok(successor) => self.successors.push(successor),
             Err(error) => {
@@ -317,7 +326,8 @@ impl Hold {
                 // Another server has won the race for the store. If it does not come, there will be another race.
                 self.restart.get_or_insert(now + self.limits.restart_pause);
             } else {
-                self.count_failure(now)?;
+                self.failures.add(now);
+                self.check_deaths(now)?;
                 self.start_successor(now);
             }
         }
@@ -326,7 +336,7 @@ impl Hold {
 
     fn check_limits(&mut self, now: Instant) -> Flow {
         if self.deadline.is_some_and(|deadline| now >= deadline) {
-            return Flow::Break(Ended::GaveUp("no successor served in time"));
+            return Flow::Break(Ended::GaveUp("no server serves in time"));
         }
         if self.attached.as_ref().is_some_and(|peer| now >= self.peer_limit(peer)) {
             match &mut self.attached {

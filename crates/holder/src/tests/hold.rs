@@ -12,7 +12,7 @@ use rustix::process::Signal;
 
 use super::{Server, command, folder, names, pipe, read_some, roles, write_to};
 use crate::HoldOptions;
-use crate::hold::{Ended, Limits};
+use crate::hold::{DEATHS, Ended, Limits};
 use crate::message::{MESSAGE_BYTES, Message};
 use crate::socket;
 
@@ -60,6 +60,7 @@ impl Holding {
         let thread = std::thread::spawn(move || hold(theirs, options, limits).unwrap());
         let first = Server(ours);
         first.attach();
+        first.send(Message::Serving);
         Self { _folder: folder, socket, first, thread }
     }
 
@@ -229,6 +230,29 @@ fn deaths_of_servers_that_served_do_not_count() {
 }
 
 #[test]
+fn servers_that_die_as_soon_as_they_serve_make_the_holder_give_up() {
+    let holding = Holding::start(exits_cleanly, PATIENT);
+    let (mut end, kept) = pipe();
+    holding.first.keep("mount", &kept);
+    drop(kept);
+    let orphaned = holding.orphan();
+    for _ in 1..DEATHS {
+        let (successor, held) = Server::succeed(&orphaned.socket);
+        assert_eq!(names(&held), ["mount"]);
+        successor.send(Message::Serving);
+        successor.confirm();
+    }
+    assert!(matches!(orphaned.ended(), Ended::GaveUp(_)));
+    assert_eq!(read_some(&mut end), "");
+}
+
+#[test]
+fn a_first_server_that_never_serves_is_killed_at_the_limit() {
+    let written = of_a_killed_server("hang_before_it_serves");
+    assert!(written.contains("no server serves in time"), "{written}");
+}
+
+#[test]
 fn an_announced_successor_attaches_and_no_other_is_started() {
     let holding =
         Holding::start(|socket| command(&["touch", &socket.with_extension("started").display().to_string()]), PATIENT);
@@ -303,16 +327,21 @@ fn a_successor_that_never_serves_is_killed_at_the_limit() {
     assert_eq!(read_some(&mut end), "");
 }
 
-#[test]
-fn a_silent_server_is_killed_and_has_a_successor() {
-    // All processes in it are others than this one, which must not be killed.
+/// Runs a server that its holder kills; returns what was written to standard error. It is no part of this process, which must not be killed.
+fn of_a_killed_server(role: &str) -> String {
     let (_folder, socket) = folder();
-    let server = roles::command("serve_in_silence", &[&socket]);
+    let server = roles::command(role, &[&socket]);
     let mut started = Command::new(&server[0]);
     started.args(&server[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let output = started.spawn().unwrap().wait_with_output().unwrap();
     let written = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.signal(), Some(Signal::KILL.as_raw()), "{written}");
+    written
+}
+
+#[test]
+fn a_silent_server_is_killed_and_has_a_successor() {
+    let written = of_a_killed_server("serve_in_silence");
     assert!(written.contains("is silent"), "{written}");
     assert!(written.contains("taken over: standard error"), "{written}");
 }

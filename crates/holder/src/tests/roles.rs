@@ -12,6 +12,9 @@ use crate::message::Message;
 use crate::socket;
 use crate::{HoldOptions, Holder, HolderCommand};
 
+/// A limit that is reached soon, after the server has attached.
+const SHORT: Duration = Duration::from_secs(1);
+
 /// The word before the parameters of a role. To the test runner they are names of tests that do not exist.
 const PARAMETERS: &str = "parameters:";
 
@@ -61,21 +64,36 @@ fn attach_and_hang() {
     hang();
 }
 
-/// A server that starts a holder with a short limit, lets it keep standard error, serves, and falls silent.
+/// A server that serves and falls silent. Its holder waits for a short time.
 #[test]
 #[ignore = "a role"]
 fn serve_in_silence() {
     let Some(socket) = parameters().into_iter().next() else { return };
+    hang_with("hold_in_silence_briefly", Path::new(&socket), true);
+}
+
+/// A server that never serves. Its holder waits for a short time.
+#[test]
+#[ignore = "a role"]
+fn hang_before_it_serves() {
+    let Some(socket) = parameters().into_iter().next() else { return };
+    hang_with("hold_briefly", Path::new(&socket), false);
+}
+
+/// Starts a holder, lets it keep standard error, and hangs.
+fn hang_with(holder: &str, socket: &Path, is_serving: bool) {
     let (ours, theirs) = socket::pair().unwrap();
-    let mut holder = command("hold_impatiently", &[Path::new(&socket)]);
-    holder.extend(command("take_over", &[Path::new(&socket)]));
+    let mut holder = command(holder, &[socket]);
+    holder.extend(command("take_over", &[socket]));
     let mut command = std::process::Command::new(&holder[0]);
     let mut holder = command.args(&holder[1..]).stdin(theirs).stdout(Stdio::null()).spawn().unwrap();
     drop(command);
     let server = Server(ours);
     server.attach();
     server.keep("standard error", &std::io::stderr().as_fd().try_clone_to_owned().unwrap());
-    server.send(Message::Serving);
+    if is_serving {
+        server.send(Message::Serving);
+    }
     server.confirm();
     hang();
     holder.wait().unwrap();
@@ -84,11 +102,21 @@ fn serve_in_silence() {
 /// As `hold`, with a server that may not be silent for long.
 #[test]
 #[ignore = "a role"]
-fn hold_impatiently() {
+fn hold_in_silence_briefly() {
+    hold_within(Limits { silence: SHORT, ..Limits::default() });
+}
+
+/// As `hold`, with a server that has little time until it serves.
+#[test]
+#[ignore = "a role"]
+fn hold_briefly() {
+    hold_within(Limits { successor: SHORT, ..Limits::default() });
+}
+
+fn hold_within(limits: Limits) {
     let mut parameters = parameters().into_iter();
     let Some(socket) = parameters.next() else { return };
     let options = HoldOptions { socket: socket.into(), successor: parameters.collect(), dead_mounts: Vec::new() };
-    let limits = Limits { silence: Duration::from_secs(1), ..Limits::default() };
     crate::hold::hold_in_thread(crate::control().unwrap(), options, limits).unwrap();
 }
 

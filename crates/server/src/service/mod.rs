@@ -4,5 +4,6 @@ mod notify;
 mod passed;
 mod socket;
 
+pub(crate) use notify::extend_start;
 pub use notify::{READY, STOPPING, notify, reloading};
 pub use socket::Socket;

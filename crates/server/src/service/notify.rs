@@ -4,6 +4,7 @@ use std::io;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
 
 /// The service is ready.
 pub const READY: &str = "READY=1";
@@ -15,6 +16,11 @@ pub fn reloading() -> String {
     // Of CLOCK_MONOTONIC, as `sd_notify(3)` requires.
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     format!("RELOADING=1\nMONOTONIC_USEC={}", now.tv_sec * 1_000_000 + now.tv_nsec / 1000)
+}
+
+/// Asks the service manager for more time to start, from now on.
+pub(crate) fn extend_start(limit: Duration) {
+    notify(&format!("EXTEND_TIMEOUT_USEC={}", limit.as_micros()));
 }
 
 /// Sends the state, if there is a service manager.
