@@ -303,7 +303,7 @@ fn a_daemon_that_is_stopped_while_it_waits_for_requests_before_an_upgrade_stops(
     request.write_all(b"{}").unwrap();
     assert!(fixture.daemon.wait().unwrap().success());
     assert!(!is_mounted(&place));
-    upgrade.wait().unwrap();
+    assert!(!upgrade.wait().unwrap().success(), "there is no new daemon");
     fixture.daemon = started(&mut plain(&fixture.tarpon), &fixture.tarpon);
     fixture.tarpon.unmount(&place).unwrap();
 }

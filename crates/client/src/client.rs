@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::process::Pid;
+use rustix::process::{Pid, PidfdFlags};
 use tarpon_images::Access;
 use tarpon_mount::Unmounted;
 use tarpon_oci::Blob;
@@ -54,8 +53,7 @@ pub struct Hold(UnixStream);
 impl Hold {
     /// Whether the server still runs. It sends nothing on this connection, so readable means closed.
     pub(crate) fn lasts(&self) -> bool {
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        rustix::event::poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&at_once)) == Ok(0)
+        !wire::is_readable(&self.0)
     }
 }
 
@@ -223,9 +221,11 @@ impl Client {
         }
     }
 
-    /// Waits until the server at the other end has executed another program, and a server answers.
+    /// Waits until the server at the other end has executed another program, which answers in the same process.
     fn wait_for_successor(&self, stream: &UnixStream) -> Result<()> {
         let step = "wait for the new server";
+        let process = wire::peer(stream);
+        let ended = process.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
         let began = Instant::now();
         match wire::receive_within::<Response>(stream, ANSWER_BYTES, UPGRADE, || Ok(())) {
             Ok(None) => {}
@@ -233,14 +233,23 @@ impl Client {
             Err(error) if is_end(&error) => {}
             Err(error) => return Err(Error::new(ErrorKind::Store, step, error.to_string())),
         }
-        while !matches!(self.status(), Ok(Some(_))) {
+        let failed = |cause: String| {
+            Err(Error::new(ErrorKind::Store, step, cause).hint(format!("see its log, or {}", self.log().display())))
+        };
+        loop {
+            if let (Ok(Some(server)), Ok(Some(_))) = (self.connect(), self.status()) {
+                let other = wire::peer(&server).filter(|other| process.is_some_and(|process| process != *other));
+                return other
+                    .map_or(Ok(()), |other| failed(format!("it has ended, and process {other} serves the mounts")));
+            }
+            if ended.as_ref().is_some_and(wire::is_readable) {
+                return failed("it has ended".to_owned());
+            }
             if began.elapsed() > UPGRADE {
-                return Err(Error::new(ErrorKind::Store, step, "it does not answer")
-                    .hint(format!("see {}", self.log().display())));
+                return failed("it does not answer".to_owned());
             }
             std::thread::sleep(POLL_INTERVAL);
         }
-        Ok(())
     }
 
     /// The stalls of a mount. `None`: no server runs.
@@ -482,6 +491,8 @@ pub fn unexpected(response: Response) -> Error {
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixListener;
+
+    use rustix::event::{PollFd, PollFlags};
 
     use super::*;
 

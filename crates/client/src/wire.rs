@@ -1,6 +1,7 @@
 //! The line protocol on a socket: one JSON object per line, limited in length and time.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -95,6 +96,13 @@ pub(crate) fn connect_within(run: &Path, patience: Duration) -> io::Result<UnixS
 /// The process at the other end.
 pub fn peer(stream: &UnixStream) -> Option<Pid> {
     rustix::net::sockopt::socket_peercred(stream).ok().map(|peer| peer.pid)
+}
+
+/// Whether a read would not wait. Of a pidfd: whether the process has ended.
+pub(crate) fn is_readable(descriptor: impl AsFd) -> bool {
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut polled = [PollFd::new(&descriptor, PollFlags::IN)];
+    rustix::event::poll(&mut polled, Some(&at_once)).is_ok_and(|ready| ready > 0)
 }
 
 /// As [`connect`], for the listening side. Removes what a dead server left. The caller must hold the server lock.

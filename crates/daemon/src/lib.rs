@@ -34,7 +34,7 @@ use std::pin::pin;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use futures::{StreamExt as _, stream};
+use futures::{FutureExt as _, StreamExt as _, stream};
 use tarpon_engine::{
     ContainerName, ContainerStatus, Ended, Engine, Error, ErrorKind, Lifecycle, PermanentServer, Result, ServerOptions,
     service,
@@ -135,15 +135,19 @@ impl Daemon {
         let Self { engine, mut server, api } = self;
         service::notify(&service::reloading());
         let mut pausing = pin!(api.pause());
-        let socket = tokio::select! {
+        let (socket, signal) = tokio::select! {
+            biased;
             signal = server.signal() => {
                 service::notify(service::STOPPING);
-                drop(pausing.await);
-                end(&engine, server).await;
-                return Ok(signal);
+                (pausing.await, Some(signal))
             }
-            socket = &mut pausing => socket,
+            socket = &mut pausing => (socket, server.signal().now_or_never()),
         };
+        if let Some(signal) = signal {
+            drop(socket);
+            end(&engine, server).await;
+            return Ok(signal);
+        }
         let passed = socket.map_or(Ok(()), |socket| {
             let passed = socket.pass(&mut command);
             // Its file stays.

@@ -2,8 +2,8 @@
 
 mod connections;
 mod dead_mounts;
-mod deaths;
 mod endpoint;
+mod failures;
 mod options;
 mod peer;
 mod process;
@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 
 #[cfg(test)]
-pub(crate) use options::DEATHS;
+pub(crate) use failures::SHORT_LIVES;
 pub use options::HoldOptions;
 pub(crate) use options::Limits;
 use process::Process;

@@ -19,7 +19,7 @@ use crate::socket;
 const MANAGER: &str = "NOTIFY_SOCKET";
 /// Prefix of the names of stored descriptors, which distinguishes them from sockets of units.
 const PREFIX: &str = "held.";
-/// Time for all messages at once. Signs of life to the holder wait meanwhile, and it waits 15 seconds for one.
+/// Time for one sync. Signs of life to the holder wait meanwhile, and it waits 15 seconds for one.
 const SYNC_LIMIT: Duration = Duration::from_secs(1);
 
 /// The descriptor store of systemd (`FDSTORE=1`, `FileDescriptorStoreMax=`). It is a second place for what the holder has: `systemctl kill`
@@ -88,18 +88,21 @@ impl ServiceStore {
 
     /// Lets the store have what is kept, within a second. What it does not take is left for the next call.
     pub(crate) fn sync(&mut self, kept: &BTreeMap<String, OwnedFd>) {
-        self.sync_until(kept, Instant::now() + SYNC_LIMIT);
+        // A manager that does not answer is not waited for again and again.
+        let limit = if self.is_reachable { SYNC_LIMIT } else { Duration::ZERO };
+        self.sync_until(kept, Instant::now() + limit);
     }
 
     fn sync_until(&mut self, kept: &BTreeMap<String, OwnedFd>, until: Instant) {
-        while let Some(name) = self.changed.first() {
+        // From the last name on: records of open files (`opens.*`) and states (`state.*`) before the connections (`fuse.*`) that need them.
+        while let Some(name) = self.changed.last() {
             if let Err(error) = self.replace(name, kept.get(name), until) {
                 if std::mem::take(&mut self.is_reachable) {
-                    tracing::warn!(%error, "the service manager does not take messages: a kill of the service ends its mounts until it does");
+                    tracing::warn!(%error, "the service manager does not take messages: until it does, a kill of all processes of the unit ends its mounts");
                 }
                 return;
             }
-            self.changed.pop_first();
+            self.changed.pop_last();
         }
         if !std::mem::replace(&mut self.is_reachable, true) {
             tracing::info!("the service manager takes messages again");
@@ -177,13 +180,26 @@ mod tests {
     }
 
     #[test]
+    fn what_a_connection_needs_is_stored_before_it() {
+        let (manager, ours) = manager();
+        let mut store = ServiceStore::new(ours, Vec::new());
+        let names = ["fuse.41.0", "opens.41", "state.counters"];
+        names.iter().for_each(|name| store.change(name));
+        store.sync(&kept(&names, &manager));
+        for name in names.iter().rev() {
+            assert_eq!(receive(&manager), format!("FDSTOREREMOVE=1\nFDNAME=held.{name}"));
+            assert_eq!(receive(&manager), format!("FDSTORE=1\nFDNAME=held.{name}"));
+        }
+    }
+
+    #[test]
     fn what_was_passed_is_taken_or_removed_and_sockets_of_units_are_neither() {
         let (manager, ours) = manager();
         let passed = || ["tarpon.socket", "held.a", "held.b"].map(|name| (name.to_owned(), ours.try_clone().unwrap()));
         let mut store = ServiceStore::new(ours.try_clone().unwrap(), passed().into());
         store.forget_passed();
-        assert_eq!(receive(&manager), "FDSTOREREMOVE=1\nFDNAME=held.a");
         assert_eq!(receive(&manager), "FDSTOREREMOVE=1\nFDNAME=held.b");
+        assert_eq!(receive(&manager), "FDSTOREREMOVE=1\nFDNAME=held.a");
         let mut store = ServiceStore::new(ours.try_clone().unwrap(), passed().into());
         let names: Vec<_> = store.take_passed().into_iter().map(|held| held.name).collect();
         assert_eq!(names, ["a", "b"]);
@@ -206,15 +222,5 @@ mod tests {
         assert!(store.is_synced());
         assert_eq!(receive(&manager), "FDSTOREREMOVE=1\nFDNAME=held.a");
         assert_eq!(receive(&manager), "FDSTORE=1\nFDNAME=held.a");
-    }
-
-    #[test]
-    fn nothing_is_lost_without_a_manager() {
-        let (manager, ours) = manager();
-        let mut store = ServiceStore::new(ours.try_clone().unwrap(), Vec::new());
-        drop(manager);
-        store.change("a");
-        store.sync(&kept(&["a"], &ours));
-        assert!(!store.is_synced());
     }
 }

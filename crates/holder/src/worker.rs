@@ -68,6 +68,8 @@ impl Worker {
         kept: BTreeMap<String, OwnedFd>,
     ) -> Self {
         Self {
+            // A server that inherits nothing has no readers that wait.
+            is_serving: link.is_none() && kept.is_empty(),
             command,
             commands,
             wake,
@@ -75,7 +77,6 @@ impl Worker {
             link,
             service,
             kept,
-            is_serving: false,
             flushes: Vec::new(),
             next_number: 0,
             next_alive: Instant::now(),
@@ -123,7 +124,10 @@ impl Worker {
                 self.is_serving = true;
                 self.send(Message::Serving, None);
             }
-            Command::HandOver(successor) => self.send(Message::HandOver(successor), None),
+            Command::HandOver(successor) => {
+                self.sync_service();
+                self.send(Message::HandOver(successor), None);
+            }
             Command::Flush(answer) => self.flush(answer),
             Command::Dismiss(answer) => {
                 self.dismiss();

@@ -14,16 +14,13 @@ use super::answer::answer;
 use super::holding::credentials_of;
 use super::mount_table::{MountTable, STOPPED};
 
-/// Cleans up after a dead server, and adopts the mounts whose connections were held: their readers wait. Nothing here waits for more than
-/// the disk. Returns the records of the other mounts.
+/// Adopts the mounts whose connections were held: their readers wait, so nothing here needs the network. Returns the records of the other
+/// mounts.
 pub(super) async fn adopt_held(mounts: &Arc<MountTable>) -> Vec<MountRecord> {
-    let left = match mounts.store().sweep() {
-        Ok(swept) => swept.left_mounts,
-        Err(error) => {
-            tracing::warn!(%error, "what an earlier server left was not swept");
-            Vec::new()
-        }
-    };
+    let left = mounts.store().mounts().unwrap_or_else(|error| {
+        tracing::warn!(%error, "the records of an earlier server's mounts cannot be read");
+        Vec::new()
+    });
     let adopted = adopt(mounts, &left).await;
     let left = left.into_iter().filter(|left| !adopted.contains(&left.record.mountpoint)).collect();
     let left = show_again(mounts, left).await;
@@ -32,8 +29,11 @@ pub(super) async fn adopt_held(mounts: &Arc<MountTable>) -> Vec<MountRecord> {
     left
 }
 
-/// Mounts again what a dead server had mounted and was not unmounted since.
+/// Cleans up after a dead server, and mounts again what it had mounted and was not unmounted since.
 pub(super) async fn mount_again(mounts: &Arc<MountTable>, left: Vec<MountRecord>) {
+    if let Err(error) = mounts.store().sweep() {
+        tracing::warn!(%error, "what an earlier server left was not swept");
+    }
     for record in left {
         if let Err(problem) = again(mounts, &record).await {
             remember(mounts, &record, problem);

@@ -16,6 +16,7 @@ use tarpon_holder::ServiceStore;
 
 use super::observer::Observer;
 use super::process::Server;
+use super::service;
 use super::setup::ServerSetup;
 use super::signals::{Ended, Signals};
 use crate::{Error, ErrorKind, Result, ResultExt};
@@ -27,6 +28,9 @@ const RACE: Duration = Duration::from_secs(15);
 /// How long a permanent server waits for a server that has nothing mounted to end: one started on demand ends within milliseconds, any
 /// other not at all.
 const HANDOVER: Duration = Duration::from_secs(5);
+
+/// How long the service manager lets a permanent server wait for another one: a server that is starting answers late.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Poll interval for the other server.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -130,6 +134,9 @@ impl PermanentServer {
                 }
                 Err(error) => error,
             };
+            if this.service.is_some() {
+                service::extend_start(LONGEST_WAIT);
+            }
             let client = setup.client.clone();
             let handed_over = tokio::task::spawn_blocking(move || client.hand_over()).await;
             if matches!(handed_over, Ok(Ok(Some(_)))) && began.elapsed() < HANDOVER {
@@ -230,6 +237,8 @@ impl PermanentServer {
     }
 
     async fn try_to_take_over(&mut self) {
+        // What the manager did not take before.
+        self.service.iter_mut().for_each(ServiceStore::forget_passed);
         let server = match Server::start_in_service(&self.setup, &mut self.service).await {
             Ok(server) => server,
             Err(_) if self.setup.client.store().server().is_some() => return self.pause = TAKEOVER,

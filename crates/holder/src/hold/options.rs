@@ -6,13 +6,10 @@ use std::time::Duration;
 
 /// Time from the death of a serving server, or from the start of the holder, until a server serves. A read may take 30 seconds, and this is a part of it.
 const SUCCESSOR_LIMIT: Duration = Duration::from_secs(10);
-/// Deaths of successors before they served, within [`FAILURE_PERIOD`], after which the holder gives up: the next one would die of the
-/// same cause.
-pub(super) const FAILURES: usize = 3;
-/// Deaths of servers that served, within the same period, after which the holder gives up: every successor receives the request again
-/// of which the last one died. A server that is killed serves for longer.
-pub(crate) const DEATHS: usize = 64;
+/// Time in which failures of successors are counted.
 const FAILURE_PERIOD: Duration = Duration::from_secs(30);
+/// A server that dies sooner after it has begun to serve may have died of a request that its successor receives again.
+const SHORT_LIFE: Duration = Duration::from_secs(1);
 /// Longest silence of an attached server, which sends a sign of life every 2 seconds. Below 30 seconds, in which a read must end, with room
 /// for a successor.
 const SILENCE_LIMIT: Duration = Duration::from_secs(15);
@@ -42,6 +39,7 @@ pub struct HoldOptions {
 pub(crate) struct Limits {
     pub(crate) successor: Duration,
     pub(crate) failure_period: Duration,
+    pub(crate) short_life: Duration,
     pub(crate) silence: Duration,
     pub(crate) kill: Duration,
     pub(crate) restart_pause: Duration,
@@ -54,6 +52,7 @@ impl Default for Limits {
         Self {
             successor: SUCCESSOR_LIMIT,
             failure_period: FAILURE_PERIOD,
+            short_life: SHORT_LIFE,
             silence: SILENCE_LIMIT,
             kill: KILL_LIMIT,
             restart_pause: RESTART_PAUSE,

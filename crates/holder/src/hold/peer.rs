@@ -18,7 +18,8 @@ pub(super) struct Peer {
     /// The server that started this holder: no successor.
     pub(super) is_first: bool,
     pub(super) is_attached: bool,
-    pub(super) is_serving: bool,
+    /// When it began to serve.
+    pub(super) serving: Option<Instant>,
     /// It has announced its end: a successor is running.
     pub(super) has_successor: bool,
     /// The pidfd of that successor, if it is known.
@@ -44,7 +45,7 @@ impl Peer {
             pid: credentials.pid,
             is_first,
             is_attached: false,
-            is_serving: false,
+            serving: None,
             has_successor: false,
             successor: None,
             next_sent: None,

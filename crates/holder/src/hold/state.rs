@@ -15,9 +15,9 @@ use rustix::io::Errno;
 
 use super::connections;
 use super::dead_mounts;
-use super::deaths::Deaths;
 use super::endpoint::{Endpoint, Owner};
-use super::options::{DEATHS, FAILURES, HoldOptions, Limits};
+use super::failures::Failures;
+use super::options::{HoldOptions, Limits};
 use super::peer::Peer;
 use super::process::{Process, report};
 use super::successor::Successor;
@@ -57,10 +57,7 @@ pub(super) struct Hold {
     attached: Option<Peer>,
     /// When the holder gives up. `None` while a server serves.
     deadline: Option<Instant>,
-    /// Deaths of successors that did not serve, since one served.
-    failures: Deaths<FAILURES>,
-    /// Deaths of servers that served.
-    deaths: Deaths<DEATHS>,
+    failures: Failures,
     successors: Vec<Successor>,
     /// When another successor is started if none is attached.
     restart: Option<Instant>,
@@ -75,7 +72,7 @@ impl Hold {
         let first = Peer::new(control, true, now);
         let first = first.ok_or_else(|| io::Error::new(io::ErrorKind::PermissionDenied, "a server of another user"))?;
         Ok(Self {
-            // It may have descriptors of a dead server, which the service manager stored.
+            // The first server may have descriptors of a dead one, which the service manager stored.
             deadline: Some(now + limits.successor),
             options,
             limits,
@@ -83,8 +80,7 @@ impl Hold {
             endpoint,
             table: Table::new(),
             attached: Some(first),
-            failures: Deaths::NONE,
-            deaths: Deaths::NONE,
+            failures: Failures::NONE,
             successors: Vec::with_capacity(WATCHED),
             restart: None,
             announced: None,
@@ -201,8 +197,9 @@ impl Hold {
             }
             (true, Message::Alive, _) => peer.answer(Message::Alive),
             (true, Message::Serving, _) => {
-                peer.is_serving = true;
-                (self.deadline, self.failures) = (None, Deaths::NONE);
+                peer.serving = Some(now);
+                self.deadline = None;
+                self.failures.serve();
                 true
             }
             (true, Message::HandOver(successor), _) => {
@@ -253,12 +250,13 @@ impl Hold {
         }
         self.check_endpoint()?;
         self.deadline.get_or_insert(now + self.limits.successor);
-        if peer.is_serving {
-            self.deaths.add(now);
-        } else if !peer.is_first {
-            self.failures.add(now);
+        match peer.serving {
+            Some(_) if peer.has_successor => {}
+            Some(since) => self.failures.add_death(now.duration_since(since) < self.limits.short_life),
+            None if peer.is_first => {}
+            None => self.failures.add(now),
         }
-        self.check_deaths(now)?;
+        self.check_failures(now)?;
         if peer.has_successor {
             self.restart = Some(now + self.limits.hand_over);
             self.announced = peer.successor;
@@ -287,21 +285,16 @@ impl Hold {
         ON
     }
 
-    fn check_deaths(&self, now: Instant) -> Flow {
-        if self.failures.are_within(self.limits.failure_period, now) {
-            return Flow::Break(Ended::GaveUp("several successors ended before they served"));
+    fn check_failures(&self, now: Instant) -> Flow {
+        match self.failures.are_too_many(self.limits.failure_period, now) {
+            Some(reason) => Flow::Break(Ended::GaveUp(reason)),
+            None => ON,
         }
-        if self.deaths.are_within(self.limits.failure_period, now) {
-            return Flow::Break(Ended::GaveUp("the successors die again and again"));
-        }
-        ON
     }
 
     fn start_successor(&mut self, now: Instant) {
         (self.restart, self.announced) = (None, None);
-        // Every second attempt is with the other program.
-        let is_broken = self.failures.count() % 2 == 1;
-        match Successor::start(&self.options.successor, &self.process, is_broken) {
+        match Successor::start(&self.options.successor, &self.process, self.failures.avoid_program()) {
             Ok(successor) => self.successors.push(successor),
             Err(error) => {
                 report(&format!("cannot start a successor: {error}"));
@@ -327,7 +320,7 @@ impl Hold {
                 self.restart.get_or_insert(now + self.limits.restart_pause);
             } else {
                 self.failures.add(now);
-                self.check_deaths(now)?;
+                self.check_failures(now)?;
                 self.start_successor(now);
             }
         }

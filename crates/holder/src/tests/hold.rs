@@ -12,7 +12,7 @@ use rustix::process::Signal;
 
 use super::{Server, command, folder, names, pipe, read_some, roles, write_to};
 use crate::HoldOptions;
-use crate::hold::{DEATHS, Ended, Limits};
+use crate::hold::{Ended, Limits, SHORT_LIVES};
 use crate::message::{MESSAGE_BYTES, Message};
 use crate::socket;
 
@@ -24,6 +24,7 @@ const NEVER: Duration = Duration::from_secs(3600);
 const PATIENT: Limits = Limits {
     successor: NEVER,
     failure_period: NEVER,
+    short_life: NEVER,
     silence: NEVER,
     kill: NEVER,
     restart_pause: SHORT,
@@ -213,7 +214,7 @@ fn a_successor_that_attaches_and_dies_counts_once() {
 }
 
 #[test]
-fn deaths_of_servers_that_served_do_not_count() {
+fn a_few_deaths_of_servers_that_served_do_not_count() {
     let holding = Holding::start(exits_cleanly, PATIENT);
     let (_end, kept) = pipe();
     holding.first.keep("mount", &kept);
@@ -236,7 +237,7 @@ fn servers_that_die_as_soon_as_they_serve_make_the_holder_give_up() {
     holding.first.keep("mount", &kept);
     drop(kept);
     let orphaned = holding.orphan();
-    for _ in 1..DEATHS {
+    for _ in 1..SHORT_LIVES {
         let (successor, held) = Server::succeed(&orphaned.socket);
         assert_eq!(names(&held), ["mount"]);
         successor.send(Message::Serving);

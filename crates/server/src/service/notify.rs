@@ -11,6 +11,9 @@ pub const READY: &str = "READY=1";
 /// The service is stopping.
 pub const STOPPING: &str = "STOPPING=1";
 
+/// How long the manager may take to make room for a message. Its queue is short, and `READY=1` follows one message for each stored descriptor.
+const SEND_LIMIT: Duration = Duration::from_secs(5);
+
 /// The service replaces itself; [`READY`] follows.
 pub fn reloading() -> String {
     // Of CLOCK_MONOTONIC, as `sd_notify(3)` requires.
@@ -37,8 +40,7 @@ fn send(socket: &[u8], state: &str) -> io::Result<()> {
         None => SocketAddr::from_pathname(std::path::Path::new(std::ffi::OsStr::from_bytes(socket)))?,
     };
     let sender = UnixDatagram::unbound()?;
-    // A manager that does not read its socket must not block the service.
-    sender.set_nonblocking(true)?;
+    sender.set_write_timeout(Some(SEND_LIMIT))?;
     sender.send_to_addr(state.as_bytes(), &address).map(drop)
 }
 
