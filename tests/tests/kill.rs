@@ -361,6 +361,23 @@ fn programs_of_an_ordinary_user_survive_the_server() {
 }
 
 #[test]
+fn a_server_that_is_killed_right_after_a_mount_has_a_successor() {
+    for mode in ["native", "fuse"] {
+        for _ in 0..3 {
+            let Some(mut fixture) = KillFixture::new(mode) else { return };
+            let root = fixture.mount();
+            for server in processes::servers(&fixture.tarpon.store()) {
+                kill_process(server, Signal::KILL).unwrap();
+            }
+            let (path, digest) = &fixture.files[0];
+            assert_eq!(Digest::of(&std::fs::read(root.join(path)).unwrap()), *digest);
+            fixture.unmount(&root);
+            fixture.check_nothing_is_left();
+        }
+    }
+}
+
+#[test]
 fn without_a_holder_and_a_server_readers_get_an_error_and_the_next_command_mounts_again() {
     for mode in ["native", "fuse"] {
         let Some(mut fixture) = KillFixture::new(mode) else { return };

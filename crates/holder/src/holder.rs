@@ -121,13 +121,18 @@ impl Holder {
 
     /// Waits, within a limit, until the holder has everything from before this call. Returns whether it has.
     pub fn flush(&self) -> bool {
-        self.0.as_ref().is_none_or(|thread| thread.wait(Command::Flush))
+        self.flush_within(THREAD_LIMIT)
+    }
+
+    /// As [`Holder::flush`], within this limit.
+    pub fn flush_within(&self, limit: Duration) -> bool {
+        self.0.as_ref().is_none_or(|thread| thread.wait(Command::Flush, limit))
     }
 
     /// A clean end of this server: ends the holder and waits for that, within a limit. Later calls do nothing.
     pub fn dismiss(&self) {
         if let Some(thread) = &self.0 {
-            thread.wait(Command::Dismiss);
+            thread.wait(Command::Dismiss, THREAD_LIMIT);
         }
     }
 }
@@ -160,11 +165,11 @@ impl Thread {
         let _will_wake = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
-    /// Sends a command that is answered. Returns whether it was.
-    fn wait(&self, command: impl FnOnce(SyncSender<()>) -> Command) -> bool {
+    /// Sends a command that is answered. Returns whether it was, within the limit.
+    fn wait(&self, command: impl FnOnce(SyncSender<()>) -> Command, limit: Duration) -> bool {
         let (answer, wait) = mpsc::sync_channel(1);
         self.send(command(answer));
-        wait.recv_timeout(THREAD_LIMIT).is_ok()
+        wait.recv_timeout(limit).is_ok()
     }
 }
 

@@ -18,7 +18,9 @@ pub(super) fn carry_out(mounts: &Arc<MountTable>, request: Request) -> Result<Re
             if is_new && mounted.is_err() && !mounts.has_mount_with_metrics() {
                 mounts.endpoint.close();
             }
-            mounted.map(|status| Response::Mounted(Box::new(status)))
+            let status = mounted?;
+            mounts.holding.wait_until_held();
+            Ok(Response::Mounted(Box::new(status)))
         }
         Request::PrefetchPack { image, access, pack } => {
             mounts.prefetch_pack(image, access, pack).map(|()| Response::PrefetchStarted)

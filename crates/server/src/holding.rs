@@ -11,9 +11,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::fs::MemfdFlags;
+use tarpon_blob::LogLimit;
 use tarpon_client::Client;
 use tarpon_holder::{HoldOptions, Holder, HolderCommand, ServiceStore};
 use tarpon_mount::{ConnectionHolder, Inheritance};
@@ -31,6 +33,9 @@ const SOCKET: &str = "holder.sock";
 const STATE: &str = "state.";
 /// Maximum size of a state. The largest describes a store of layers with tens of thousands of directories.
 const STATE_BYTES: u64 = 64 << 20;
+
+/// How long the answer to a mount waits for the holder.
+const HELD_LIMIT: Duration = Duration::from_secs(2);
 
 /// How long the connections of a server last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,6 +139,17 @@ impl Holding {
     /// Waits, within a limit, until the holder has everything from before this call.
     pub(crate) fn flush(&self) -> bool {
         self.holder.flush()
+    }
+
+    /// Waits until the holder has what a new mount needs, which takes milliseconds even if it has to be started: from then on the mount
+    /// outlives this server. A holder that cannot be started does not keep the mount from being used.
+    pub(crate) fn wait_until_held(&self) {
+        static NOT_HELD: LogLimit = LogLimit::new();
+        if !self.holder.flush_within(HELD_LIMIT)
+            && let Some(left_out) = NOT_HELD.admit()
+        {
+            tracing::warn!("the holder does not answer yet: a mount may end with this server{left_out}");
+        }
     }
 
     /// The state of this name that the predecessor kept.

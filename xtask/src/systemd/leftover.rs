@@ -14,11 +14,13 @@ const ENDING: Duration = Duration::from_secs(20);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const STORE: &str = "/var/lib/tarpon/";
 
-/// Stops the units. Returns descriptions of the processes and mounts that do not end.
-pub(super) fn find(guest: &Guest) -> Result<Vec<String>> {
+/// Stops the units; `daemon` is whether those of `tarpon daemon` are installed. Returns descriptions of the processes and mounts that do
+/// not end.
+pub(super) fn find(guest: &Guest, daemon: bool) -> Result<Vec<String>> {
     // The last one would start the daemon again.
     let units = ["tarpon-snapshotter.service", "containerd.service", "tarpon.socket", "tarpon.service"];
-    guest.client(&[&["systemctl", "stop"], &units[..]].concat())?;
+    let installed = if daemon { &units[..] } else { &units[..2] };
+    guest.client(&[&["systemctl", "stop"], installed].concat())?;
     let end = Instant::now() + ENDING;
     loop {
         let left = [processes(guest.init())?, mounts(guest.init())?].concat();

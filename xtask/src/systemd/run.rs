@@ -80,7 +80,7 @@ impl<'a> Running<'a> {
         for container in self.case.containers() {
             container.remove(&self.guest, image)?;
         }
-        outcome.left_behind = leftover::find(&self.guest)?;
+        outcome.left_behind = leftover::find(&self.guest, self.case.with_daemon)?;
         Ok(())
     }
 
