@@ -54,7 +54,8 @@ pub fn kind(format: Format) -> LayerKind {
     }
 }
 
-/// Fetches, checks and parses the table of contents of `blob`. Also returns the end of the blob's range to prefetch.
+/// Fetches, checks and parses the table of contents of `blob`. Also returns the end of the blob's range to prefetch. Bytes that are not
+/// those of the layer are fetched once more, as those of other blobs are: a cache on the way may have damaged them.
 pub async fn fetch(
     claim: &TocClaim,
     blob: Blob,
@@ -66,14 +67,36 @@ pub async fn fetch(
         allowance.receive(bytes);
         received(bytes);
     };
-    let first = read(source, blob, claim.first_range(), &received).await?;
+    match attempt(claim, blob, source, allowance, &received).await {
+        Err(TocFailure::Refused(error)) if may_be_damaged(&error) => {
+            tracing::debug!(%error, "fetching the table of contents again");
+            attempt(claim, blob, source, allowance, &received).await
+        }
+        done => done,
+    }
+}
+
+/// Whether other bytes than the layer's cause this error. What follows the check of the digest was written by the publisher.
+fn may_be_damaged(error: &TocError) -> bool {
+    use TocError::{Container, Decode, Digest, Footer, Incomplete, Tar};
+    matches!(error, Digest(_) | Footer(_) | Incomplete { .. } | Decode(_) | Tar(_) | Container(_))
+}
+
+async fn attempt(
+    claim: &TocClaim,
+    blob: Blob,
+    source: &dyn BlobSource,
+    allowance: &Allowance,
+    received: &impl Fn(u64),
+) -> Result<(LayerIndex, Option<u64>), TocFailure> {
+    let first = read(source, blob, claim.first_range(), received).await?;
     let place = claim.locate(&first)?;
     let encoded = match (&place, claim.within(&place, &first)) {
         (_, Some(all)) => Bytes::copy_from_slice(all),
         (TocPlace::InBlob(range), None) => {
             // The bytes fetched so far are the end of it.
             let missing = range.start..claim.first_range().start.min(range.end);
-            let mut all = BytesMut::from(&read(source, blob, missing, &received).await?[..]);
+            let mut all = BytesMut::from(&read(source, blob, missing, received).await?[..]);
             let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
             all.extend_from_slice(first.get(..length.saturating_sub(all.len())).unwrap_or(&first));
             all.freeze()
