@@ -52,7 +52,8 @@ pub async fn find(
         found.add(soci::named(repository, image, &rest, allowance).await);
     }
     let rest = found.rest(wanted);
-    if !rest.is_empty() && *choice == IndexChoice::Registry {
+    // A list that could not be fetched would make the user wait a second time.
+    if !rest.is_empty() && *choice == IndexChoice::Registry && !found.is_list_missing {
         found.add(soci::listed(repository, image, &rest, allowance).await);
     }
     // A missing kind of index is not worth a note where another kind exists, or where none is needed.
@@ -102,7 +103,9 @@ async fn listed(
 ) -> SearchResult {
     let list = match repository.referrers(image.manifest.digest(), ARTIFACT_TYPE).await {
         Ok(list) => list,
-        Err(error) => return SearchResult::without(format!("{NONE}: {error}")),
+        Err(error) => {
+            return SearchResult { is_list_missing: true, ..SearchResult::without(format!("{NONE}: {error}")) };
+        }
     };
     let mut reason = format!("{} lists none for this image", repository.name());
     // Where the list is an index under a tag, the newest is the last.
@@ -136,7 +139,12 @@ impl VerifiedIndex {
             let format = LayerKind::plain(indexed.compression);
             Usable { indexed, index, verification, format }
         };
-        SearchResult { layers: self.layers.into_iter().map(usable).collect(), notes: self.notes, boot: self.boot }
+        SearchResult {
+            layers: self.layers.into_iter().map(usable).collect(),
+            notes: self.notes,
+            boot: self.boot,
+            ..SearchResult::default()
+        }
     }
 }
 

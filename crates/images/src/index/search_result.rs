@@ -20,6 +20,8 @@ pub struct SearchResult {
     pub notes: Vec<String>,
     /// The index of a boot pack.
     pub boot: Option<Verified<Bytes>>,
+    /// The registry's list of indexes could not be fetched.
+    pub(super) is_list_missing: bool,
 }
 
 /// The index of a layer.
