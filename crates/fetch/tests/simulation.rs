@@ -2,7 +2,8 @@
 //! its deadline, and once the faults stop everything can be read. Half of the runs include a hostile image, which claims some of
 //! the objects with chunks of its own and must change nothing.
 //!
-//! `SEEDS=50000 cargo test -p tarpon-fetch --test simulation` runs more of them, `SEED=17` only that one.
+//! `SEEDS=50000 cargo test -p tarpon-fetch --test simulation` runs more of them, `SEED=17` only that one
+//! ([`tarpon_testkit::seeds`]).
 
 mod common;
 
@@ -14,6 +15,7 @@ use tarpon_blob::Fault;
 use tarpon_fetch::{Config, Fetcher, ImageHandle};
 use tarpon_oci::Digest;
 use tarpon_testkit::matrix;
+use tarpon_testkit::seeds::Seeds;
 use tarpon_testkit::source::{Form, MemorySource, MemoryStore, PackedLayer, Packer, Refusal, Reply, Then, table_of};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -234,17 +236,15 @@ async fn recovers(universe: &Universe, fetcher: &Fetcher, seed: u64) {
 
 #[test]
 fn every_read_is_right_or_an_error_and_everything_recovers() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
-    let seeds = match number("SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("SEEDS").unwrap_or(u64::from(matrix::cases(300))),
-    };
-    for seed in seeds {
+    let mut cases = 0;
+    for seed in Seeds::from_environment(u64::from(matrix::cases(300))) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| runtime.block_on(run(seed))));
         if let Err(panic) = outcome {
             eprintln!("failed with SEED={seed}");
             std::panic::resume_unwind(panic);
         }
+        cases += 1;
     }
+    println!("cases: {cases}");
 }

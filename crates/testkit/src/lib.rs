@@ -10,6 +10,7 @@ pub mod layers;
 pub mod matrix;
 pub mod processes;
 pub mod registry;
+pub mod seeds;
 pub mod server;
 pub mod sinks;
 pub mod source;

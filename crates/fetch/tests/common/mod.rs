@@ -1,5 +1,5 @@
 //! A fetcher over a store and a source in memory.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
+#![allow(dead_code, unreachable_pub, unused_imports, reason = "each test file uses a part of it")]
 
 use std::sync::Arc;
 
@@ -8,6 +8,8 @@ use tarpon_fetch::{Config, Fetcher, ImageHandle};
 use tarpon_oci::Digest;
 use tarpon_testkit::source::{MemorySource, MemoryStore, PackedLayer, table_of};
 use tokio::runtime::Handle;
+
+pub use tarpon_testkit::seeds::{Random, noise};
 
 /// The environment of a test.
 pub struct World {
@@ -80,30 +82,3 @@ impl World {
 
 /// Longest wait for a thread that publishes an object. It takes milliseconds where cores are free.
 const PUBLISHED: std::time::Duration = std::time::Duration::from_secs(60);
-
-/// Bytes that look random, compress little and are the same each time.
-pub fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut random = Random(seed);
-    (0..length).map(|_| random.next().to_le_bytes()[0]).collect()
-}
-
-/// A small generator (splitmix64): a seed determines a run.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn index(&mut self, limit: usize) -> usize {
-        usize::try_from(self.below(limit as u64)).unwrap_or(0)
-    }
-
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit.max(1)
-    }
-}
