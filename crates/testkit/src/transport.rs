@@ -16,8 +16,18 @@ use crate::registry::{FakeRegistry, Fault, NoAnswer, Role, answer};
 pub struct ScriptedTransport {
     registry: Arc<FakeRegistry>,
     script: Mutex<VecDeque<Fault>>,
-    attack: Mutex<Option<(&'static str, Fault)>>,
+    attack: Mutex<Option<Attack>>,
     seen: Mutex<Vec<Seen>>,
+}
+
+/// A fault of some requests.
+pub struct Attack {
+    /// The requests, by their addresses.
+    pub on: Box<dyn Fn(&Url) -> bool + Send>,
+    /// The fault.
+    pub fault: Fault,
+    /// How many of these requests it still affects.
+    pub times: usize,
 }
 
 /// A sent request.
@@ -46,15 +56,27 @@ impl ScriptedTransport {
 
     /// From now on, applies this fault to all requests whose path contains `part`, after the script; `None`: no fault.
     pub fn attack(&self, part: &'static str, fault: Option<Fault>) {
-        *self.attack.lock().unwrap_or_else(PoisonError::into_inner) = fault.map(|fault| (part, fault));
+        let on = Box::new(move |url: &Url| url.path().contains(part));
+        self.set_attack(fault.map(|fault| Attack { on, fault, times: usize::MAX }));
+    }
+
+    /// Replaces the attack. Returns the one before it, from which `times` shows how often it had an effect.
+    pub fn set_attack(&self, attack: Option<Attack>) -> Option<Attack> {
+        std::mem::replace(&mut *self.attack.lock().unwrap_or_else(PoisonError::into_inner), attack)
     }
 
     fn fault(&self, url: &Url) -> Fault {
         if let Some(fault) = self.script.lock().unwrap_or_else(PoisonError::into_inner).pop_front() {
             return fault;
         }
-        let attack = self.attack.lock().unwrap_or_else(PoisonError::into_inner);
-        attack.as_ref().filter(|(part, _)| url.path().contains(part)).map_or(Fault::Pass, |(_, fault)| fault.clone())
+        let mut attack = self.attack.lock().unwrap_or_else(PoisonError::into_inner);
+        match attack.as_mut().filter(|attack| attack.times > 0 && (attack.on)(url)) {
+            Some(attack) => {
+                attack.times -= 1;
+                attack.fault.clone()
+            }
+            None => Fault::Pass,
+        }
     }
 
     /// All requests so far.

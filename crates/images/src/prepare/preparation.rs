@@ -45,7 +45,17 @@ impl Images {
         listener: Option<&dyn PackListener>,
         progress: &dyn Progress,
     ) -> Result<Prepared> {
-        let mut prepared = self.find(request, listener, progress).await?;
+        let prepared = self.find(request, listener, progress).await?;
+        self.checked(request, prepared, progress).await
+    }
+
+    /// Checks what is local of a prepared image.
+    async fn checked(
+        &self,
+        request: &ImageRequest,
+        mut prepared: Prepared,
+        progress: &dyn Progress,
+    ) -> Result<Prepared> {
         let part = self.for_image(&request.text, &request.access)?;
         part.check_objects(&prepared.record, progress).await?;
         if let Some(warning) = platform::check_record(part.store(), request, &prepared.record)? {
@@ -140,6 +150,18 @@ impl Images {
         noted.context(ErrorKind::Store, "note the image's name")
     }
 
+    /// As [`Images::prepare`] with [`Pull::Always`], through a repository that the caller opened: with a transport of its own, for
+    /// example.
+    pub async fn prepare_through(
+        &self,
+        request: &ImageRequest,
+        repository: &Repository,
+        progress: &dyn Progress,
+    ) -> Result<Prepared> {
+        let prepared = self.prepare_from(request, repository, None, progress).await?;
+        self.checked(request, prepared, progress).await
+    }
+
     /// Contacts the source. Boxed: most calls find what they want in the store, and the future they wait for should be small.
     fn prepare_remote<'a>(
         &'a self,
@@ -149,7 +171,20 @@ impl Images {
     ) -> BoxFuture<'a, Result<Prepared>> {
         async move {
             let repository = access::open(&request.text, &request.access).await?;
-            let resolved = access::resolve(&repository, &request.platform).await?;
+            self.prepare_from(request, &repository, listener, progress).await
+        }
+        .boxed()
+    }
+
+    fn prepare_from<'a>(
+        &'a self,
+        request: &'a ImageRequest,
+        repository: &'a Repository,
+        listener: Option<&'a dyn PackListener>,
+        progress: &'a dyn Progress,
+    ) -> BoxFuture<'a, Result<Prepared>> {
+        async move {
+            let resolved = access::resolve(repository, &request.platform).await?;
             // From here on the caller has proved access.
             let part = self.for_image(&request.text, &request.access)?;
             let manifest = *resolved.manifest.digest();
@@ -164,7 +199,7 @@ impl Images {
                             local::note_damage(&state, progress);
                             let pack = request.profile.as_deref().map(|profile| PackWanted { profile, listener });
                             let extent = Extent::Index(&request.index, pack);
-                            part.index(request, &repository, resolved, extent, progress).await?
+                            part.index(request, repository, resolved, extent, progress).await?
                         }
                     }
                 }

@@ -6,12 +6,15 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt as _, stream};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, DATE, RANGE, RETRY_AFTER};
-use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use tarpon_registry::serve::Body;
 use tokio::time::sleep;
 
 use super::model::{FakeRegistry, Role};
-use super::reply::{redirect, text};
+use super::reply::{header, redirect, text};
+
+/// Bytes of each piece of a body without an end.
+const ENDLESS_PIECE: usize = 16 << 10;
 
 /// A fault of one request, or none.
 #[derive(Debug, Clone)]
@@ -72,6 +75,21 @@ pub enum Fault {
     RetryAt(u16, &'static str, &'static str),
     /// 200 and this text with this content type.
     Typed(&'static str, &'static str),
+    /// The normal answer with one bit of this byte flipped; numbers beyond the end count on from the start.
+    FlipAt(usize),
+    /// The normal answer with one more header.
+    MoreHeader(&'static str, &'static str),
+    /// The normal answer, whose `Content-Length` is wrong by this much. A longer one ends with an error and a shorter one
+    /// early, as HTTP requires.
+    LengthOff(i64),
+    /// The normal answer with a `Content-Range` that is wrong by this much: the range itself, and the total.
+    RangeOff(i64, i64),
+    /// A redirect to the same address.
+    RedirectHere(u16),
+    /// The normal head with this body, its length, and no digest.
+    Instead(Bytes),
+    /// The normal head without a length; the body never ends.
+    Endless,
 }
 
 /// A failure without an answer.
@@ -112,6 +130,7 @@ pub async fn answer(
             return Ok(answer);
         }
         Fault::Redirect(status, location) => return Ok(redirect(*status, location)),
+        Fault::RedirectHere(status) => return Ok(redirect(*status, &request.uri().to_string())),
         Fault::RetryAt(status, when, now) => {
             let mut answer = text(*status, "later");
             answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(when));
@@ -164,13 +183,22 @@ async fn spoil(mut answer: Response<Body>, fault: Fault) -> Response<Body> {
         Fault::Header(name, value) => {
             answer.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
+        Fault::MoreHeader(name, value) => {
+            answer.headers_mut().append(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        Fault::LengthOff(by) => shift_length(answer.headers_mut(), by),
+        Fault::RangeOff(range, total) => shift_range(answer.headers_mut(), range, total),
+        Fault::Instead(ref body) => {
+            answer.headers_mut().insert(CONTENT_LENGTH, body.len().into());
+            answer.headers_mut().remove("docker-content-digest");
+        }
         Fault::Multipart => {
             let multipart = HeaderValue::from_static("multipart/byteranges; boundary=x");
             answer.headers_mut().insert(CONTENT_TYPE, multipart);
             answer.headers_mut().remove(CONTENT_RANGE);
             answer.headers_mut().remove(CONTENT_LENGTH);
         }
-        Fault::EndAfter(_) | Fault::Overlong => drop(answer.headers_mut().remove(CONTENT_LENGTH)),
+        Fault::EndAfter(_) | Fault::Overlong | Fault::Endless => drop(answer.headers_mut().remove(CONTENT_LENGTH)),
         _ => {}
     }
     if answer.headers().contains_key(CONTENT_ENCODING) {
@@ -190,17 +218,54 @@ async fn spoil(mut answer: Response<Body>, fault: Fault) -> Response<Body> {
                 })
                 .boxed()
         }
-        Fault::FlipBit => {
-            let mut bytes = BytesMut::from(&whole(body).await[..]);
-            if let Some(byte) = bytes.last_mut() {
-                *byte ^= 1;
-            }
-            stream::iter([Ok(bytes.freeze())]).boxed()
+        Fault::FlipBit => flipped(whole(body).await, usize::MAX),
+        Fault::FlipAt(at) => flipped(whole(body).await, at),
+        Fault::LengthOff(by) if by > 0 => body.chain(stream::iter([Err(reset())])).boxed(),
+        Fault::LengthOff(by) => {
+            let bytes = whole(body).await;
+            let cut = usize::try_from(by.unsigned_abs()).unwrap_or(usize::MAX);
+            one(bytes.slice(..bytes.len().saturating_sub(cut)))
         }
+        Fault::Instead(body) => one(body),
+        Fault::Endless => stream::repeat_with(|| Ok(Bytes::from_static(&[b' '; ENDLESS_PIECE]))).boxed(),
         Fault::Overlong => body.chain(stream::iter([Ok(Bytes::from_static(b"and more"))])).boxed(),
         _ => body,
     };
     Response::from_parts(head, body)
+}
+
+/// One bit of the byte at `at` flipped; behind the end: of the last byte, or counted on from the start.
+fn flipped(bytes: Bytes, at: usize) -> Body {
+    let mut bytes = BytesMut::from(&bytes[..]);
+    let at = if at == usize::MAX { bytes.len().saturating_sub(1) } else { at % bytes.len().max(1) };
+    if let Some(byte) = bytes.get_mut(at) {
+        *byte ^= 1;
+    }
+    one(bytes.freeze())
+}
+
+fn one(bytes: Bytes) -> Body {
+    stream::iter((!bytes.is_empty()).then_some(Ok(bytes))).boxed()
+}
+
+fn shift_length(headers: &mut HeaderMap, by: i64) {
+    let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    headers.insert(CONTENT_LENGTH, length.unwrap_or_default().saturating_add_signed(by).into());
+}
+
+/// Changes `bytes FIRST-LAST/TOTAL`. A whole blob gets such a header, which it must not have.
+fn shift_range(headers: &mut HeaderMap, range: i64, total: i64) {
+    let numbers = headers.get(CONTENT_RANGE).and_then(|value| {
+        let numbers = value.to_str().ok()?.strip_prefix("bytes ")?.split(['-', '/']);
+        numbers.map(|number| number.parse::<u64>().ok()).collect::<Option<Vec<_>>>()
+    });
+    let (first, last, size) = match numbers.as_deref() {
+        Some(&[first, last, size]) => (first, last, size),
+        _ => (0, 0, 1),
+    };
+    let [first, last] = [first, last].map(|number| number.saturating_add_signed(range));
+    let text = format!("bytes {first}-{last}/{}", size.saturating_add_signed(total));
+    headers.insert(CONTENT_RANGE, header(&text));
 }
 
 async fn whole(body: Body) -> Bytes {
@@ -217,7 +282,7 @@ async fn whole(body: Body) -> Bytes {
 async fn first(body: Body, bytes: usize) -> Body {
     let mut whole = whole(body).await;
     whole.truncate(bytes);
-    stream::iter((!whole.is_empty()).then_some(Ok(whole))).boxed()
+    one(whole)
 }
 
 fn reset() -> io::Error {

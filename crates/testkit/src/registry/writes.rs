@@ -143,21 +143,29 @@ impl FakeRegistry {
         }
         let tag = (!name.contains(':')).then_some((repository, name));
         let media_type = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        self.contents.write().await.add_manifest(tag, media_type, bytes.clone());
+        let subject = self.add_manifest(tag, media_type, bytes).await;
         let mut answer = created(digest);
-        let document: Value = serde_json::from_slice(&bytes).unwrap_or_default();
-        let mut state = self.state();
-        if let (Some(subject), true) =
-            (document["subject"]["digest"].as_str(), state.writes.referrers != Referrers::Unknown)
-        {
-            let entry = json!({
-                "mediaType": media_type, "digest": digest, "size": bytes.len(),
-                "artifactType": document["artifactType"],
-            });
-            state.writes.about.entry(subject.to_owned()).or_default().push(entry);
-            answer.headers_mut().insert("oci-subject", header(subject));
+        if let Some(subject) = subject {
+            answer.headers_mut().insert("oci-subject", header(&subject));
         }
         answer
+    }
+
+    /// Adds a manifest, and lists it among the referrers of its subject if the model keeps such a list. Returns the subject then.
+    pub async fn add_manifest(&self, tag: Option<(&str, &str)>, media_type: &str, bytes: Bytes) -> Option<String> {
+        let digest = self.contents.write().await.add_manifest(tag, media_type, bytes.clone());
+        let document: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+        let subject = document["subject"]["digest"].as_str()?.to_owned();
+        let mut state = self.state();
+        if state.writes.referrers == Referrers::Unknown {
+            return None;
+        }
+        let entry = json!({
+            "mediaType": media_type, "digest": digest, "size": bytes.len(),
+            "artifactType": document["artifactType"],
+        });
+        state.writes.about.entry(subject.clone()).or_default().push(entry);
+        Some(subject)
     }
 
     fn referrers(&self, subject: &str, request: &Request<Bytes>) -> Option<Response<Body>> {
