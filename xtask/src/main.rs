@@ -1,4 +1,4 @@
-//! The tasks of this repository: check it, test it, build images for it, fuzz it, cut its power, run it under systemd, measure it.
+//! The tasks of this repository: check it, test it, build images for it, try it against faults, fuzz it, cut its power, run it under systemd, measure it.
 //!
 //! `cargo xtask --help` lists the tasks; each has its own module.
 
@@ -12,6 +12,7 @@ use tarpon_harness::link;
 
 mod bench;
 mod crash;
+mod faults;
 mod fuzz;
 mod images;
 mod systemd;
@@ -35,6 +36,8 @@ enum Task {
     Test(test::Args),
     /// Build the images of fixtures/corpus into a local registry
     Images(images::Args),
+    /// Try everything against faults of the network and the disk, with more seeds the longer it runs
+    Faults(faults::Args),
     /// Run the fuzz targets of tests/fuzz
     Fuzz(fuzz::Args),
     /// Cut the power of a virtual machine that writes to a store, and check the store
@@ -63,6 +66,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Docs => tidy::book::run(),
         Task::Test(args) => test::run(&args),
         Task::Images(args) => images::run(&args),
+        Task::Faults(args) => faults::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Crash(args) => crash::run(&args),
         Task::Systemd(args) => systemd::run(&args),

@@ -246,5 +246,6 @@ fn every_fault_has_its_outcome_its_requests_and_its_time() {
             wrong.push(format!("{:03} {}: {why}", case.number, case.name));
         }
     }
+    println!("cases: {}", cases.len());
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }

@@ -230,7 +230,7 @@ fn a_stop_after_any_operation_leaves_nothing_wrong_and_nothing_in_the_way() {
             }
         }
     }
-    println!("{cases} stops, {damaged} objects damaged by them");
+    println!("cases: {cases}\n{damaged} objects were damaged by these stops");
     let enough = if matrix::is_full() { 100 } else { 50 };
     assert!(damaged > enough, "the power cuts damaged too few objects to test the recovery");
 }

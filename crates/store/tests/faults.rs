@@ -83,7 +83,7 @@ fn any_error_of_any_operation_is_bypassed_or_reported_and_never_gives_a_wrong_by
             cases += 1;
         }
     }
-    println!("{cases} faults");
+    println!("cases: {cases}");
 }
 
 #[test]

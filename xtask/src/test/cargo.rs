@@ -9,18 +9,19 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
+use tarpon_harness::paths;
 
 /// The package of the end-to-end tests.
 pub(super) const END_TO_END: &str = "tarpon-tests";
 
 /// A test program.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Program {
+pub(crate) struct Program {
     /// PACKAGE FOLDER/TARGET, such as `tests/differential` or `crates/fetch/lib`.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// The folder of its package, where cargo runs it.
-    pub(super) folder: PathBuf,
-    pub(super) executable: PathBuf,
+    pub(crate) folder: PathBuf,
+    pub(crate) executable: PathBuf,
 }
 
 /// The result of a build.
@@ -41,6 +42,16 @@ pub(super) fn build(root: &Path, with_end_to_end: bool) -> Result<Built> {
         bail!("cargo test --no-run ended with {}\n{}", output.status, lints.join("\n"));
     }
     Ok(Built { programs: programs(root, &messages)?, lints })
+}
+
+/// Builds what a `cargo test` command names, without lints, and returns its programs.
+pub(crate) fn programs_of(command: &mut Command) -> Result<Vec<Program>> {
+    command.args(["--no-run", "--message-format=json"]).stderr(Stdio::inherit());
+    let output = command.output().context("cannot start cargo")?;
+    if !output.status.success() {
+        bail!("cargo test --no-run ended with {}", output.status);
+    }
+    programs(&paths::root(), &messages(&String::from_utf8_lossy(&output.stdout))?)
 }
 
 /// The command that runs the documentation examples, which have no program of their own.

@@ -15,7 +15,7 @@ use tarpon_harness::{paths, process};
 
 use crate::{bench, images, tidy};
 
-mod cargo;
+pub(crate) mod cargo;
 mod claims;
 mod count;
 mod disk;
