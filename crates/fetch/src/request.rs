@@ -88,7 +88,7 @@ impl FetchHost {
             let (visited, left) = self.visit(&flights.request, &pending, along, &sources, &suspects).await;
             visits += 1;
             match &visited {
-                Some(source) if !self.stays(&flights.request, source, left.error.as_ref()) => {
+                Some(source) if !self.stays(&flights.request, &first.piece, source, left.error.as_ref()) => {
                     sources.retain(|known| known.id != source.id);
                 }
                 Some(_) => {}
@@ -106,9 +106,10 @@ impl FetchHost {
         }
     }
 
-    /// Whether to request the pieces that the source did not deliver from it again.
-    fn stays(&self, request: &Request, source: &Image, error: Option<&PieceError>) -> bool {
-        error.is_some_and(|error| self.waits_on(request, source, error))
+    /// Whether to request the pieces that the source did not deliver from it again. Not those of a boot pack: they pass no gate, so
+    /// nothing would separate the requests, and readers can turn to the layers.
+    fn stays(&self, request: &Request, first: &Piece, source: &Image, error: Option<&PieceError>) -> bool {
+        !first.is_of_a_pack() && error.is_some_and(|error| self.waits_on(request, source, error))
     }
 
     /// Queries the first available source, once there is room. A request that waits for a source holds no room that others could use.
