@@ -73,6 +73,15 @@ impl DaemonFixture {
         kill_process(Pid::from_child(&self.daemon), signal).unwrap();
     }
 
+    /// Ends the daemon and starts another one under a manager that stores its descriptors.
+    fn under_manager(&mut self) -> Manager {
+        self.signal(Signal::TERM);
+        self.daemon.wait().unwrap();
+        let mut manager = Manager::new(&self.place("notify.sock"));
+        self.daemon = manager.start(&mut plain(&self.tarpon));
+        manager
+    }
+
     /// Ends the daemon with a signal and starts another one.
     fn restart(&mut self, signal: Signal) {
         self.signal(signal);
@@ -285,10 +294,7 @@ fn an_upgrade_executes_the_new_program_in_the_process_of_the_daemon() {
 #[test]
 fn a_daemon_that_is_stopped_while_it_waits_for_requests_before_an_upgrade_stops() {
     let Some(mut fixture) = DaemonFixture::new() else { return };
-    fixture.signal(Signal::TERM);
-    fixture.daemon.wait().unwrap();
-    let mut manager = Manager::new(&fixture.place("notify.sock"));
-    fixture.daemon = manager.start(&mut plain(&fixture.tarpon));
+    let mut manager = fixture.under_manager();
     let place = fixture.mounted("mnt");
     // The daemon has the head of this request, and waits for the rest.
     let mut request = UnixStream::connect(fixture.place("api.sock")).unwrap();
@@ -311,10 +317,7 @@ fn a_daemon_that_is_stopped_while_it_waits_for_requests_before_an_upgrade_stops(
 #[test]
 fn a_kill_of_all_processes_of_the_service_is_not_noticed() {
     let Some(mut fixture) = DaemonFixture::new() else { return };
-    fixture.signal(Signal::TERM);
-    fixture.daemon.wait().unwrap();
-    let mut manager = Manager::new(&fixture.place("notify.sock"));
-    fixture.daemon = manager.start(&mut plain(&fixture.tarpon));
+    let mut manager = fixture.under_manager();
     let place = fixture.mounted("mnt");
     // In a process of its own: the test must not have files of the mount open when it starts the next daemon.
     let script =

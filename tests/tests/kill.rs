@@ -29,7 +29,7 @@ const PROGRAM: &str = "usr/bin/true";
 const KILLS_PER_STORE: usize = 20;
 /// Longest time until the next death, from when the programs have read again.
 const LONGEST_LIFE: Duration = Duration::from_millis(200);
-/// The user of mounts without root: `nobody`. `fusermount3` requires a user with a name.
+/// User ID of the tests without root. `fusermount3` requires that the user database has a name for it; this one is `nobody`.
 const USER: u32 = 65_534;
 /// Parameters of the role [`read_from_a_mount`]: the root, the list of files, the number of readers.
 const ROOT: &str = "TARPON_LOAD_ROOT";

@@ -18,8 +18,8 @@ use crate::worker::{Command, Worker};
 /// Longest wait for the thread. It may be starting a holder, and then dismisses it: each of these has its own limit, and this is their sum.
 const THREAD_LIMIT: Duration = Duration::from_secs(25);
 
-/// Attempts to remove from the service manager what is not served, each of which takes a second at most.
-const FORGET_ATTEMPTS: u32 = 10;
+/// Time to remove from the service manager what is not served.
+const FORGET_LIMIT: Duration = Duration::from_secs(10);
 
 /// The holder of this server's descriptors. Clones are the same holder. When the last one is dropped without [`Holder::dismiss`], the
 /// holder takes the server for dead.
@@ -59,7 +59,7 @@ impl Holder {
                 }
                 Ok((None, ..)) => {}
                 // Nothing of it is served, and no later call removes it.
-                Err(_) => (0..FORGET_ATTEMPTS).for_each(|_| service.forget_passed()),
+                Err(_) => service.forget_passed_within(FORGET_LIMIT),
             }
         }
         let (link, held, kept) = taken?;

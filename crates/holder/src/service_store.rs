@@ -62,8 +62,13 @@ impl ServiceStore {
     /// Removes from the store what it passed to this process, also what was taken: this process does not serve it, and readers of a
     /// connection without a server wait.
     pub fn forget_passed(&mut self) {
+        self.forget_passed_within(SYNC_LIMIT);
+    }
+
+    /// As [`ServiceStore::forget_passed`], within this limit.
+    pub(crate) fn forget_passed_within(&mut self, limit: Duration) {
         self.disown_passed();
-        self.sync(&BTreeMap::new());
+        self.sync_until(&BTreeMap::new(), Instant::now() + limit);
     }
 
     /// Drops what the store passed, which the next [`ServiceStore::sync`] replaces by what this process has.

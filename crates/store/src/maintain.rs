@@ -19,9 +19,6 @@ use crate::store::Store;
 pub struct Swept {
     /// Files and folders that dead processes left under construction.
     pub temporary: u64,
-    /// Recorded mounts: all of earlier servers, of which the last may still be finishing. Their records stay (and protect
-    /// their images) until [`Store::forget_mount`]: unmount them first.
-    pub left_mounts: Vec<Mount>,
 }
 
 /// Why an image was not removed.
@@ -51,7 +48,6 @@ impl Store {
         self.shared.oldest_pin()?;
         self.sweep_damaged_mounts()?;
         self.shared.hashed.sweep()?;
-        swept.left_mounts = self.mounts()?;
         Ok(swept)
     }
 

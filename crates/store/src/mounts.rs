@@ -94,6 +94,7 @@ impl Store {
     }
 
     /// All recorded mounts, of all tenants, by mountpoint. Damaged records are left out (`sweep` removes them).
+    /// The record of a dead server's mount protects its image until [`Store::forget_mount`]: unmount it first.
     pub fn mounts(&self) -> Result<Vec<Mount>, StoreError> {
         let folder = self.shared.layout.name("mounts");
         let boot = self.shared.durability.boot();

@@ -148,8 +148,8 @@ fn assert_sound(folder: &Path, boot: &str, workload: &Workload, case: &str) {
         assert!(loaded.is_some() || boot != "first boot", "{case}: half an image record is visible");
     }
     store.references().unwrap();
-    let swept = store.sweep().unwrap();
-    assert!(swept.left_mounts.len() <= 1, "{case}");
+    store.sweep().unwrap();
+    assert!(store.mounts().unwrap().len() <= 1, "{case}");
     assert_eq!(temporary_files(folder), Vec::<String>::new(), "{case}: left after the sweep");
     (workload.run)(&store);
     publish_objects(&store);

@@ -102,7 +102,8 @@ fn locks_of_a_killed_process_are_free_and_its_mounts_are_recorded_as_dead() {
     holder.wait().unwrap();
     assert_eq!(store.server(), None);
     let _lock = store.server_lock().unwrap();
-    let dead = store.sweep().unwrap().left_mounts;
+    store.sweep().unwrap();
+    let dead = store.mounts().unwrap();
     assert_eq!(dead.len(), 1);
     assert_eq!(pins(), 0);
     store.forget_mount(&dead[0].record.mountpoint).unwrap();
@@ -117,7 +118,8 @@ fn the_next_server_finds_mounts_of_a_server_that_still_runs() {
     store.record_mount(std::path::Path::new("/mnt"), &Digest::of(b"m"), "image", "{}").unwrap();
     drop(before);
     let _now = store.server_lock().unwrap();
-    let left = store.sweep().unwrap().left_mounts;
+    store.sweep().unwrap();
+    let left = store.mounts().unwrap();
     assert!(left.len() == 1 && left[0].live);
 }
 
