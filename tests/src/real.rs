@@ -22,6 +22,11 @@ pub fn write_program(path: &Path, text: &str) -> Result<()> {
     run(Command::new("sh").args(["-c", script]).arg(path).arg(text)).map(drop)
 }
 
+/// Copies a program, as [`write_program`] writes one.
+pub fn copy_program(from: &Path, to: &Path) -> Result<()> {
+    run(Command::new("cp").arg(from).arg(to)).map(drop)
+}
+
 /// Runs a command to its end; an error contains its output.
 pub fn run(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("start {command:?}"))?;

@@ -264,7 +264,7 @@ fn an_upgrade_executes_the_new_program_in_the_process_of_the_daemon() {
     fixture.signal(Signal::TERM);
     fixture.daemon.wait().unwrap();
     let program = fixture.place("installed");
-    std::fs::copy(binary(), &program).unwrap();
+    real::copy_program(&binary(), &program).unwrap();
     let mut command = Command::new(&program);
     command.env("TARPON_STORE", fixture.tarpon.store()).args(["daemon", "--listen"]);
     command.arg(format!("unix://{}", fixture.place("api.sock").display()));
@@ -279,7 +279,7 @@ fn an_upgrade_executes_the_new_program_in_the_process_of_the_daemon() {
     let refused = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(refused.contains("does not start"), "{refused}");
     assert_eq!(fixture.get("/v1/mounts")[0]["alive"], true);
-    std::fs::copy(binary(), &program).unwrap();
+    real::copy_program(&binary(), &program).unwrap();
     fixture.tarpon.run("server", &["upgrade"]).unwrap();
     let executed = std::fs::read_link(format!("/proc/{}/exe", fixture.daemon.id())).unwrap();
     assert_eq!(executed, program.canonicalize().unwrap());

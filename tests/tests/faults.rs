@@ -179,7 +179,7 @@ fn a_server_whose_program_was_deleted_has_a_successor() {
     for mode in modes() {
         let folder = real::scratch().unwrap();
         let program = folder.path().join("tarpon");
-        std::fs::copy(binary(), &program).unwrap();
+        real::copy_program(&binary(), &program).unwrap();
         let fixture = FaultFixture::new(mode, Some(&program));
         let server = fixture.server();
         let is_read = fixture.read_after("the program is deleted, then the server is killed", || {

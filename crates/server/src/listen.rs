@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use tarpon_blob::LogLimit;
-use tarpon_client::protocol::{LINE_BYTES, Request};
+use tarpon_client::protocol::{LINE_BYTES, Request, Response};
 use tarpon_client::wire;
 use tokio::sync::Semaphore;
 
@@ -124,9 +124,16 @@ async fn serve(stream: UnixStream, mounts: Arc<MountTable>) -> Option<UnixStream
         other => other,
     };
     let response = answer(&mounts, request).await;
+    let is_upgrading = matches!(response, Response::Upgrading);
     let sent = tokio::task::spawn_blocking(move || wire::send(&stream, &response).map(|()| stream)).await;
     match sent {
-        Ok(Ok(stream)) => holds.then_some(stream),
+        Ok(Ok(stream)) => {
+            if is_upgrading {
+                // Not before: the client of a server that ends without an answer would start another one.
+                mounts.succession.request();
+            }
+            holds.then_some(stream)
+        }
         Ok(Err(error)) => {
             tracing::debug!(%error, "a client did not wait for its answer");
             None

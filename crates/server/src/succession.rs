@@ -57,7 +57,7 @@ impl MountTable {
         Ok(())
     }
 
-    /// Gives way to the program on disk, or names the way.
+    /// Names the way in which this server gives way to the program on disk. After [`Response::Upgrading`] it does so once that is sent.
     ///
     /// # Errors
     /// [`ErrorKind::Other`] if this process serves in the foreground, or the program does not start.
@@ -68,7 +68,6 @@ impl MountTable {
             Some(GiveWay::Execute(program)) => {
                 let started = starts(program).map_err(|error| format!("{} does not start: {error}", program.display()));
                 started.context(ErrorKind::Other, step)?;
-                self.succession.request();
                 Ok(Response::Upgrading)
             }
             None => Err(stays(step)),
