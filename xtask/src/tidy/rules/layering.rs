@@ -13,6 +13,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("trace", &["oci"]),
     ("registry", &["oci", "blob"]),
     ("store", &["oci", "blob"]),
+    ("sandbox", &[]),
     ("holder", &[]),
     ("fs", &["oci", "layer", "tree", "blob", "fetch"]),
     ("mount", &["oci", "layer", "tree", "fs"]),
@@ -52,7 +53,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("daemon", &["engine"]),
     ("snapshotter", &["oci", "engine"]),
-    ("cli", &["oci", "engine", "daemon", "snapshotter"]),
+    ("cli", &["oci", "sandbox", "engine", "daemon", "snapshotter"]),
     ("testkit", &["oci", "layer", "tree", "blob", "registry", "store", "fetch", "trace", "fs"]),
 ];
 

@@ -1,0 +1,31 @@
+//! A process confines itself before it parses what strangers wrote.
+//!
+//! [`Sandbox::enter`] cannot be undone: afterwards the process has no capability, reads and writes the paths that it
+//! named, makes connections only if it asked for that, and starts no other program. All of it is enforced by the
+//! kernel: resource limits, capabilities, `no_new_privs`, Landlock, seccomp.
+//!
+//! ```no_run
+//! let confinement = tarpon_sandbox::Sandbox::new()
+//!     .may_read("/etc/ssl")
+//!     .may_write("/var/lib/tarpon/objects")
+//!     .may_connect()
+//!     .limit_memory(512 << 20)
+//!     .enter()?;
+//! eprintln!("{confinement}");
+//! # Ok::<(), tarpon_sandbox::SandboxError>(())
+//! ```
+//!
+//! What the process needs from outside it opens before it enters; descriptors stay usable. Landlock decides when a path
+//! is opened, by the file that had the path when the process entered: where a file is replaced by another one (such as
+//! `/etc/resolv.conf` by some network managers), its folder is what [`Sandbox::may_read`] must name.
+
+mod confinement;
+mod error;
+mod paths;
+mod privileges;
+mod sandbox;
+mod seccomp;
+
+pub use confinement::{Confinement, LandlockStatus};
+pub use error::SandboxError;
+pub use sandbox::Sandbox;

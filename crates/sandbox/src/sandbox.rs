@@ -1,0 +1,74 @@
+//! What a process asks for, and the order in which it gives up the rest.
+
+use std::path::PathBuf;
+
+use crate::confinement::Confinement;
+use crate::error::{SandboxError, failed};
+use crate::{paths, privileges, seccomp};
+
+/// What the process may still do after [`Sandbox::enter`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Sandbox {
+    read: Vec<PathBuf>,
+    write: Vec<PathBuf>,
+    may_connect: bool,
+    memory: Option<u64>,
+}
+
+impl Sandbox {
+    /// A process that computes: no paths, no network.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// It may read this file, or this folder with all below it. A path that does not exist is skipped.
+    pub fn may_read(mut self, path: impl Into<PathBuf>) -> Self {
+        self.read.push(path.into());
+        self
+    }
+
+    /// It may read, create, write, truncate, link, rename and remove below this folder, but may make no device, socket
+    /// or pipe, and no file that runs as its owner.
+    pub fn may_write(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.write.push(folder.into());
+        self
+    }
+
+    /// It may connect by TCP and exchange UDP datagrams, over IPv4 and IPv6, and may resolve names, for which it reads
+    /// the resolver's configuration. It never listens.
+    pub fn may_connect(mut self) -> Self {
+        self.may_connect = true;
+        self
+    }
+
+    /// It may allocate this much private memory, with what it has already. An allocation beyond fails.
+    pub fn limit_memory(mut self, bytes: u64) -> Self {
+        self.memory = Some(bytes);
+        self
+    }
+
+    /// Confines the calling process for the rest of its life. To be called before the process starts a thread.
+    ///
+    /// # Errors
+    ///
+    /// If the process has several threads, before anything is changed. If a step fails: then the process is confined in
+    /// part. A kernel without Landlock is no error: [`Confinement`] shows it.
+    pub fn enter(self) -> Result<Confinement, SandboxError> {
+        check_that_this_is_the_only_thread()?;
+        privileges::hide_memory()?;
+        if let Some(bytes) = self.memory {
+            privileges::limit_memory(bytes)?;
+        }
+        let is_bounding_set_empty = privileges::drop_capabilities()?;
+        privileges::refuse_new_privileges()?;
+        let landlock = paths::limit(&self.read, &self.write, self.may_connect)?;
+        seccomp::limit(self.may_connect)?;
+        Ok(Confinement { landlock, is_bounding_set_empty, may_connect: self.may_connect, memory: self.memory })
+    }
+}
+
+fn check_that_this_is_the_only_thread() -> Result<(), SandboxError> {
+    let threads = std::fs::read_dir("/proc/self/task").map_err(failed("counting the threads"))?.count();
+    if threads == 1 { Ok(()) } else { Err(SandboxError::Threads(threads)) }
+}
