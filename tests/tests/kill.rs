@@ -1,4 +1,4 @@
-//! SIGKILL of the server at arbitrary moments while programs read: none of them notices more than a pause, and at the end
+//! SIGKILL of the server, or of its worker, at arbitrary moments while programs read: none of them notices more than a pause, and at the end
 //! nothing of any server is left.
 //!
 //! `TARPON_KILLS`, `TARPON_UPGRADES` and `TARPON_READERS` request more than an ordinary run; each test prints what was noticed.
@@ -82,6 +82,14 @@ fn read_from_a_mount() {
     });
     let load = Load { root: root.into(), files: Arc::new(files.collect()), program: PROGRAM.into() };
     load.run(u8::try_from(number(READERS).unwrap()).unwrap());
+}
+
+/// The process that is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Victim {
+    Server,
+    /// The process that receives and decodes for the server.
+    Worker,
 }
 
 /// What programs noticed of many deaths of their server.
@@ -203,20 +211,30 @@ impl KillFixture {
         rustix::net::sockopt::socket_peercred(&server).ok().map(|peer| peer.pid)
     }
 
-    /// Kills the server again and again while programs read, each time after some more reads.
-    fn kill_while_reading(&self, root: &Path, kills: usize, account: &mut Account) {
+    /// Kills the server or its worker again and again while programs read, each time after some more reads.
+    fn kill_while_reading(&self, root: &Path, victim: Victim, kills: usize, account: &mut Account) {
         let mut readers = self.start_readers(root);
         for _ in 0..kills {
             Self::wait_for_moment(&mut readers, account.kills.len() as u64);
             if readers.have_failed() {
-                self.show_log();
                 break;
             }
             let server = wait_for("a server serves", || self.server());
-            account.kills.push(now());
-            kill_process(server, Signal::KILL).unwrap();
+            let killed = match victim {
+                Victim::Server => Some(server),
+                Victim::Worker => processes::workers_of(server).first().copied(),
+            };
+            // Without misses there is no worker.
+            if let Some(killed) = killed {
+                account.kills.push(now());
+                kill_process(killed, Signal::KILL).unwrap();
+            }
         }
-        account.add(readers.stop(HUNG));
+        let noticed = readers.stop(HUNG);
+        if !noticed.errors.is_empty() {
+            self.show_log();
+        }
+        account.add(noticed);
     }
 
     /// Prints the log of the servers.
@@ -326,13 +344,13 @@ fn closed_to_users() -> Option<String> {
     Some(format!("{} is closed to other users", closed.display()))
 }
 
-fn kill_at_many_moments(mode: &'static str, user: Option<u32>) {
+fn kill_at_many_moments(mode: &'static str, user: Option<u32>, victim: Victim) {
     let Some(mut fixture) = KillFixture::of(mode, user) else { return };
     let mut account = Account::default();
     while account.kills.len() < kills() {
         let root = fixture.mount();
         let left = kills() - account.kills.len();
-        fixture.kill_while_reading(&root, left.min(KILLS_PER_STORE), &mut account);
+        fixture.kill_while_reading(&root, victim, left.min(KILLS_PER_STORE), &mut account);
         fixture.check_all(&root);
         let again = fixture.mount();
         fixture.check_all(&again);
@@ -342,22 +360,29 @@ fn kill_at_many_moments(mode: &'static str, user: Option<u32>) {
         fixture.check_store();
         fixture.renew();
     }
-    account.report(&format!("{mode}, {}", if user.is_some() { "without root" } else { "as root" }));
+    let who = if user.is_some() { "without root" } else { "as root" };
+    account.report(&format!("{mode}, {who}, {victim:?}"));
 }
 
 #[test]
 fn programs_that_read_native_mounts_survive_the_server() {
-    kill_at_many_moments("native", None);
+    kill_at_many_moments("native", None, Victim::Server);
 }
 
 #[test]
 fn programs_that_read_fuse_mounts_survive_the_server() {
-    kill_at_many_moments("fuse", None);
+    kill_at_many_moments("fuse", None, Victim::Server);
 }
 
 #[test]
 fn programs_of_an_ordinary_user_survive_the_server() {
-    kill_at_many_moments("fuse", Some(USER));
+    kill_at_many_moments("fuse", Some(USER), Victim::Server);
+}
+
+#[test]
+fn programs_that_read_mounts_do_not_notice_the_death_of_a_worker() {
+    kill_at_many_moments("native", None, Victim::Worker);
+    kill_at_many_moments("fuse", None, Victim::Worker);
 }
 
 #[test]

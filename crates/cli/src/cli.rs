@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::commands::background::{Keep, Serve};
+use crate::commands::background::{Keep, Serve, Worker};
 use crate::commands::container::lifecycle::{Kill, Rm, Stop, Wait};
 use crate::commands::container::{exec, logs, ps, run};
 use crate::commands::packaging::{Completions, Man};
@@ -77,6 +77,7 @@ impl Cli {
             Command::Commit(command) => command.run(global),
             Command::Push(command) => command.run(global),
             Command::Serve(command) => command.run(global),
+            Command::Worker(command) => command.run(),
             Command::Keep(command) => command.run(global),
         };
         done.map(|()| Exit::Ok.into())
@@ -128,6 +129,8 @@ pub(crate) enum Command {
     #[command(hide = true)]
     Serve(Serve),
     #[command(hide = true)]
+    Worker(Worker),
+    #[command(hide = true)]
     Keep(Keep),
 }
 
@@ -135,7 +138,7 @@ impl Command {
     /// The log filter when `$RUST_LOG` is not set. Commands print their own messages; servers have only the log.
     pub(crate) fn default_log(&self) -> &'static str {
         match self {
-            Self::Serve(_) | Self::Keep(_) | Self::Daemon(_) | Self::Snapshotter(_) => "info",
+            Self::Serve(_) | Self::Worker(_) | Self::Keep(_) | Self::Daemon(_) | Self::Snapshotter(_) => "info",
             Self::Mount(mount) if mount.foreground => "warn",
             _ => "off",
         }
@@ -155,6 +158,7 @@ impl Command {
                 | Self::Daemon(_)
                 | Self::Demo(_)
                 | Self::Serve(_)
+                | Self::Worker(_)
                 | Self::Keep(_)
         )
     }

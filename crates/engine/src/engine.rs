@@ -7,11 +7,13 @@ use std::sync::Arc;
 use tarpon_client::protocol::ScrubStatus;
 use tarpon_client::rootfs::Folders;
 use tarpon_client::{Client, prepare_to_mount, traces};
+use tarpon_images::sources::{InProcess, Sources};
 use tarpon_images::{ImageRequest, Images, Inspection, Prepared, Progress, Pulled, Result, TreeView};
 use tarpon_oci::Digest;
 use tarpon_podman::Podman;
 use tarpon_store::{Isolation, Store};
 use tarpon_trace::Trace;
+use tarpon_worker::{WorkerPreparer, Workers};
 
 use crate::why::{self, Explanation};
 use tarpon_containers::Containers;
@@ -23,6 +25,9 @@ pub struct EngineOptions {
     pub store: PathBuf,
     /// The command line that runs [`crate::serve`] on this store. Empty: this program starts no servers.
     pub server_command: Vec<OsString>,
+    /// The command line that runs [`crate::serve_worker`], the confined process in which bytes are received and decoded for this
+    /// program. Empty: they are received and decoded in this process, with all its rights.
+    pub worker_command: Vec<OsString>,
 }
 
 /// An open store and what can be done with images in it.
@@ -32,17 +37,25 @@ pub struct Engine {
     client: Client,
     pub(crate) containers: Containers,
     rootfs_folders: Arc<Folders>,
+    sources: Arc<dyn Sources>,
 }
 
 impl Engine {
     /// Opens the store. Cheap: nothing is scanned, no request is made.
     pub fn open(options: EngineOptions) -> Result<Self> {
-        let EngineOptions { store, server_command } = options;
-        let images = Images::open(&store)?;
+        let EngineOptions { store, server_command, worker_command } = options;
+        let mut images = Images::open(&store)?;
+        if !worker_command.is_empty() {
+            images = images.prepared_by(Arc::new(WorkerPreparer::new(worker_command.clone())));
+        }
         let client = Client::new(images.store().clone(), server_command);
         let containers = Containers::new(images.clone(), client.clone());
         let rootfs_folders = Arc::new(Folders::of(images.store()));
-        Ok(Self { images, client, containers, rootfs_folders })
+        let sources: Arc<dyn Sources> = match worker_command.is_empty() {
+            true => Arc::new(InProcess),
+            false => Arc::new(Workers::new(worker_command)),
+        };
+        Ok(Self { images, client, containers, rootfs_folders, sources })
     }
 
     /// The images of the store.
@@ -58,6 +71,11 @@ impl Engine {
     /// Folders of root file systems for which the user named no directory.
     pub(crate) fn rootfs_folders(&self) -> &Arc<Folders> {
         &self.rootfs_folders
+    }
+
+    /// How the server of this store opens images.
+    pub(crate) fn sources(&self) -> &Arc<dyn Sources> {
+        &self.sources
     }
 
     /// As [`Client::scrub_status`].

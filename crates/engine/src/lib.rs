@@ -10,7 +10,7 @@
 //!
 //! let store = PathBuf::from("/var/lib/runner");
 //! let server_command = vec!["/usr/libexec/runner".into(), "serve".into(), store.clone().into()];
-//! let engine = Engine::open(EngineOptions { store, server_command })?; // no scan, no network
+//! let engine = Engine::open(EngineOptions { store, server_command, worker_command })?; // no scan, no network
 //!
 //! let name = "docker.io/library/alpine:3.20";
 //! let image = ImageRequest::new(name, name.parse()?, oci::Platform::host());
@@ -23,7 +23,8 @@
 //! ```
 //!
 //! The mounts belong to the server of the store, one process for all of them, which fetches what they read. The engine starts it
-//! with `server_command` when it is needed; that program calls [`serve`] on the same store. A program can also serve in its own
+//! with `server_command` when it is needed; that program calls [`serve`] on the same store. With `worker_command` the server starts
+//! the confined process that receives and decodes bytes for it; that program calls [`serve_worker`]. A program can also serve in its own
 //! process: [`Server::start`], then [`Server::rootfs`]. `crates/engine/examples/serverless` is a complete program that does both.
 //!
 //! | to | use |
@@ -98,4 +99,5 @@ pub use tarpon_store as store;
 pub use tarpon_store::Isolation;
 pub use tarpon_store::private::{create_dir as create_private_dir, write as write_private};
 pub use tarpon_trace as trace;
+pub use tarpon_worker::serve as serve_worker;
 pub use why::{Advice, Bytes, Explanation, SlowRead, Topic};

@@ -16,6 +16,7 @@ impl From<&Engine> for ServerSetup {
             rootfs_folders: engine.rootfs_folders().clone(),
             exhibits: &tarpon_podman::EXHIBITS,
             may_run_on: tarpon_containers::may_run_on,
+            sources: engine.sources().clone(),
         }
     }
 }

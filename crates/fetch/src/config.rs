@@ -1,7 +1,10 @@
 //! The numbers that shape fetching, each with its reason. The limits for external input are in [`tarpon_oci::limits`]. The values
 //! here are choices of this host.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use tarpon_layer::decode::{Decoder, InProcess};
 
 /// The settings of a [`crate::Fetcher`]. [`Config::default`] is right for a host; tests vary single numbers.
 #[derive(Debug, Clone)]
@@ -63,6 +66,8 @@ pub struct Config {
     /// An object is not made into a plain local file when it has more zeros than this: a sparse file of 8 TiB would
     /// have to be hashed whole for nothing.
     pub publish_zeros: u64,
+    /// Decodes what sources return.
+    pub decoder: Arc<dyn Decoder>,
 }
 
 impl Default for Config {
@@ -90,6 +95,7 @@ impl Default for Config {
             inline_bytes: 32 << 10,
             stream_linger: Duration::from_secs(5),
             publish_zeros: 64 << 20,
+            decoder: Arc::new(InProcess),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use tarpon_layer::Codec;
-use tarpon_layer::decode::{decode_chunk, decode_span};
+use tarpon_layer::decode::Decoder;
 use tarpon_oci::Verified;
 
 use crate::chunk::PieceChunk;
@@ -22,6 +22,7 @@ pub(crate) enum Decoded {
 /// Decodes the piece and checks each of its chunks (or, before that, the encoded bytes that all of them come from), except those
 /// that `is_here` returns as local. The first one, which was requested, is always checked. Bytes of invalid form are an error.
 pub(crate) fn piece(
+    decoder: &dyn Decoder,
     piece: &Piece,
     encoded: &Bytes,
     is_here: impl Fn(&PieceChunk) -> bool,
@@ -35,9 +36,9 @@ pub(crate) fn piece(
         Codec::Deflate | Codec::CheckedSpan => {
             let checkpoint = piece.image.table.checkpoint(piece.layer, piece.key.offset);
             let checkpoint = checkpoint.ok_or("the index has no checkpoint for it")?;
-            decode_span(&checkpoint, encoded, start, size, &mut decoded)
+            decoder.span(&checkpoint, encoded, start, size, &mut decoded)
         }
-        codec => decode_chunk(codec, encoded, start, size, &mut decoded),
+        codec => decoder.chunk(codec, encoded, start, size, &mut decoded),
     };
     outcome.map_err(|error| error.to_string())?;
     let decoded = Bytes::from(decoded);

@@ -48,13 +48,14 @@ impl FetchHost {
     /// Decodes and checks; `None` if the bytes were wrong.
     fn decode_and_check(&self, flight: &Flight, encoded: &Bytes, last_chance: bool) -> Option<Vec<Decoded>> {
         let piece = &flight.piece;
-        let chunks = match decode::piece(piece, encoded, |chunk| self.is_here(&piece.image, chunk)) {
-            Ok(chunks) => chunks,
-            Err(reason) => {
-                self.report_corrupt(&piece.image, &PieceError::corrupt(&piece.key, &reason));
-                return None;
-            }
-        };
+        let chunks =
+            match decode::piece(&*self.config.decoder, piece, encoded, |chunk| self.is_here(&piece.image, chunk)) {
+                Ok(chunks) => chunks,
+                Err(reason) => {
+                    self.report_corrupt(&piece.image, &PieceError::corrupt(&piece.key, &reason));
+                    return None;
+                }
+            };
         if chunks.iter().any(|chunk| matches!(chunk, Decoded::Wrong)) {
             self.report_corrupt(&piece.image, &PieceError::corrupt(&piece.key, "a chunk does not match its digest"));
             // The second time, the chunks that match are used.

@@ -1,11 +1,14 @@
 //! Opens sources with a user's access options, and maps their errors to ours.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tarpon_blob::{Fault, SourceError};
 use tarpon_oci::{ImageConfig, Platform, Source};
-use tarpon_registry::{AccessOptions, Credentials, Destination, Repository, ResolvedImage};
+use tarpon_registry::{
+    AccessOptions, CredentialLookup, CredentialSource, Credentials, Destination, Repository, ResolvedImage,
+};
 
 use crate::auth_files;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
@@ -47,6 +50,26 @@ pub fn open_later(image: &str, access: &Access) -> Result<Repository> {
     tarpon_registry::open_later(&source, &options).map_err(|error| registry("open the image", error))
 }
 
+/// The name of an image's source, and how to find credentials for it.
+pub fn credentials(image: &str, access: &Access) -> Result<(Source, CredentialSource)> {
+    let (source, options) = read(image, access)?;
+    Ok((source, options.credential_source()))
+}
+
+/// As [`open`], with credentials that another process looks up.
+pub async fn open_with(image: &str, access: &Access, lookup: Arc<dyn CredentialLookup>) -> Result<Repository> {
+    let (source, options) = read(image, access)?;
+    let options = AccessOptions { lookup: Some(lookup), ..options };
+    tarpon_registry::open(&source, &options).await.map_err(|error| registry("open the image", error))
+}
+
+/// As [`open_later`], with credentials that another process looks up.
+pub fn open_later_with(image: &str, access: &Access, lookup: Arc<dyn CredentialLookup>) -> Result<Repository> {
+    let (source, options) = read(image, access)?;
+    let options = AccessOptions { lookup: Some(lookup), ..options };
+    tarpon_registry::open_later(&source, &options).map_err(|error| registry("open the image", error))
+}
+
 /// Opens `image` for writing. Nothing is requested or written yet.
 pub fn destination(image: &str, access: &Access) -> Result<Destination> {
     open_destination(&parse(image)?, access)
@@ -79,6 +102,7 @@ fn options(access: &Access, source: &Source) -> Result<AccessOptions> {
     Ok(AccessOptions {
         credentials,
         authfile: auth_files::choose(&access.authfiles, source),
+        lookup: None,
         tls_verify: access.tls_verify.unwrap_or(true),
         cert_dir: access.cert_dir.clone(),
     })

@@ -10,6 +10,7 @@ use tarpon_tree::erofs;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::image::Prepared;
 use crate::preparations::Preparations;
+use crate::preparer::Preparer;
 
 /// Opens the store in `folder`. Trees of older versions are rewritten when they are used.
 pub fn open_store(folder: &Path) -> std::result::Result<Store, OpenError> {
@@ -22,12 +23,13 @@ pub fn open_store(folder: &Path) -> std::result::Result<Store, OpenError> {
 pub struct Images {
     store: Store,
     preparations: Arc<Preparations>,
+    preparer: Option<Arc<dyn Preparer>>,
 }
 
 impl Images {
     /// The images of an open store.
     pub fn of(store: Store) -> Self {
-        Self { store, preparations: Arc::default() }
+        Self { store, preparations: Arc::default(), preparer: None }
     }
 
     /// Opens the store in `folder`. Cheap: nothing is scanned, no request is made.
@@ -42,6 +44,16 @@ impl Images {
     /// The store.
     pub fn store(&self) -> &Store {
         &self.store
+    }
+
+    /// The same images, prepared by another process.
+    pub fn prepared_by(self, preparer: Arc<dyn Preparer>) -> Self {
+        Self { preparer: Some(preparer), ..self }
+    }
+
+    /// The process that prepares; `None`: this one.
+    pub(crate) fn preparer(&self) -> Option<&dyn Preparer> {
+        self.preparer.as_deref()
     }
 
     /// The images of another part of the store.

@@ -3,6 +3,8 @@
 //! ```text
 //! images       the images of one store: the handle for all below
 //! access       credentials and connections to registries, layouts and archives
+//! sources      images that are read again, and the process that receives their bytes
+//! preparer     another process that prepares
 //! prepare      resolve, index the layers, merge, record
 //! index        indexes of layers from outside of the layers
 //! inspect      the description of an image
@@ -29,7 +31,9 @@ pub mod origin;
 mod prefix;
 mod preparations;
 pub mod prepare;
+pub mod preparer;
 pub mod progress;
+pub mod sources;
 pub mod tenant;
 mod tree_view;
 

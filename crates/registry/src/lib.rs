@@ -28,7 +28,7 @@ mod stats;
 mod timing;
 pub mod transport;
 
-pub use credentials::{CredentialSource, Credentials, Secret};
+pub use credentials::{CredentialLookup, CredentialSource, Credentials, Secret};
 pub use destination::{Destination, open_destination, open_destination_with};
 pub use error::Error;
 pub use http::{Challenge, ContentRange};

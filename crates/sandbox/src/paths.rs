@@ -89,7 +89,8 @@ fn handled(may_connect: bool) -> Result<RulesetCreated, RulesetError> {
 fn allow_reading(rules: RulesetCreated, path: &Path) -> Result<RulesetCreated, SandboxError> {
     let opened = match open(path) {
         Ok(opened) => opened,
-        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(rules),
+        // It could not be read without Landlock either.
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => return Ok(rules),
         Err(cause) => return Err(SandboxError::Path { path: path.to_owned(), cause: cause.into() }),
     };
     let kind = rustix::fs::fstat(&opened).map_err(failed(STEP))?.st_mode;

@@ -4,28 +4,27 @@
 //! It streams what `pull` streams ([`Completion`]). If a layer does not match the index that the image was mounted by, an alarm is logged,
 //! counted and shown, and the mounts read no more data from that layer.
 
+mod paced;
 mod throttle;
 
 use std::collections::HashMap;
-use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
-use tarpon_blob::BlobSource;
 use tarpon_client::protocol::{Backfill, BackfillState, BackfillStatus, MountRequest};
 use tarpon_fetch::{Background, Fetcher};
-use tarpon_images::prepare::complete::{Completion, Incomplete};
-use tarpon_images::prepare::pace::{Pace, STREAMS};
+use tarpon_images::prepare::STREAMS;
+use tarpon_images::prepare::complete::{Completing, Incomplete};
 use tarpon_oci::Digest;
 use tarpon_store::Store;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
 
+use self::paced::Paced;
 use self::throttle::{Throttle, Turn};
 use super::images::{LoadedImage, LoadedImages};
 use crate::ErrorKind;
@@ -72,17 +71,15 @@ impl Backfills {
         }
         let how = request.backfill;
         let (reported, status) = watch::channel(BackfillStatus::begun(how));
-        let pace = Arc::new(Gate {
-            rate: request.backfill_rate,
-            next: Mutex::new(Instant::now()),
-            counted: Some(image.clone()),
-        });
         let readers = Readers { fetcher: self.fetcher.clone(), how, image: image.clone() };
-        let source = Arc::new(Throttle::new(image.source(), readers));
+        let throttled = Arc::new(Throttle::new(image.source(), readers));
+        let counted = image.clone();
+        let count = move |bytes| counted.handle().backfilled(bytes);
+        let source = Arc::new(Paced::new(throttled, request.backfill_rate, count));
         let (images, manifest) = (self.images.clone(), request.manifest);
         let distrust = Box::new(move |layer: &Digest, reason: &str| images.distrust(&manifest, layer, reason));
-        let run =
-            run(self.store.clone(), manifest, source, pace, Task { image: request.image.clone(), reported, distrust });
+        let opened = self.images.sources().complete(self.store.clone(), request.manifest, source);
+        let run = run(opened, Task { image: request.image.clone(), reported, distrust });
         running.insert(request.manifest, Running { status, task: self.runtime.spawn(run).abort_handle() });
     }
 
@@ -106,11 +103,9 @@ impl Backfills {
     }
 }
 
-async fn run(store: Store, manifest: Digest, source: Arc<dyn BlobSource>, pace: Arc<Gate>, task: Task) {
-    let opened = tokio::task::spawn_blocking(move || Completion::open(store, &manifest, source, pace)).await;
-    match opened {
-        Ok(Ok(completion)) => task.run(&Arc::new(completion)).await,
-        Ok(Err(error)) => task.stop(error.to_string()),
+async fn run(opened: BoxFuture<'static, crate::Result<Box<dyn Completing>>>, task: Task) {
+    match opened.await {
+        Ok(completion) => task.run(&*completion).await,
         Err(error) => task.stop(error.to_string()),
     }
 }
@@ -130,7 +125,7 @@ type Warn = Box<dyn Fn(&Digest, &str) + Send + Sync>;
 struct Stop(String);
 
 impl Task {
-    async fn run(&self, completion: &Arc<Completion>) {
+    async fn run(&self, completion: &dyn Completing) {
         let layers = completion.layers();
         self.reported.send_modify(|status| status.layers = layers.len());
         let streams = if self.reported.borrow().how == Backfill::Now { STREAMS } else { 1 };
@@ -144,7 +139,7 @@ impl Task {
         }
     }
 
-    async fn install(&self, completion: &Arc<Completion>) {
+    async fn install(&self, completion: &dyn Completing) {
         match completion.install().await {
             Ok(is_written) => {
                 self.say((!is_written).then(|| BY_INDEX_STILL.to_owned()));
@@ -169,7 +164,7 @@ impl Task {
     }
 
     /// Streams one layer, with retries.
-    async fn layer(&self, completion: &Arc<Completion>, at: usize, layer: Digest) -> Result<(), Stop> {
+    async fn layer(&self, completion: &dyn Completing, at: usize, layer: Digest) -> Result<(), Stop> {
         let (mut failures, mut refusals, mut pause) = (0, 0, FIRST_PAUSE);
         loop {
             match completion.layer(at).await {
@@ -250,41 +245,6 @@ impl Turn for Readers {
 
     fn is_whole(&self) -> bool {
         self.image.ignores_ranges()
-    }
-}
-
-/// Limits the rate.
-struct Gate {
-    rate: Option<NonZeroU64>,
-    next: Mutex<Instant>,
-    /// The image that the bytes are counted for.
-    counted: Option<Arc<LoadedImage>>,
-}
-
-impl Gate {
-    /// The time at which the bytes after these may follow.
-    fn after(&self, bytes: u64) -> Option<Instant> {
-        let rate = self.rate?.get();
-        // A piece is far below 2⁶⁴ ns × B/s. Any larger one takes forever anyway.
-        let nanoseconds = u128::from(bytes).saturating_mul(1_000_000_000) / u128::from(rate);
-        let duration = Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX));
-        let mut next = self.next.lock();
-        *next = Instant::now().max(*next) + duration;
-        Some(*next)
-    }
-}
-
-impl Pace for Gate {
-    fn pass(&self, bytes: u64) -> BoxFuture<'_, ()> {
-        if let Some(image) = &self.counted {
-            image.handle().backfilled(bytes);
-        }
-        async move {
-            if let Some(next) = self.after(bytes) {
-                tokio::time::sleep_until(next).await;
-            }
-        }
-        .boxed()
     }
 }
 

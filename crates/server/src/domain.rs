@@ -7,6 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tarpon_fetch::Fetcher;
 use tarpon_images::Access;
+use tarpon_images::sources::Sources;
 use tarpon_images::tenant;
 use tarpon_mount::Host;
 use tarpon_store::Store;
@@ -34,8 +35,9 @@ impl Domain {
         host: Host,
         runtime: Handle,
         counters: Arc<KeptCounters>,
+        sources: Arc<dyn Sources>,
     ) -> Self {
-        let images = Arc::new(LoadedImages::new(store.clone(), fetcher.clone(), counters.clone()));
+        let images = Arc::new(LoadedImages::new(store.clone(), fetcher.clone(), counters.clone(), sources));
         let backfills = Arc::new(Backfills::new(store.clone(), fetcher, runtime, images.clone()));
         Self { store, host, images, backfills, counters }
     }
@@ -44,7 +46,7 @@ impl Domain {
     fn beside(&self, store: Store, runtime: Handle) -> Self {
         let fetcher = self.images.fetcher().beside(Arc::new(store.clone()));
         let host = self.host.beside(Arc::new(fetcher.clone()));
-        Self::new(store, fetcher, host, runtime, self.counters.clone())
+        Self::new(store, fetcher, host, runtime, self.counters.clone(), self.images.sources().clone())
     }
 }
 

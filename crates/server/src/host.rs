@@ -7,8 +7,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tarpon_client::Client;
 use tarpon_client::protocol::{BackfillStatus, MountRequest};
-use tarpon_fetch::Fetcher;
+use tarpon_fetch::{Config, Fetcher};
 use tarpon_fs::Operations;
+use tarpon_images::sources::{InProcess, Sources};
 use tarpon_mount::{Host, Inheritance, MountError, Mounted, Protected};
 use tarpon_oci::Digest;
 use tarpon_store::Store;
@@ -39,7 +40,7 @@ impl ExhibitHost {
     pub fn new(client: &Client, runtime: Handle) -> Result<Self> {
         let (holding, inheritance) =
             Holding::attach(&Client::new(client.store().clone(), Vec::new()), Lifetime::Process, None);
-        Self::with_holding(client, runtime, holding, inheritance)
+        Self::with_holding(client, runtime, holding, inheritance, Arc::new(InProcess))
     }
 
     /// Opens the store for a server whose connections are held, and takes those of its predecessor.
@@ -48,9 +49,11 @@ impl ExhibitHost {
         runtime: Handle,
         holding: Arc<Holding>,
         inheritance: Inheritance,
+        sources: Arc<dyn Sources>,
     ) -> Result<Self> {
         let store = client.store().clone();
-        let fetcher = Fetcher::new(Arc::new(store.clone()), runtime.clone(), tarpon_fetch::Config::default());
+        let config = Config { decoder: sources.decoder(), ..Config::default() };
+        let fetcher = Fetcher::new(Arc::new(store.clone()), runtime.clone(), config);
         let (counters, earlier) = KeptCounters::inherited(&holding);
         fetcher.continue_from(&earlier);
         let scratch = store.run_folder().join("mounts");
@@ -59,7 +62,7 @@ impl ExhibitHost {
         let host = host.map_err(cannot_mount)?;
         let host = host.of_store(store.folder());
         host.protect(protected(&store));
-        let domain = Arc::new(Domain::new(store, fetcher, host, runtime.clone(), Arc::new(counters)));
+        let domain = Arc::new(Domain::new(store, fetcher, host, runtime.clone(), Arc::new(counters), sources));
         let server_command = client.server_command().to_vec();
         Ok(Self { domain, holding, changes: Changes::default(), runtime, server_command })
     }

@@ -13,11 +13,10 @@ use tarpon_blob::BlobSource;
 use tarpon_client::protocol::MountRequest;
 use tarpon_fetch::{Background, BootIndex, Fetcher, ImageHandle, Stats};
 use tarpon_images::Access;
-use tarpon_images::access;
+use tarpon_images::sources::{OpenedImage, Sources};
 use tarpon_layer::chunks::ChunkTable;
 use tarpon_mount::TreeFile;
 use tarpon_oci::{Blob, Digest};
-use tarpon_registry::Repository;
 use tarpon_store::{ImageRecord, ImageState, Part, PartRecord, Store};
 use tarpon_trace::Trace;
 
@@ -31,7 +30,7 @@ pub struct LoadedImage {
     pub(crate) record: ImageRecord,
     pub(crate) tree: TreeFile,
     store: Store,
-    repository: Repository,
+    repository: Arc<dyn OpenedImage>,
     handle: ImageHandle,
     has_pack: bool,
     was_mounted: AtomicBool,
@@ -148,7 +147,7 @@ struct Early {
     image: String,
     access: Access,
     /// Connected, with its tokens.
-    repository: Repository,
+    repository: Arc<dyn OpenedImage>,
     pack: Weak<EarlyPack>,
 }
 
@@ -167,6 +166,7 @@ pub(crate) struct LoadedImages {
     store: Store,
     fetcher: Fetcher,
     counters: Arc<KeptCounters>,
+    sources: Arc<dyn Sources>,
     loaded: Mutex<HashMap<Key, Arc<LoadedImage>>>,
     /// Locks of the images being loaded. Loading takes as long as the disk takes, so no other lock is held meanwhile.
     turns: Mutex<HashMap<Key, Weak<Mutex<()>>>>,
@@ -178,10 +178,17 @@ pub(crate) struct LoadedImages {
     hidden: Mutex<HashMap<Digest, ImageHandle>>,
 }
 
+/// An image that was opened for its early boot pack, and the pack while it is fetched.
+type EarlyImage = (Arc<dyn OpenedImage>, Option<Arc<EarlyPack>>);
+
 impl LoadedImages {
-    pub(crate) fn new(store: Store, fetcher: Fetcher, counters: Arc<KeptCounters>) -> Self {
+    pub(crate) fn new(store: Store, fetcher: Fetcher, counters: Arc<KeptCounters>, sources: Arc<dyn Sources>) -> Self {
         let (loaded, turns, early, replaced, hidden) = Default::default();
-        Self { store, fetcher, counters, loaded, turns, early, replaced, hidden }
+        Self { store, fetcher, counters, sources, loaded, turns, early, replaced, hidden }
+    }
+
+    pub(crate) fn sources(&self) -> &Arc<dyn Sources> {
+        &self.sources
     }
 
     pub(crate) fn fetcher(&self) -> &Fetcher {
@@ -285,7 +292,7 @@ impl LoadedImages {
         pack: Blob,
         user: T,
     ) -> Result<Option<impl Future<Output = ()> + use<T>>> {
-        let repository = access::open_later(&image, &access)?;
+        let repository = self.sources.open_later(&image, &access)?;
         let mut early = self.early.lock();
         early.retain(|early| early.pack.strong_count() > 0);
         let is_known = |early: &Early| early.image == image && early.access == access;
@@ -304,7 +311,7 @@ impl LoadedImages {
     }
 
     /// Takes the image's early boot pack, if it has one, and stops further requests for it.
-    fn stop_early(&self, request: &MountRequest) -> Option<(Repository, Option<Arc<EarlyPack>>)> {
+    fn stop_early(&self, request: &MountRequest) -> Option<EarlyImage> {
         let mut early = self.early.lock();
         let is_it = |early: &Early| early.image == request.image && early.access == request.access;
         let place = early.iter().position(is_it)?;
@@ -314,9 +321,9 @@ impl LoadedImages {
     }
 
     /// The image's repository and the source of its blobs, including bytes of an early boot pack.
-    fn open(&self, request: &MountRequest) -> Result<(Repository, Arc<dyn BlobSource>)> {
+    fn open(&self, request: &MountRequest) -> Result<(Arc<dyn OpenedImage>, Arc<dyn BlobSource>)> {
         let Some((repository, pack)) = self.stop_early(request) else {
-            let repository = access::open_later(&request.image, &request.access)?;
+            let repository = self.sources.open_later(&request.image, &request.access)?;
             let source = repository.blobs();
             return Ok((repository, source));
         };
@@ -402,6 +409,7 @@ mod tests {
     use std::thread;
 
     use rustix::fs::{FlockOperation, flock};
+    use tarpon_images::sources::InProcess;
     use tarpon_images::{ImageRequest, Images, Prepared, Silent};
     use tarpon_registry::serve::Contents;
     use tarpon_testkit::layers::{EstargzOptions, ImageBuilder, Item, estargz};
@@ -446,7 +454,7 @@ mod tests {
         let store = images.store().clone();
         make_old(&store, &old);
         let fetcher = Fetcher::new(Arc::new(store.clone()), tokio::runtime::Handle::current(), Default::default());
-        let images = Arc::new(LoadedImages::new(store.clone(), fetcher, Arc::default()));
+        let images = Arc::new(LoadedImages::new(store.clone(), fetcher, Arc::default(), Arc::new(InProcess)));
         // An eviction that does not end.
         let lock = std::fs::File::create(store.run_folder().join("eviction.lock")).unwrap();
         flock(&lock, FlockOperation::LockExclusive).unwrap();

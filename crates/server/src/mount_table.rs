@@ -84,7 +84,13 @@ impl MountTable {
         holding: Arc<Holding>,
         inheritance: Inheritance,
     ) -> Result<Self> {
-        let host = ExhibitHost::with_holding(&setup.client, runtime.clone(), holding.clone(), inheritance)?;
+        let host = ExhibitHost::with_holding(
+            &setup.client,
+            runtime.clone(),
+            holding.clone(),
+            inheritance,
+            setup.sources.clone(),
+        )?;
         let domains = Domains::new(host.domain.clone(), runtime.clone());
         let (store, changes) = (host.domain.store.clone(), host.changes.clone());
         let (places, lost, endpoint) = (Arc::default(), Mutex::default(), Endpoint::default());

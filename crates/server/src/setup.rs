@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tarpon_client::Client;
 use tarpon_client::rootfs::Folders;
+use tarpon_images::sources::Sources;
 use tarpon_store::Store;
 
 use super::exhibit::Exhibit;
@@ -22,6 +23,8 @@ pub struct ServerSetup {
     pub rootfs_folders: Arc<Folders>,
     /// What it exposes besides mounts of images.
     pub exhibits: &'static [NewExhibit],
+    /// How it opens images, and where their bytes are received and decoded.
+    pub sources: Arc<dyn Sources>,
     /// Whether a process may still run on what a dead server left at a mount point.
     pub may_run_on: fn(&Store, &Path) -> bool,
 }
@@ -34,6 +37,7 @@ impl ServerSetup {
             client: Client::new(images.store().clone(), Vec::new()),
             rootfs_folders: Arc::new(Folders::of(images.store())),
             exhibits: &[],
+            sources: Arc::new(tarpon_images::sources::InProcess),
             may_run_on: |_, _| false,
         }
     }

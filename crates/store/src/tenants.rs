@@ -126,7 +126,12 @@ impl Store {
 
     /// The part of the store whose content a mount shows.
     pub fn of_mount(&self, record: &MountRecord) -> Self {
-        record.tenant.as_ref().map_or_else(|| self.whole(), |tenant| self.open_tenant(tenant))
+        self.of_tenant(record.tenant.as_ref())
+    }
+
+    /// The part of the store that belongs to the tenant with this id; all of a shared store without one.
+    pub fn of_tenant(&self, id: Option<&Digest>) -> Self {
+        id.map_or_else(|| self.whole(), |tenant| self.open_tenant(tenant))
     }
 
     fn open_tenant(&self, tenant: &Digest) -> Self {

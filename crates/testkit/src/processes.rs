@@ -1,4 +1,4 @@
-//! The processes of a store: its server, and the holder of the server's connections.
+//! The processes of a store: its server, the holder of the server's connections, and the workers.
 
 use std::path::Path;
 
@@ -12,6 +12,17 @@ pub fn servers(store: &Path) -> Vec<Pid> {
 /// Holders of the store.
 pub fn holders(store: &Path) -> Vec<Pid> {
     processes(store, true)
+}
+
+/// Workers that this process has started.
+pub fn workers_of(user: Pid) -> Vec<Pid> {
+    let is_child = |pid: &i32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+        parent.and_then(|parent| parent.trim().parse().ok()) == Some(user.as_raw_nonzero().get())
+    };
+    let is_worker = |pid: &i32| command_line(*pid).iter().any(|argument| argument == "worker");
+    all().filter(|pid| is_worker(pid) && is_child(pid)).filter_map(Pid::from_raw).collect()
 }
 
 /// Kills the process that serves the store together with its holder, so that no successor is started.
@@ -30,12 +41,19 @@ pub fn kill_with_holder(store: &Path, server: Pid) {
 fn processes(store: &Path, is_holder: bool) -> Vec<Pid> {
     let store = store.to_string_lossy();
     let is_it = |pid: &i32| {
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let line: Vec<_> = line.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
+        let line = command_line(*pid);
         let has = |word: &str| line.iter().any(|argument| argument == word);
         has(&store) && has("serve") && has("--hold") == is_holder
     };
+    all().filter(is_it).filter_map(Pid::from_raw).collect()
+}
+
+fn command_line(pid: i32) -> Vec<String> {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    line.split(|byte| *byte == 0).map(|argument| String::from_utf8_lossy(argument).into_owned()).collect()
+}
+
+fn all() -> impl Iterator<Item = i32> {
     let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(is_it).filter_map(Pid::from_raw).collect()
+    all.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }

@@ -1,5 +1,5 @@
-//! The hidden subcommands: processes that other subcommands start. `serve` serves the mounts of a store, `keep` supervises a
-//! detached container.
+//! The hidden subcommands: processes that other subcommands start. `serve` serves the mounts of a store, `worker` receives and
+//! decodes for it, `keep` supervises a detached container.
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -49,6 +49,16 @@ impl Serve {
         runtime()?
             .block_on(tarpon_engine::serve(session.engine(), options, std::io::stdout()))
             .doing(|| "cannot serve the store")
+    }
+}
+
+/// Receive and decode bytes for the process whose socket standard input is, confined
+#[derive(Debug, Args)]
+pub(crate) struct Worker {}
+
+impl Worker {
+    pub(crate) fn run(&self) -> Result {
+        tarpon_engine::serve_worker().doing(|| "cannot run a worker")
     }
 }
 

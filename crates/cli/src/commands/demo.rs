@@ -71,7 +71,11 @@ impl Demo {
     async fn show(&self, folder: &Path, stop: &mut Stop) -> Result<Report> {
         let contents = image::contents().doing(|| "cannot read the embedded image")?;
         let registry = Registry::start(Arc::new(contents)).await.doing(|| "cannot serve a registry on 127.0.0.1")?;
-        let options = EngineOptions { store: folder.join("store"), server_command: Vec::new() };
+        let options = EngineOptions {
+            store: folder.join("store"),
+            server_command: Vec::new(),
+            worker_command: super::session::worker_command(),
+        };
         let engine = Engine::open(options)?;
         let server = Server::start(&engine).await?;
         let outcome = tokio::select! {

@@ -24,7 +24,8 @@ impl Session {
         let store = global.store_folder()?;
         // Without /proc the command is unknown; a running server can still be used.
         let server_command = server_command(&store).unwrap_or_default();
-        let engine = Engine::open(EngineOptions { store, server_command }).map_err(Failure::from)?;
+        let engine = Engine::open(EngineOptions { store, server_command, worker_command: worker_command() })
+            .map_err(Failure::from)?;
         if let Some(isolation) = global.isolation {
             engine.set_isolation(isolation).map_err(Failure::from)?;
         }
@@ -53,6 +54,11 @@ impl Session {
 /// The command line that starts the server of a store.
 pub(super) fn server_command(store: &Path) -> Result<Vec<OsString>> {
     own_command(store, "serve")
+}
+
+/// The command line that starts a worker. Always of the very program that runs, which an update may have replaced or deleted.
+pub(super) fn worker_command() -> Vec<OsString> {
+    vec!["/proc/self/exe".into(), "worker".into()]
 }
 
 /// A command line of this program, on this store.

@@ -49,7 +49,11 @@ impl Fixture {
         contents.add_manifest(Some(("odd", "v1")), media_type::OCI_MANIFEST, "{}");
         let registry = TestServer::start(Arc::new(FakeRegistry::new(contents, auth, None))).await.unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let options = EngineOptions { store: folder.path().join("store"), server_command: Vec::new() };
+        let options = EngineOptions {
+            store: folder.path().join("store"),
+            server_command: Vec::new(),
+            worker_command: Vec::new(),
+        };
         let engine = Engine::open(options).unwrap();
         let mut fixture = Self { folder, registry, engine, description: Description::new(), daemon: None };
         fixture.start().await;

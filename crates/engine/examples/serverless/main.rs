@@ -93,8 +93,10 @@ impl Options {
 
 /// An engine whose servers are processes of this very program.
 fn open(store: PathBuf) -> Result<Engine> {
-    let server_command = vec![std::env::current_exe()?.into(), "serve".into(), store.clone().into()];
-    Ok(Engine::open(EngineOptions { store, server_command })?)
+    let program = || std::env::current_exe().map(OsString::from);
+    let server_command = vec![program()?, "serve".into(), store.clone().into()];
+    let worker_command = vec![program()?, "worker".into()];
+    Ok(Engine::open(EngineOptions { store, server_command, worker_command })?)
 }
 
 /// An image of a local registry without TLS.
@@ -105,8 +107,15 @@ fn request(text: &str) -> Result<ImageRequest> {
     })
 }
 
-#[tokio::main]
-async fn main() -> Result<()> {
+fn main() -> Result<()> {
+    // Before the first thread: a worker confines itself.
+    if std::env::args_os().nth(1).is_some_and(|first| first == "worker") {
+        return Ok(tarpon_engine::serve_worker()?);
+    }
+    tokio::runtime::Runtime::new()?.block_on(run())
+}
+
+async fn run() -> Result<()> {
     let mut arguments = std::env::args_os().skip(1).peekable();
     if arguments.next_if(|first| first == "serve").is_some() {
         let store = arguments.next().ok_or("serve which store?")?;

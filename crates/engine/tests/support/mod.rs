@@ -17,7 +17,8 @@ use tokio::runtime::Handle;
 
 /// An engine that starts no servers. Each has state of its own, like another process.
 pub(crate) fn engine(store: &Path) -> Engine {
-    Engine::open(EngineOptions { store: store.to_owned(), server_command: Vec::new() }).unwrap()
+    Engine::open(EngineOptions { store: store.to_owned(), server_command: Vec::new(), worker_command: Vec::new() })
+        .unwrap()
 }
 
 /// A request for an image by its full name.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
+use tarpon_blob::{Fault, SourceError};
 use tarpon_oci::Blob;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -79,5 +80,9 @@ impl Read for Input {
 /// The cause of a read error: the error of the source if it is inside, otherwise bytes that do not decode.
 pub(crate) fn failure(error: io::Error, corrupt: impl FnOnce(&str) -> PieceError) -> PieceError {
     let source = error.get_ref().and_then(|inner| inner.downcast_ref::<PieceError>()).cloned();
-    source.unwrap_or_else(|| corrupt(&error.to_string()))
+    source.unwrap_or_else(|| match error.kind() {
+        // The process that decodes has ended.
+        io::ErrorKind::ConnectionAborted => SourceError::new(Fault::Unavailable, error.to_string()).into(),
+        _ => corrupt(&error.to_string()),
+    })
 }

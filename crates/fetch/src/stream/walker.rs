@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tarpon_blob::{ObjectStore, ObjectWriter, PartialObject, StoreError};
-use tarpon_layer::decode::LayerReader;
+use tarpon_layer::decode::DecodedLayer;
 use tarpon_layer::{ChunkPlace, Codec};
 use tarpon_oci::{Blob, Hasher, Verified, limits};
 
@@ -32,7 +32,7 @@ pub(crate) struct Walker {
     image: Arc<Image>,
     layer: u16,
     blob: Blob,
-    reader: LayerReader<Input>,
+    reader: DecodedLayer,
     /// Decoded bytes that were read.
     position: u64,
     /// Places before this one are done.
@@ -61,8 +61,9 @@ impl Walker {
         });
         let (layer, entry) = found.ok_or_else(|| PieceError::BadTable("a layer of another image".into()))?;
         let input = Input::open(&host.runtime, source, piece.blob, first.lane, host.config.stall_limit).await?;
+        let decoder = host.config.decoder.clone();
         // A decoder may read the first header at once, which blocks.
-        let reader = host.runtime.spawn_blocking(move || LayerReader::new(input, entry.compression)).await;
+        let reader = host.runtime.spawn_blocking(move || decoder.layer(entry.compression, Box::new(input))).await;
         let reader = reader.map_err(|_going_down| PieceError::Cancelled)?;
         let reader = reader.map_err(|error| input::failure(error, |reason| PieceError::corrupt(&piece.key, reason)))?;
         let (host, pass, image) = (host.clone(), pass.clone(), source.clone());

@@ -7,6 +7,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tarpon_blob::BlobSource;
 use tarpon_layer::Allowance;
@@ -17,7 +19,6 @@ use tarpon_store::{ImageRecord, LoadedImage, Store, StoreError, Verification};
 
 use super::layer::{Layer, Wanted, step, wanted};
 use super::layers::{self, ByToc};
-use super::pace::Pace;
 use super::stream::{self, StreamError};
 use super::stream_job::StreamJob;
 use super::{assemble, kept};
@@ -38,8 +39,54 @@ pub struct Completion {
     table: ChunkTable<Bytes>,
     layers: Vec<Wanted>,
     source: Arc<dyn BlobSource>,
-    pace: Arc<dyn Pace>,
     noting: Mutex<()>,
+}
+
+/// The completion of an image, in this process or in another one.
+pub trait Completing: Send + Sync {
+    /// As [`Completion::layers`].
+    fn layers(&self) -> Vec<Digest>;
+
+    /// As [`Completion::by_index`].
+    fn by_index(&self) -> Vec<Digest>;
+
+    /// As [`Completion::was_seen`].
+    fn was_seen(&self) -> bool;
+
+    /// As [`Completion::note_lie`].
+    fn note_lie(&self, layer: Digest) -> BoxFuture<'_, ()>;
+
+    /// As [`Completion::layer`].
+    fn layer(&self, at: usize) -> BoxFuture<'_, std::result::Result<(), Incomplete>>;
+
+    /// As [`Completion::install`].
+    fn install(&self) -> BoxFuture<'_, std::result::Result<bool, Incomplete>>;
+}
+
+impl Completing for Arc<Completion> {
+    fn layers(&self) -> Vec<Digest> {
+        Completion::layers(self)
+    }
+
+    fn by_index(&self) -> Vec<Digest> {
+        Completion::by_index(self)
+    }
+
+    fn was_seen(&self) -> bool {
+        Completion::was_seen(self)
+    }
+
+    fn note_lie(&self, layer: Digest) -> BoxFuture<'_, ()> {
+        Completion::note_lie(self, layer).boxed()
+    }
+
+    fn layer(&self, at: usize) -> BoxFuture<'_, std::result::Result<(), Incomplete>> {
+        Completion::layer(self, at).boxed()
+    }
+
+    fn install(&self) -> BoxFuture<'_, std::result::Result<bool, Incomplete>> {
+        Completion::install(self).boxed()
+    }
 }
 
 /// Why a layer or the image is not complete.
@@ -60,7 +107,7 @@ impl Completion {
     ///
     /// # Errors
     /// It is not in the store, or damaged.
-    pub fn open(store: Store, manifest: &Digest, source: Arc<dyn BlobSource>, pace: Arc<dyn Pace>) -> Result<Self> {
+    pub fn open(store: Store, manifest: &Digest, source: Arc<dyn BlobSource>) -> Result<Self> {
         let step = "load the image's record";
         let found = store.load_image(manifest).context(ErrorKind::Store, step)?;
         let LoadedImage { record, manifest, config, chunks, .. } =
@@ -70,7 +117,7 @@ impl Completion {
         manifest.check_config(&config).context(ErrorKind::Store, step)?;
         let table = ChunkTable::open(Bytes::from_owner(chunks)).context(ErrorKind::Store, step)?;
         let layers = wanted(&manifest.layers)?;
-        Ok(Self { store, record, manifest, config, table, layers, source, pace, noting: Mutex::default() })
+        Ok(Self { store, record, manifest, config, table, layers, source, noting: Mutex::default() })
     }
 
     /// Blobs of its layers, each once.
@@ -185,7 +232,6 @@ impl Completion {
             source: self.source.clone(),
             store: self.store.clone(),
             must_keep: true,
-            pace: self.pace.clone(),
             allowance,
         };
         let streamed = layers::seen(job, |_| ()).await.map_err(|error| match error {

@@ -15,7 +15,6 @@ use tarpon_registry::{Repository, ResolvedImage};
 use tarpon_store::{LayerKind, Store, Verification};
 
 use super::layer::{Extent, Layer, Wanted, step, wanted};
-use super::pace::{STREAMS, Unhindered};
 use super::stream::{StreamError, stream};
 use super::stream_job::StreamJob;
 use super::{kept, toc};
@@ -27,6 +26,10 @@ use crate::progress::{LayerPlan, LayerWay, Progress};
 
 /// Tables of contents fetched and parsed at once: the initial limit of requests to a host.
 const TABLES: usize = 16;
+
+/// Layers that are streamed at the same time. Each inflates and hashes on two threads, so that three keep a few cores and
+/// any link busy; more would only delay the first that is done.
+pub const STREAMS: usize = 3;
 
 /// What is known about an image's layers.
 pub(super) struct Indexes {
@@ -268,7 +271,6 @@ async fn streamed<'a>(
         source,
         store,
         must_keep: false,
-        pace: Arc::new(Unhindered),
         allowance,
     };
     let indexed = seen(job, |bytes| progress.received(layer.number, bytes)).await;

@@ -9,7 +9,6 @@ pub mod known;
 pub mod layer;
 mod layers;
 mod local;
-pub mod pace;
 pub mod pipe;
 mod platform;
 pub mod preparation;
@@ -17,3 +16,5 @@ mod stream;
 mod stream_job;
 pub mod toc;
 mod unstreamed;
+
+pub use layers::STREAMS;

@@ -19,6 +19,7 @@ use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::image::{ImageRequest, Prepared, Pull};
 use crate::images::Images;
 use crate::index::pack::{PackListener, PackWanted};
+use crate::preparer::{Preparer, Task};
 use crate::progress::Progress;
 use crate::{access, commits, tenant};
 
@@ -136,10 +137,24 @@ impl Images {
         if self.is_isolated()? {
             tenant::check(&request.text)?;
         }
+        if let Some(preparer) = self.preparer() {
+            let finished = preparer.prepare(Task::Pull, self.store().folder(), request, None, progress).await?;
+            return Ok(Pulled { record: self.made(request, &finished.manifest)?, fetched: finished.fetched });
+        }
         let repository = access::open(&request.text, &request.access).await?;
-        let image = access::resolve(&repository, &request.platform).await?;
+        self.pull_from(request, &repository, progress).await
+    }
+
+    /// As [`Images::pull`], through a repository that the caller opened.
+    pub async fn pull_from(
+        &self,
+        request: &ImageRequest,
+        repository: &Repository,
+        progress: &dyn Progress,
+    ) -> Result<Pulled> {
+        let image = access::resolve(repository, &request.platform).await?;
         let part = self.for_image(&request.text, &request.access)?;
-        let (record, _) = part.index(request, &repository, image, Extent::Whole, progress).await?;
+        let (record, _) = part.index(request, repository, image, Extent::Whole, progress).await?;
         part.note_name(request, &record)?;
         Ok(Pulled { record, fetched: repository.stats() })
     }
@@ -170,13 +185,39 @@ impl Images {
         progress: &'a dyn Progress,
     ) -> BoxFuture<'a, Result<Prepared>> {
         async move {
+            if let Some(preparer) = self.preparer() {
+                return self.prepare_by(preparer, Task::Prepare, request, listener, progress).await;
+            }
             let repository = access::open(&request.text, &request.access).await?;
             self.prepare_from(request, &repository, listener, progress).await
         }
         .boxed()
     }
 
-    fn prepare_from<'a>(
+    /// Has another process do the task, and loads what it prepared.
+    pub(super) async fn prepare_by(
+        &self,
+        preparer: &dyn Preparer,
+        task: Task,
+        request: &ImageRequest,
+        listener: Option<&dyn PackListener>,
+        progress: &dyn Progress,
+    ) -> Result<Prepared> {
+        let finished = preparer.prepare(task, self.store().folder(), request, listener, progress).await?;
+        let record = self.made(request, &finished.manifest)?;
+        Ok(Prepared::of(request, record, finished.fallbacks))
+    }
+
+    /// The record that another process made.
+    fn made(&self, request: &ImageRequest, manifest: &Digest) -> Result<ImageRecord> {
+        let step = "load the image's record";
+        let part = self.for_image(&request.text, &request.access)?;
+        let found = part.store().image(manifest).context(ErrorKind::Store, step)?;
+        found.ok_or_else(|| Error::new(ErrorKind::Store, step, "it is not in the store any more"))
+    }
+
+    /// Prepares the image of a repository that the caller opened, and does not check what is local of it.
+    pub fn prepare_from<'a>(
         &'a self,
         request: &'a ImageRequest,
         repository: &'a Repository,

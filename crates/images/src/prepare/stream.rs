@@ -141,7 +141,6 @@ async fn download(
             received(length);
             beginning.append(&piece).await;
             pieces.send(Ok(piece)).await.map_err(|_gone| ended_early())?;
-            job.pace.pass(length).await;
         }
     }
     Verified::check_stream(&job.blob.digest, hasher).map_err(|error| StreamError::Bad(error.to_string()))
@@ -256,7 +255,6 @@ mod tests {
     use tarpon_testkit::layers::{Dialect, Item, Layer, tar};
     use tarpon_testkit::source::{MemorySource, Then};
 
-    use super::super::pace::Unhindered;
     use super::*;
 
     const CONTENT: &[u8] = b"something that is only in this layer";
@@ -270,8 +268,8 @@ mod tests {
         let layer = layer();
         let source = Arc::new(MemorySource::new([layer.blob.clone().into()]));
         let store = store.clone();
-        let (blob, pace, allowance) = (layer.descriptor(), Arc::new(Unhindered), Allowance::default());
-        let job = StreamJob { blob, diff_id, hides_toc_files: false, source, store, must_keep: false, pace, allowance };
+        let (blob, allowance) = (layer.descriptor(), Allowance::default());
+        let job = StreamJob { blob, diff_id, hides_toc_files: false, source, store, must_keep: false, allowance };
         stream(job, |_| ()).await
     }
 
@@ -284,9 +282,9 @@ mod tests {
 
     async fn run_from(store: &Store, source: &Arc<MemorySource>, layer: &Layer) -> Result<Streamed, StreamError> {
         let (store, source) = (store.clone(), source.clone());
-        let (blob, diff_id, pace) = (layer.descriptor(), layer.diff_id, Arc::new(Unhindered));
+        let (blob, diff_id) = (layer.descriptor(), layer.diff_id);
         let allowance = Allowance::default();
-        let job = StreamJob { blob, diff_id, hides_toc_files: false, source, store, must_keep: false, pace, allowance };
+        let job = StreamJob { blob, diff_id, hides_toc_files: false, source, store, must_keep: false, allowance };
         stream(job, |_| ()).await
     }
 

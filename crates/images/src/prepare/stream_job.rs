@@ -7,8 +7,6 @@ use tarpon_layer::Allowance;
 use tarpon_oci::{Blob, Digest};
 use tarpon_store::Store;
 
-use super::pace::Pace;
-
 /// A layer to be streamed.
 pub(super) struct StreamJob {
     pub(super) blob: Blob,
@@ -20,7 +18,6 @@ pub(super) struct StreamJob {
     pub(super) store: Store,
     /// Whether the result is useless unless the store keeps its objects.
     pub(super) must_keep: bool,
-    pub(super) pace: Arc<dyn Pace>,
     /// The resource allowance for reading the image.
     pub(super) allowance: Allowance,
 }

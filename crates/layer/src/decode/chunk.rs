@@ -35,6 +35,12 @@ pub enum DecodeError {
     /// Over [`limits::CHUNK_BYTES`] or, with the bytes before it, [`limits::MEMBER_BYTES`].
     #[error("the chunk is larger than this program decodes at once")]
     TooLarge,
+    /// The process that decodes has failed.
+    #[error("{problem}")]
+    Process {
+        /// What happened to it.
+        problem: String,
+    },
     /// [`Codec::Stream`] has no random access; [`Codec::Deflate`] and [`Codec::CheckedSpan`] have none without a checkpoint.
     #[error("the layer can only be decoded from its beginning")]
     NotSeekable,

@@ -4,10 +4,12 @@
 //! the data.
 
 mod chunk;
+mod decoder;
 mod span;
 mod stream;
 
 pub use chunk::{ChunkDecoder, DecodeError, decode_chunk};
+pub use decoder::{DecodedLayer, Decoder, InProcess, LayerInput};
 pub use span::decode_span;
 pub use stream::LayerReader;
 pub(crate) use stream::sniff;

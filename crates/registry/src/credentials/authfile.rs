@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use tarpon_oci::DOCKER_HUB;
 use tokio::io::AsyncReadExt as _;
+use zeroize::Zeroizing;
 
 use super::{Credentials, Secret, UNREADABLE, helper};
 
@@ -27,10 +28,10 @@ pub(crate) struct AuthFile {
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "lowercase", default)]
 struct Entry {
-    auth: Option<String>,
+    auth: Option<Zeroizing<String>>,
     username: Option<String>,
-    password: Option<String>,
-    identitytoken: Option<String>,
+    password: Option<Zeroizing<String>>,
+    identitytoken: Option<Zeroizing<String>>,
 }
 
 impl std::fmt::Debug for Entry {
@@ -49,7 +50,7 @@ impl AuthFile {
             }
             Err(error) => return Err(error),
         };
-        let mut text = Vec::new();
+        let mut text = Zeroizing::new(Vec::new());
         file.take(FILE_BYTES + 1).read_to_end(&mut text).await?;
         if text.len() as u64 > FILE_BYTES {
             return Err(io::Error::other("larger than 1 MiB"));
@@ -131,16 +132,16 @@ async fn ask_helper(name: &str, registry: &str) -> Option<Credentials> {
 
 impl Entry {
     fn credentials(&self) -> Option<Credentials> {
-        if let Some(token) = self.identitytoken.as_deref().filter(|token| !token.is_empty()) {
-            return Some(Credentials::IdentityToken(Secret::new(token)));
+        if let Some(token) = self.identitytoken.as_ref().filter(|token| !token.is_empty()) {
+            return Some(Credentials::IdentityToken(Secret::new(token.as_str())));
         }
-        if let Some(auth) = self.auth.as_deref().filter(|auth| !auth.is_empty()) {
-            let decoded = String::from_utf8(STANDARD.decode(auth.trim()).ok()?).ok()?;
-            let (user, password) = decoded.trim_end_matches('\0').split_once(':')?;
+        if let Some(auth) = self.auth.as_ref().filter(|auth| !auth.is_empty()) {
+            let decoded = Zeroizing::new(STANDARD.decode(auth.trim()).ok()?);
+            let (user, password) = std::str::from_utf8(&decoded).ok()?.trim_end_matches('\0').split_once(':')?;
             return Some(Credentials::from_pair(user, password));
         }
         let user = self.username.as_deref().filter(|user| !user.is_empty())?;
-        Some(Credentials::from_pair(user, self.password.as_deref().unwrap_or_default()))
+        Some(Credentials::from_pair(user, self.password.as_ref().map_or("", |password| password.as_str())))
     }
 }
 

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 use tokio::time::timeout;
+use zeroize::Zeroizing;
 
 use super::Credentials;
 use crate::timing;
@@ -20,7 +21,7 @@ const OUTPUT_BYTES: u64 = 64 << 10;
 #[serde(rename_all = "PascalCase")]
 struct Answer {
     username: String,
-    secret: String,
+    secret: Zeroizing<String>,
 }
 
 /// Queries the helper `name` for `server`. `None` if it has no credentials for it.
@@ -47,7 +48,7 @@ async fn run(program: &str, server: &str) -> io::Result<Option<Credentials>> {
         // A helper that does not read its input has already refused.
         drop(stdin.write_all(server.as_bytes()).await);
     }
-    let mut output = Vec::new();
+    let mut output = Zeroizing::new(Vec::new());
     if let Some(stdout) = child.stdout.take() {
         stdout.take(OUTPUT_BYTES + 1).read_to_end(&mut output).await?;
     }

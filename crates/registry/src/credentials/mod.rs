@@ -11,7 +11,7 @@ mod token_services;
 use tarpon_blob::LogLimit;
 
 pub use secret::{Credentials, Secret};
-pub use source::CredentialSource;
+pub use source::{CredentialLookup, CredentialSource};
 
 /// The limit of lines about unreadable files and helpers: they are queried for each token.
 static UNREADABLE: LogLimit = LogLimit::new();

@@ -2,14 +2,16 @@
 
 use std::fmt;
 
-/// A password or token. `Debug` hides it and there is no `Display`.
+use zeroize::Zeroizing;
+
+/// A password or token. `Debug` hides it, there is no `Display`, and its memory is zeroed when it is dropped.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
+pub struct Secret(Zeroizing<String>);
 
 impl Secret {
     /// Hides `text`.
     pub fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
+        Self(Zeroizing::new(text.into()))
     }
 
     /// The text itself, only for use in a request.
@@ -23,6 +25,9 @@ impl fmt::Debug for Secret {
         f.write_str("***")
     }
 }
+
+/// The user that marks an identity token, in the files and helpers of Docker.
+const TOKEN_USER: &str = "<token>";
 
 /// Credentials for a registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,10 +51,18 @@ impl Credentials {
     }
 
     /// A pair as stored by Docker, where the user `<token>` stands for an identity token.
-    pub(crate) fn from_pair(user: &str, password: &str) -> Self {
+    pub fn from_pair(user: &str, password: &str) -> Self {
         match user {
-            "<token>" => Self::IdentityToken(Secret::new(password)),
+            TOKEN_USER => Self::IdentityToken(Secret::new(password)),
             user => Self::Basic { user: user.to_owned(), password: Secret::new(password) },
+        }
+    }
+
+    /// The pair that [`Credentials::from_pair`] makes these credentials from, for another process that sends the requests.
+    pub fn pair(&self) -> (&str, &str) {
+        match self {
+            Self::Basic { user, password } => (user, password.expose()),
+            Self::IdentityToken(token) => (TOKEN_USER, token.expose()),
         }
     }
 }

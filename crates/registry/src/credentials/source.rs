@@ -1,11 +1,24 @@
 //! [`CredentialSource`]: where the credentials for a registry are looked up.
 
+use std::fmt::Debug;
 use std::path::PathBuf;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
 
 use super::UNREADABLE;
 use super::authfile::AuthFile;
 use super::secret::Credentials;
 use super::token_services::TokenServices;
+
+/// Looks up credentials for a process that may not read files or run helpers itself.
+pub trait CredentialLookup: Debug + Send + Sync {
+    /// As [`CredentialSource::find`].
+    fn find<'a>(&'a self, registry: &'a str, repository: &'a str) -> BoxFuture<'a, Option<Credentials>>;
+
+    /// As [`CredentialSource::may_have`].
+    fn may_have<'a>(&'a self, registry: &'a str, host: &'a str) -> BoxFuture<'a, bool>;
+}
 
 /// Sources of credentials, in the order of look-up.
 #[derive(Debug, Clone, Default)]
@@ -13,12 +26,19 @@ pub struct CredentialSource {
     given: Option<Credentials>,
     files: Vec<PathBuf>,
     token_services: TokenServices,
+    /// Instead of all others.
+    lookup: Option<Arc<dyn CredentialLookup>>,
 }
 
 impl CredentialSource {
     /// These credentials, or else the first of `files` that has some for a registry.
     pub fn new(given: Option<Credentials>, files: Vec<PathBuf>) -> Self {
-        Self { given, files, token_services: TokenServices::default() }
+        Self { given, files, ..Self::default() }
+    }
+
+    /// Another process looks them up.
+    pub fn elsewhere(lookup: Arc<dyn CredentialLookup>) -> Self {
+        Self { lookup: Some(lookup), ..Self::default() }
     }
 
     /// Files that name the token services of registries, where these are other hosts: lines of `REGISTRY HOST...`.
@@ -26,9 +46,18 @@ impl CredentialSource {
         Self { token_services: TokenServices::new(files), ..self }
     }
 
-    /// The files that name token services on other hosts than their registry.
-    pub(crate) fn token_services(&self) -> &TokenServices {
-        &self.token_services
+    /// Whether the credentials of `registry` (as written in references, perhaps with a port) may be sent to the token service at
+    /// `host`.
+    pub async fn may_have(&self, registry: &str, host: &str) -> bool {
+        match &self.lookup {
+            Some(lookup) => lookup.may_have(registry, host).await,
+            None => self.token_services.may_have(registry, host).await,
+        }
+    }
+
+    /// The file that names token services on other hosts than their registry, for messages.
+    pub(crate) fn token_services_file(&self) -> String {
+        self.token_services.file()
     }
 
     /// The files that Podman and Docker use, in Podman's order: `authfile` or `$REGISTRY_AUTH_FILE` alone if one of them is set,
@@ -37,7 +66,7 @@ impl CredentialSource {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let token_services = TokenServices::from_environment();
         if let Some(only) = authfile.or_else(|| variable("REGISTRY_AUTH_FILE")) {
-            return Self { given, files: vec![only], token_services };
+            return Self { given, files: vec![only], token_services, lookup: None };
         }
         let home = variable("HOME");
         let runtime = match variable("XDG_RUNTIME_DIR") {
@@ -51,12 +80,15 @@ impl CredentialSource {
             config.map(|folder| folder.join("containers/auth.json")),
             docker.map(|folder| folder.join("config.json")),
         ];
-        Self { given, files: files.into_iter().flatten().collect(), token_services }
+        Self { given, files: files.into_iter().flatten().collect(), token_services, lookup: None }
     }
 
     /// The credentials for `repository` of `registry` (as written in references). A file or helper that cannot be read is skipped
     /// with a warning: the image may be public.
-    pub(crate) async fn find(&self, registry: &str, repository: &str) -> Option<Credentials> {
+    pub async fn find(&self, registry: &str, repository: &str) -> Option<Credentials> {
+        if let Some(lookup) = &self.lookup {
+            return lookup.find(registry, repository).await;
+        }
         if self.given.is_some() {
             return self.given.clone();
         }

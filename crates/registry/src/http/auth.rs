@@ -252,15 +252,14 @@ impl Authenticator {
     /// Checks that the token service belongs to the registry before it gets credentials.
     async fn check_service(&self, realm: &Url) -> Result<(), Failure> {
         let host = realm.host_str().unwrap_or_default();
-        let services = self.source.token_services();
-        if services.may_have(&self.registry, host).await {
+        if self.source.may_have(&self.registry, host).await {
             return Ok(());
         }
         let Self { registry, .. } = self;
         Err(Failure::refused(format!(
             "{registry} wants the user and password sent to another host, {host}: if that is its token service, \
              add the line \"{registry} {host}\" to {}",
-            services.file()
+            self.source.token_services_file()
         )))
     }
 

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use tarpon_blob::Fault;
 use tarpon_oci::limits;
 use url::Url;
+use zeroize::Zeroizing;
 
 use super::body;
 use super::call::{Call, Payload};
@@ -103,8 +104,9 @@ impl TokenRequest<'_> {
 
 /// The header for a user and password.
 pub(super) fn basic(user: &str, password: &Secret) -> HeaderValue {
-    let encoded = STANDARD.encode(format!("{user}:{}", password.expose()));
-    let mut value = HeaderValue::from_str(&format!("Basic {encoded}")).expect("base64 has no control characters");
+    let encoded = Zeroizing::new(STANDARD.encode(Zeroizing::new(format!("{user}:{}", password.expose())).as_str()));
+    let mut value = HeaderValue::from_str(&Zeroizing::new(format!("Basic {}", encoded.as_str())))
+        .expect("base64 has no control characters");
     value.set_sensitive(true);
     value
 }

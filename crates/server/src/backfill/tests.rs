@@ -8,7 +8,9 @@ use bytes::Bytes;
 use tarpon_blob::Fault;
 use tarpon_fetch::ReadError;
 use tarpon_images::index::artifact::{self, Indexed};
+use tarpon_images::prepare::complete::Completion;
 use tarpon_images::prepare::preparation::index_layers;
+use tarpon_images::sources::InProcess;
 use tarpon_images::{ImageRequest, Images, IndexChoice, Prepared, Silent, access};
 use tarpon_layer::{FileContent, LayerIndex, Node};
 use tarpon_oci::media_type::OCI_MANIFEST;
@@ -22,6 +24,7 @@ use tarpon_testkit::registry::{Auth, FakeRegistry};
 use tarpon_testkit::server::TestServer;
 use tarpon_testkit::source::{MemorySource, Then};
 use tempfile::TempDir;
+use tokio::time::Instant;
 
 use super::*;
 use crate::ServerSetup;
@@ -154,7 +157,7 @@ impl Host {
     fn new(images: Images) -> Self {
         let store = images.store().clone();
         let fetcher = Fetcher::new(Arc::new(store.clone()), Handle::current(), tarpon_fetch::Config::default());
-        let loaded = Arc::new(LoadedImages::new(store.clone(), fetcher.clone(), Arc::default()));
+        let loaded = Arc::new(LoadedImages::new(store.clone(), fetcher.clone(), Arc::default(), Arc::new(InProcess)));
         let backfills = Backfills::new(store, fetcher.clone(), Handle::current(), loaded.clone());
         Self { images, fetcher, loaded, backfills }
     }
@@ -216,12 +219,10 @@ async fn what_is_streamed_is_kept_for_a_server_that_comes_after_one_that_was_kil
     let prepared = host.images.prepare(&fixture.request(), &Silent).await.unwrap();
     let source = host.mount(&prepared, Backfill::Off).source();
     assert!(host.backfills.status(prepared.manifest()).is_none());
-    let pace = Arc::new(Gate { rate: None, next: Mutex::new(Instant::now()), counted: None });
-    let completion =
-        Completion::open(host.images.store().clone(), prepared.manifest(), source.clone(), pace.clone()).unwrap();
+    let completion = Completion::open(host.images.store().clone(), prepared.manifest(), source.clone()).unwrap();
     Arc::new(completion).layer(0).await.unwrap();
     let before = fixture.requests();
-    let next = Completion::open(host.images.store().clone(), prepared.manifest(), source, pace).unwrap();
+    let next = Completion::open(host.images.store().clone(), prepared.manifest(), source).unwrap();
     Arc::new(next).layer(0).await.unwrap();
     assert_eq!(fixture.requests(), before, "it is here");
 }
@@ -433,8 +434,7 @@ async fn scripted(replies: Vec<Then>) -> (BackfillStatus, Duration, Vec<String>)
     let prepared = images.prepare(&fixture.request(), &Silent).await.unwrap();
     let source = Arc::new(MemorySource::new(fixture.image.layers.iter().map(|layer| layer.blob.clone().into())));
     source.script(replies.into_iter().map(Into::into));
-    let pace = Arc::new(Gate { rate: None, next: Mutex::new(Instant::now()), counted: None });
-    let completion = Completion::open(images.store().clone(), prepared.manifest(), source, pace).unwrap();
+    let completion = Completion::open(images.store().clone(), prepared.manifest(), source).unwrap();
     let (reported, mut status) = watch::channel(BackfillStatus::begun(Backfill::Idle));
     let problems = tokio::spawn(async move {
         let mut problems = Vec::new();
@@ -517,14 +517,4 @@ async fn it_ends_with_the_last_mount_of_the_image() {
     assert!(host.backfills.status(prepared.manifest()).is_some(), "there is another mount");
     host.backfills.end(prepared.manifest(), || false);
     assert!(host.backfills.status(prepared.manifest()).is_none());
-}
-
-#[tokio::test(start_paused = true)]
-async fn no_more_bytes_pass_in_a_second_than_may() {
-    let gate = Gate { rate: NonZeroU64::new(1000), next: Mutex::new(Instant::now()), counted: None };
-    let began = Instant::now();
-    for _ in 0..10 {
-        gate.pass(500).await;
-    }
-    assert_eq!(began.elapsed(), Duration::from_secs(5));
 }

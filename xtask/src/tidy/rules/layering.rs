@@ -18,6 +18,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("fs", &["oci", "layer", "tree", "blob", "fetch"]),
     ("mount", &["oci", "layer", "tree", "fs"]),
     ("images", &["oci", "layer", "tree", "blob", "registry", "store", "fetch", "trace"]),
+    ("worker", &["oci", "layer", "blob", "registry", "store", "images", "sandbox"]),
     ("client", &["oci", "store", "fetch", "trace", "mount", "images"]),
     (
         "server",
@@ -44,6 +45,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "trace",
             "mount",
             "images",
+            "worker",
             "client",
             "server",
             "podman",
@@ -53,7 +55,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("daemon", &["engine"]),
     ("snapshotter", &["oci", "engine"]),
-    ("cli", &["oci", "sandbox", "engine", "daemon", "snapshotter"]),
+    ("cli", &["oci", "engine", "daemon", "snapshotter"]),
     ("testkit", &["oci", "layer", "tree", "blob", "registry", "store", "fetch", "trace", "fs"]),
 ];
 

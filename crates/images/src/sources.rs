@@ -1,0 +1,93 @@
+//! [`Sources`]: how a server opens images, and where their bytes are received and decoded.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use tarpon_blob::BlobSource;
+use tarpon_layer::decode::{self, Decoder};
+use tarpon_oci::Digest;
+use tarpon_registry::{Repository, Stats};
+use tarpon_store::Store;
+
+use crate::access::{self, Access};
+use crate::error::{ErrorKind, Result, ResultExt as _};
+use crate::prepare::complete::{Completing, Completion};
+
+/// Opens images whose records exist. Its implementations differ in the process that receives and decodes their bytes.
+pub trait Sources: Debug + Send + Sync {
+    /// As [`access::open_later`].
+    ///
+    /// # Errors
+    /// The image's name or the options are invalid.
+    fn open_later(&self, image: &str, access: &Access) -> Result<Arc<dyn OpenedImage>>;
+
+    /// Decodes what the images' sources return.
+    fn decoder(&self) -> Arc<dyn Decoder>;
+
+    /// Opens the completion of an image in the store, which reads its layers from `source`.
+    ///
+    /// # Errors
+    /// As [`Completion::open`].
+    fn complete(
+        &self,
+        store: Store,
+        manifest: Digest,
+        source: Arc<dyn BlobSource>,
+    ) -> BoxFuture<'static, Result<Box<dyn Completing>>>;
+}
+
+/// An opened image.
+pub trait OpenedImage: Send + Sync {
+    /// The source of its blobs.
+    fn blobs(&self) -> Arc<dyn BlobSource>;
+
+    /// What was transferred since it was opened.
+    fn stats(&self) -> Stats;
+
+    /// As [`Repository::ignores_ranges`].
+    fn ignores_ranges(&self) -> bool;
+}
+
+impl OpenedImage for Repository {
+    fn blobs(&self) -> Arc<dyn BlobSource> {
+        Self::blobs(self)
+    }
+
+    fn stats(&self) -> Stats {
+        Self::stats(self)
+    }
+
+    fn ignores_ranges(&self) -> bool {
+        Self::ignores_ranges(self)
+    }
+}
+
+/// Receives and decodes in this process, with all its rights.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct InProcess;
+
+impl Sources for InProcess {
+    fn open_later(&self, image: &str, access: &Access) -> Result<Arc<dyn OpenedImage>> {
+        Ok(Arc::new(access::open_later(image, access)?))
+    }
+
+    fn decoder(&self) -> Arc<dyn Decoder> {
+        Arc::new(decode::InProcess)
+    }
+
+    fn complete(
+        &self,
+        store: Store,
+        manifest: Digest,
+        source: Arc<dyn BlobSource>,
+    ) -> BoxFuture<'static, Result<Box<dyn Completing>>> {
+        let open = move || Completion::open(store, &manifest, source);
+        async move {
+            let opened = tokio::task::spawn_blocking(open).await.context(ErrorKind::Other, "complete the image")?;
+            Ok(Box::new(Arc::new(opened?)) as Box<dyn Completing>)
+        }
+        .boxed()
+    }
+}

@@ -1,0 +1,130 @@
+//! Progress of a preparation, as events between the worker and its user.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tarpon_images::index::pack::PackListener;
+use tarpon_images::{Cause, Error, ErrorKind, LayerPlan, LayerWay, Progress};
+use tarpon_oci::{Blob, Digest};
+use tokio::sync::mpsc;
+
+use crate::message::{Event, PlanName, WayName, one_line};
+
+/// Received bytes are reported this often: a progress bar moves smoothly.
+pub(crate) const REPORT: Duration = Duration::from_millis(50);
+
+/// Passes an event of a worker on.
+pub(crate) fn report(event: Event, listener: Option<&dyn PackListener>, progress: &dyn Progress) {
+    match event {
+        Event::Resolved { manifest, layers } => {
+            progress.resolved(&manifest, &layers.iter().map(PlanName::plan).collect::<Vec<_>>());
+        }
+        Event::Received { layer, bytes } => progress.received(layer as usize, bytes),
+        Event::LayerDone { layer } => progress.layer_done(layer as usize),
+        Event::Note(line) => progress.note(&one_line(&line)),
+        Event::Pack(blob) => {
+            if let Some(listener) = listener {
+                listener.found(blob);
+            }
+        }
+        Event::Done { .. } | Event::Failed(_) => {}
+    }
+}
+
+/// Reports progress as events. Bytes are added up until [`Reporter::flush`].
+#[derive(Debug)]
+pub(crate) struct Reporter {
+    events: mpsc::UnboundedSender<Event>,
+    received: Mutex<BTreeMap<usize, u64>>,
+}
+
+impl Reporter {
+    /// A preparation has few other events: about two for each layer, so that their queue needs no limit.
+    pub(crate) fn new(events: mpsc::UnboundedSender<Event>) -> Self {
+        Self { events, received: Mutex::default() }
+    }
+
+    /// Reports the bytes since the last call.
+    pub(crate) fn flush(&self) {
+        for (layer, bytes) in std::mem::take(&mut *self.received.lock()) {
+            self.send(Event::Received { layer: number(layer), bytes });
+        }
+    }
+
+    fn send(&self, event: Event) {
+        // A user that is gone ends this process.
+        let _ = self.events.send(event);
+    }
+}
+
+impl Progress for Reporter {
+    fn resolved(&self, manifest: &Digest, layers: &[LayerPlan]) {
+        self.send(Event::Resolved { manifest: *manifest, layers: layers.iter().map(PlanName::of).collect() });
+    }
+
+    fn received(&self, layer: usize, bytes: u64) {
+        *self.received.lock().entry(layer).or_default() += bytes;
+    }
+
+    fn layer_done(&self, layer: usize) {
+        self.flush();
+        self.send(Event::LayerDone { layer: number(layer) });
+    }
+
+    fn note(&self, line: &str) {
+        self.send(Event::Note(line.to_owned()));
+    }
+}
+
+impl PackListener for Reporter {
+    fn found(&self, pack: Blob) {
+        self.send(Event::Pack(pack));
+    }
+}
+
+impl PlanName {
+    fn of(plan: &LayerPlan) -> Self {
+        let way = match plan.way {
+            LayerWay::Local => WayName::Local,
+            LayerWay::Toc => WayName::Toc,
+            LayerWay::Index => WayName::Index,
+            LayerWay::Whole => WayName::Whole,
+            LayerWay::Stream => WayName::Stream,
+        };
+        Self { number: number(plan.number), blob: Blob { digest: plan.digest, size: plan.size }, way }
+    }
+
+    fn plan(&self) -> LayerPlan {
+        let way = match self.way {
+            WayName::Local => LayerWay::Local,
+            WayName::Toc => LayerWay::Toc,
+            WayName::Index => LayerWay::Index,
+            WayName::Whole => LayerWay::Whole,
+            WayName::Stream => LayerWay::Stream,
+        };
+        LayerPlan { number: self.number as usize, digest: self.blob.digest, size: self.blob.size, way }
+    }
+}
+
+/// The number of a layer: there are at most 512.
+fn number(layer: usize) -> u32 {
+    u32::try_from(layer).unwrap_or(u32::MAX)
+}
+
+/// The form of an error that is sent.
+pub(crate) fn encode_error(error: &Error) -> Vec<u8> {
+    serde_json::to_vec(error).unwrap_or_default()
+}
+
+/// The error that a worker sent, in lines that can be shown.
+pub(crate) fn error_of(bytes: &[u8]) -> Error {
+    let Ok(error) = serde_json::from_slice::<Error>(bytes) else {
+        return Error::new(ErrorKind::Other, "prepare the image", "the confined process sent no valid error");
+    };
+    let shown = Error::new(error.kind, one_line(&error.step), Cause::from(one_line(&error.cause().to_string())));
+    match &error.hint {
+        Some(hint) => shown.hint(one_line(hint)),
+        None => shown,
+    }
+}

@@ -1,0 +1,43 @@
+//! The confined process that receives and decodes bytes of strangers, and its users' side.
+//!
+//! A worker has no capability, opens no file but certificates and the resolver's configuration, and can only connect to hosts
+//! ([`tarpon_sandbox`]). What it sends is hostile to its user, which checks digests as if the bytes came from the network. A worker that ends
+//! is replaced: its user sends each request again.
+//!
+//! ```text
+//! workers      the workers of a server, as Sources; slot: the place of each process
+//! policy       what a worker may read
+//! process      one process, and its channels
+//! image, response, decoder   blobs and decoded chunks through a worker
+//! preparer, event            images prepared in a worker of their own
+//! completion                 images completed in a worker of their own, which has no network
+//! supervise    answers questions for credentials, and watches for signs of life
+//! message, frames, packets, blob_service, chunk_call, layer_call   what is sent, and how it is answered
+//! service      the worker itself
+//! ```
+
+mod blob_service;
+mod chunk_call;
+mod completion;
+mod decoder;
+mod event;
+mod frames;
+mod image;
+mod image_state;
+mod layer_call;
+mod message;
+mod packets;
+mod policy;
+mod preparer;
+mod process;
+mod response;
+mod service;
+mod slot;
+mod supervise;
+#[cfg(test)]
+mod tests;
+mod workers;
+
+pub use preparer::WorkerPreparer;
+pub use service::serve;
+pub use workers::Workers;

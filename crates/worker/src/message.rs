@@ -1,0 +1,323 @@
+//! What a worker and its user send to each other. The user treats each message of a worker as hostile.
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tarpon_blob::{Fault, SourceError};
+use tarpon_oci::{Blob, Digest};
+use tarpon_registry::Stats;
+use zeroize::Zeroizing;
+
+/// Version of the messages: after an update a program may start a worker of another version.
+pub(crate) const VERSION: u32 = 1;
+
+/// Longest encoded message: a setup names a few dozen paths, an error is one line, and an image has at most 512 layers.
+pub(crate) const MESSAGE_BYTES: usize = 128 << 10;
+
+/// Longest encoded job: it may have a lock of 4 MiB.
+pub(crate) const JOB_BYTES: usize = 5 << 20;
+
+/// The first message to a worker: how it confines itself.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct Setup {
+    pub(crate) version: u32,
+    /// Files and folders that it may read.
+    pub(crate) read: Vec<PathBuf>,
+    /// Folders in which it may write.
+    pub(crate) write: Vec<PathBuf>,
+    /// Whether it may connect to hosts.
+    pub(crate) connects: bool,
+    /// Most bytes of memory that it may write to.
+    pub(crate) memory: u64,
+}
+
+/// What the descriptor that comes with a control message is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Control {
+    /// The worker asks its user, and shows that it is alive: [`Question`] and [`Answer`].
+    Questions,
+    /// Requests for blobs: [`BlobRequest`], and the frames of [`crate::frames`].
+    Blobs,
+    /// Chunks to be decoded ([`crate::chunk_call`]).
+    Chunks,
+    /// A whole layer to be decoded ([`crate::layer_call`]).
+    Layer,
+    /// An image to be prepared: [`Job`] and [`Event`].
+    Job,
+    /// A step of the completion of an image: [`Step`] and [`StepDone`].
+    Step,
+    /// The worker requests blobs from its user, with the messages of [`Control::Blobs`] in the other direction.
+    Source,
+    /// No descriptor: the image with this number is not read any more.
+    Forget(u64),
+}
+
+/// An image, as its user names it. Credentials are looked up by the user.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ImageName {
+    /// Different for each opened image of a user.
+    pub(crate) number: u64,
+    pub(crate) text: String,
+    pub(crate) tls_verify: Option<bool>,
+    pub(crate) cert_dir: Option<PathBuf>,
+}
+
+/// A request on a channel for blobs. The response is frames: a head, bytes, an end; or an error instead of any of them.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct BlobRequest {
+    pub(crate) image: ImageName,
+    pub(crate) blob: Blob,
+    pub(crate) range: Range<u64>,
+    /// One attempt, for one byte ([`tarpon_blob::BlobSource::probe`]).
+    pub(crate) probe: bool,
+}
+
+/// The end of a response: what was transferred for the image since the worker opened it.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub(crate) struct Totals {
+    pub(crate) requests: u64,
+    pub(crate) bytes: u64,
+    pub(crate) ignores_ranges: bool,
+}
+
+/// A failed request.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Failure {
+    fault: FaultName,
+    message: String,
+    pub(crate) totals: Totals,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+enum FaultName {
+    NotFound,
+    Denied,
+    Unavailable,
+    Timeout,
+    BadData,
+    Refused,
+}
+
+/// An image to be prepared. The responses are events, of which [`Event::Done`] or [`Event::Failed`] is the last.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Job {
+    pub(crate) task: TaskName,
+    /// The folder of the store.
+    pub(crate) store: PathBuf,
+    pub(crate) image: ImageName,
+    pub(crate) source: String,
+    pub(crate) platform: String,
+    pub(crate) platform_named: bool,
+    pub(crate) index: IndexName,
+    pub(crate) profile: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum TaskName {
+    Prepare,
+    WithoutStreaming,
+    Pull,
+}
+
+/// An [`IndexChoice`](tarpon_images::IndexChoice).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum IndexName {
+    None,
+    Pinned(Digest),
+    /// The lock, in its file's form.
+    Locked(Vec<u8>),
+    Registry,
+}
+
+/// What happens while an image is prepared ([`tarpon_images::Progress`]).
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Event {
+    Resolved {
+        manifest: Digest,
+        layers: Vec<PlanName>,
+    },
+    Received {
+        layer: u32,
+        bytes: u64,
+    },
+    LayerDone {
+        layer: u32,
+    },
+    Note(String),
+    /// The place of the boot pack.
+    Pack(Blob),
+    Done {
+        manifest: Digest,
+        fallbacks: Vec<String>,
+        requests: u64,
+        bytes: u64,
+    },
+    Failed(Vec<u8>),
+}
+
+/// A step of the completion of an image ([`tarpon_images::prepare::complete::Completing`]).
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Step {
+    /// The folder of the store.
+    pub(crate) store: PathBuf,
+    /// The part of the store that belongs to a tenant.
+    pub(crate) tenant: Option<Digest>,
+    pub(crate) manifest: Digest,
+    pub(crate) action: Action,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Action {
+    Open,
+    NoteLie(Digest),
+    Layer(u32),
+    Install,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum StepDone {
+    Opened { layers: Vec<Digest>, by_index: Vec<Digest>, was_seen: bool },
+    Done(bool),
+    Lie(String),
+    Refused(String),
+    NoRoom,
+    Failed(Vec<u8>),
+}
+
+/// A [`LayerPlan`](tarpon_images::LayerPlan).
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct PlanName {
+    pub(crate) number: u32,
+    pub(crate) blob: Blob,
+    pub(crate) way: WayName,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum WayName {
+    Local,
+    Toc,
+    Index,
+    Whole,
+    Stream,
+}
+
+/// What a worker asks its user.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Question {
+    /// Nothing: the worker is alive.
+    Alive,
+    /// The credentials for a repository in the registry of an image.
+    Credentials { id: u64, image: u64, repository: String },
+    /// Whether the credentials of an image's registry may be sent to a host.
+    MayHave { id: u64, image: u64, host: String },
+}
+
+/// The answer to the question with the same number. Not `Debug`: it contains passwords.
+#[derive(Serialize, Deserialize)]
+pub(crate) enum Answer {
+    /// User and password.
+    Credentials {
+        id: u64,
+        pair: Option<(Zeroizing<String>, Zeroizing<String>)>,
+    },
+    MayHave {
+        id: u64,
+        may: bool,
+    },
+}
+
+/// Longest message of an error that is shown.
+const SHOWN_BYTES: usize = 2 << 10;
+
+impl Failure {
+    pub(crate) fn of(error: &SourceError, totals: Totals) -> Self {
+        let fault = match error.fault {
+            Fault::NotFound => FaultName::NotFound,
+            Fault::Denied => FaultName::Denied,
+            Fault::Unavailable => FaultName::Unavailable,
+            Fault::Timeout => FaultName::Timeout,
+            Fault::BadData => FaultName::BadData,
+            Fault::Refused => FaultName::Refused,
+        };
+        Self { fault, message: error.to_string(), totals }
+    }
+
+    /// The error, as one line.
+    pub(crate) fn into_error(self) -> SourceError {
+        let fault = match self.fault {
+            FaultName::NotFound => Fault::NotFound,
+            FaultName::Denied => Fault::Denied,
+            FaultName::Unavailable => Fault::Unavailable,
+            FaultName::Timeout => Fault::Timeout,
+            FaultName::BadData => Fault::BadData,
+            FaultName::Refused => Fault::Refused,
+        };
+        SourceError::new(fault, one_line(&self.message))
+    }
+}
+
+impl Totals {
+    pub(crate) fn of(stats: Stats, ignores_ranges: bool) -> Self {
+        Self { requests: stats.requests, bytes: stats.bytes, ignores_ranges }
+    }
+
+    pub(crate) fn stats(self) -> Stats {
+        Stats { requests: self.requests, bytes: self.bytes }
+    }
+}
+
+/// A text of a worker that is fit for a log and a terminal.
+pub(crate) fn one_line(text: &str) -> String {
+    let end = text.char_indices().map(|(at, _)| at).take_while(|at| *at <= SHOWN_BYTES).last().unwrap_or(0);
+    let shown = if text.len() <= SHOWN_BYTES { text } else { &text[..end] };
+    shown.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Encodes a message. It only fails for one that is too long.
+pub(crate) fn encode(message: &impl Serialize) -> Result<Vec<u8>, String> {
+    encode_up_to(MESSAGE_BYTES, message)
+}
+
+/// As [`encode`], for a message of at most `limit` bytes.
+pub(crate) fn encode_up_to(limit: usize, message: &impl Serialize) -> Result<Vec<u8>, String> {
+    let bytes = postcard::to_allocvec(message).map_err(|error| error.to_string())?;
+    if bytes.len() > limit {
+        return Err(format!("a message of {} bytes is too long for a worker", bytes.len()));
+    }
+    Ok(bytes)
+}
+
+/// Decodes a message of at most [`MESSAGE_BYTES`]. Allocates in proportion to its length, whatever it claims.
+pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((message, [])) => Ok(message),
+        Ok(_) => Err("a message with bytes behind its end".into()),
+        Err(error) => Err(format!("not a message: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_a_worker_is_shown_as_one_short_line() {
+        let error = SourceError::new(Fault::Denied, format!("a\nb\x1b[31m{}", "ü".repeat(5_000)));
+        let shown = Failure::of(&error, Totals::default()).into_error();
+        assert_eq!(shown.fault, Fault::Denied);
+        let text = shown.to_string();
+        assert!(text.starts_with("a b [31mü") && text.len() <= SHOWN_BYTES, "{} bytes", text.len());
+    }
+
+    #[test]
+    fn a_message_that_claims_more_than_it_has_is_an_error() {
+        let mut bytes = encode(&Control::Forget(7)).unwrap();
+        assert_eq!(decode::<Control>(&bytes), Ok(Control::Forget(7)));
+        bytes.push(0);
+        assert!(decode::<Control>(&bytes).is_err());
+        assert!(decode::<Vec<String>>(&[0xff, 0xff, 0xff, 0xff, 0x0f]).is_err());
+        assert!(decode::<Setup>(&[]).is_err());
+    }
+}

@@ -1,0 +1,124 @@
+//! [`WorkerPreparer`]: prepares images, each in a worker of its own.
+
+use std::ffi::OsString;
+use std::fmt::Debug;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use tarpon_images::index::pack::PackListener;
+use tarpon_images::preparer::{Finished, Preparer, Task};
+use tarpon_images::{Error, ErrorKind, ImageRequest, IndexChoice, Progress, Result, ResultExt as _, access};
+use tarpon_registry::Stats;
+use tokio::net::UnixStream;
+
+use crate::event;
+use crate::frames::{self, Reader, Tag};
+use crate::message::{Control, Event, ImageName, IndexName, JOB_BYTES, Job, TaskName, encode_up_to, one_line};
+use crate::policy::Policy;
+use crate::process::{Process, async_stream};
+use crate::supervise::{self, Credentials};
+
+/// Most fallbacks of an image: a few for each of its layers.
+const FALLBACKS: usize = 2_000;
+
+/// Prepares each image in a worker of its own, which can write in the store and nowhere else.
+#[derive(Debug)]
+pub struct WorkerPreparer {
+    command: Arc<[OsString]>,
+}
+
+impl WorkerPreparer {
+    /// A preparer whose workers `command` starts. It must run [`crate::serve`].
+    pub fn new(command: Vec<OsString>) -> Self {
+        Self { command: command.into() }
+    }
+
+    async fn run(
+        &self,
+        task: Task,
+        store: &Path,
+        request: &ImageRequest,
+        listener: Option<&dyn PackListener>,
+        progress: &dyn Progress,
+    ) -> Result<Finished> {
+        let step = "start the process that prepares the image";
+        let (source, found) = access::credentials(&request.text, &request.access)?;
+        let setup = Policy::of(&source, &request.access).setup_to_prepare(store);
+        let process = Arc::new(Process::start(&self.command, &setup, 0).context(ErrorKind::Other, step)?);
+        let credentials = Credentials::of(&source, found);
+        supervise::begin(&process, supervise::Images::of(0, credentials)).context(ErrorKind::Other, step)?;
+        let mut channel = begin(&process, &job(task, store, request)?).await.context(ErrorKind::Other, step)?;
+        let mut reader = Reader::default();
+        loop {
+            match reader.message::<Event>(&mut channel).await {
+                Ok(Some(Event::Done { manifest, fallbacks, requests, bytes })) => {
+                    let fallbacks = fallbacks.iter().take(FALLBACKS).map(|line| one_line(line)).collect();
+                    return Ok(Finished { manifest, fallbacks, fetched: Stats { requests, bytes } });
+                }
+                Ok(Some(Event::Failed(error))) => return Err(event::error_of(&error)),
+                Ok(Some(event)) => event::report(event, listener, progress),
+                Ok(None) => return Err(ended(&process, "its end")),
+                Err(error) => return Err(ended(&process, &error.to_string())),
+            }
+        }
+    }
+}
+
+impl Preparer for WorkerPreparer {
+    fn prepare<'a>(
+        &'a self,
+        task: Task,
+        store: &'a Path,
+        request: &'a ImageRequest,
+        listener: Option<&'a dyn PackListener>,
+        progress: &'a dyn Progress,
+    ) -> BoxFuture<'a, Result<Finished>> {
+        self.run(task, store, request, listener, progress).boxed()
+    }
+}
+
+/// The image made the worker end, or someone did.
+fn ended(process: &Process, problem: &str) -> Error {
+    let cause = format!("the confined process that prepares it has failed: {}; {problem}", process.end().how);
+    Error::new(ErrorKind::Refused, "prepare the image", cause)
+        .hint("if it ran out of memory, the image needs more than one image may use; otherwise try again")
+}
+
+fn job(task: Task, store: &Path, request: &ImageRequest) -> Result<Job> {
+    Ok(Job {
+        task: match task {
+            Task::Prepare => TaskName::Prepare,
+            Task::WithoutStreaming => TaskName::WithoutStreaming,
+            Task::Pull => TaskName::Pull,
+        },
+        store: store.to_owned(),
+        image: ImageName {
+            number: 0,
+            text: request.text.clone(),
+            tls_verify: request.access.tls_verify,
+            cert_dir: request.access.cert_dir.clone(),
+        },
+        source: request.source.to_string(),
+        platform: request.platform.to_string(),
+        platform_named: request.platform_named,
+        index: match &request.index {
+            IndexChoice::None => IndexName::None,
+            IndexChoice::Pinned(digest) => IndexName::Pinned(*digest),
+            IndexChoice::Locked(lock) => {
+                IndexName::Locked(lock.to_json().context(ErrorKind::Other, "pass on the index lock")?)
+            }
+            IndexChoice::Registry => IndexName::Registry,
+        },
+        profile: request.profile.clone(),
+    })
+}
+
+async fn begin(process: &Process, job: &Job) -> io::Result<UnixStream> {
+    let mut channel = async_stream(process.open(Control::Job)?)?;
+    let job = encode_up_to(JOB_BYTES, job).map_err(io::Error::other)?;
+    frames::send(&mut channel, Tag::Message, &job).await?;
+    Ok(channel)
+}

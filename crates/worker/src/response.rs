@@ -1,0 +1,152 @@
+//! One request for a blob, and its response: through as many workers as it takes.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::{StreamExt as _, stream};
+use tarpon_blob::{BlobStream, Fault, SourceError};
+use tokio::time::sleep;
+
+use crate::frames::{self, Part, Tag, invalid};
+use crate::image_state::ImageState;
+use crate::message::{BlobRequest, Failure, decode};
+use crate::process::{BlobChannel, Process};
+use crate::slot::Tries;
+
+/// The response to a request. If its worker ends, the rest of the range is requested from the next one.
+pub(crate) struct Response {
+    image: Arc<ImageState>,
+    /// Its range is what has not been received.
+    request: BlobRequest,
+    tries: Tries,
+    /// Between a head and the end.
+    receiving: Option<Receiving>,
+}
+
+struct Receiving {
+    process: Arc<Process>,
+    channel: BlobChannel,
+}
+
+/// A failed attempt.
+enum Failed {
+    /// The source has failed: final.
+    Source(SourceError),
+    /// The worker has failed.
+    Worker(Option<Arc<Process>>, io::Error),
+}
+
+impl Response {
+    /// Sends the request, and waits for the head of its response.
+    pub(crate) async fn request(image: Arc<ImageState>, request: BlobRequest) -> Result<BlobStream, SourceError> {
+        let mut response = Self { image, request, tries: Tries::default(), receiving: None };
+        response.begin().await?;
+        Ok(stream::unfold(Some(response), |response| async {
+            let mut response = response?;
+            match response.next().await {
+                Ok(bytes) => Some((Ok(bytes?), Some(response))),
+                Err(error) => Some((Err(error), None)),
+            }
+        })
+        .boxed())
+    }
+
+    async fn begin(&mut self) -> Result<(), SourceError> {
+        loop {
+            match self.attempt().await {
+                Ok(receiving) => {
+                    self.receiving = Some(receiving);
+                    return Ok(());
+                }
+                Err(failed) => self.after(failed).await?,
+            }
+        }
+    }
+
+    async fn attempt(&self) -> Result<Receiving, Failed> {
+        let process = self.image.slot.process().map_err(|error| Failed::Worker(None, error))?;
+        let failed = |error| Failed::Worker(Some(process.clone()), error);
+        let mut channel = process.blob_channel().map_err(failed)?;
+        let sent = frames::send_message(&mut channel.stream, Tag::Message, &self.request).await;
+        sent.map_err(failed)?;
+        match channel.reader.next(&mut channel.stream).await.map_err(failed)? {
+            Some(Part::Whole(Tag::Head, _)) => Ok(Receiving { process, channel }),
+            Some(Part::Whole(Tag::Failure, bytes)) => {
+                let error = self.failure(&process, &bytes).map_err(failed)?;
+                process.keep_blob_channel(channel);
+                Err(Failed::Source(error))
+            }
+            Some(_) => Err(failed(invalid("a response without a head"))),
+            None => Err(failed(io::ErrorKind::UnexpectedEof.into())),
+        }
+    }
+
+    /// The next bytes; `None` at the end of the range.
+    async fn next(&mut self) -> Result<Option<Bytes>, SourceError> {
+        loop {
+            let Some(mut receiving) = self.receiving.take() else {
+                self.begin().await?;
+                continue;
+            };
+            let failed = match self.receive(&mut receiving).await {
+                Ok(Some(bytes)) => {
+                    self.receiving = Some(receiving);
+                    self.tries.reset();
+                    return Ok(Some(bytes));
+                }
+                Ok(None) => {
+                    receiving.process.keep_blob_channel(receiving.channel);
+                    return Ok(None);
+                }
+                // All bytes are here, and their end adds nothing.
+                Err(_) if self.left() == 0 => return Ok(None),
+                Err(failed) => failed,
+            };
+            self.after(failed).await?;
+        }
+    }
+
+    /// The next bytes of a response; `None` at its end.
+    async fn receive(&mut self, receiving: &mut Receiving) -> Result<Option<Bytes>, Failed> {
+        let Receiving { process, channel } = receiving;
+        let failed = |error| Failed::Worker(Some(process.clone()), error);
+        match channel.reader.next(&mut channel.stream).await.map_err(failed)? {
+            Some(Part::Body(bytes)) if bytes.len() as u64 <= self.left() => {
+                self.request.range.start += bytes.len() as u64;
+                Ok(Some(bytes))
+            }
+            Some(Part::Whole(Tag::End, bytes)) if self.left() == 0 => {
+                let totals = decode(&bytes).map_err(|error| failed(invalid(&error)))?;
+                self.image.count(process.generation, totals);
+                Ok(None)
+            }
+            Some(Part::Whole(Tag::Failure, bytes)) => {
+                Err(Failed::Source(self.failure(process, &bytes).map_err(failed)?))
+            }
+            Some(_) => Err(failed(invalid("bytes outside of the range"))),
+            None => Err(failed(io::ErrorKind::UnexpectedEof.into())),
+        }
+    }
+
+    /// Pauses before the next attempt, if there is one.
+    async fn after(&mut self, failed: Failed) -> Result<(), SourceError> {
+        let (process, error) = match failed {
+            Failed::Source(error) => return Err(error),
+            Failed::Worker(process, error) => (process, error),
+        };
+        let pause = self.tries.failed(process.as_deref(), &error);
+        sleep(pause.map_err(|problem| SourceError::new(Fault::Unavailable, problem))?).await;
+        Ok(())
+    }
+
+    fn failure(&self, process: &Process, bytes: &[u8]) -> io::Result<SourceError> {
+        let failure: Failure = decode(bytes).map_err(|error| invalid(&error))?;
+        self.image.count(process.generation, failure.totals);
+        Ok(failure.into_error())
+    }
+
+    fn left(&self) -> u64 {
+        self.request.range.end - self.request.range.start
+    }
+}

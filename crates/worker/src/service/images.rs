@@ -1,0 +1,89 @@
+//! The images that a worker has opened.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use tarpon_blob::{BlobStream, Fault, SourceError};
+use tarpon_images::{Access, access};
+use tarpon_registry::{CredentialLookup, Credentials, Repository};
+
+use super::questions::Questions;
+use crate::blob_service::Blobs;
+use crate::message::{BlobRequest, ImageName, Totals};
+
+/// Images by their number.
+pub(super) struct Images {
+    opened: Mutex<HashMap<u64, Arc<Repository>>>,
+    questions: Arc<Questions>,
+}
+
+impl Images {
+    pub(super) fn new(questions: Arc<Questions>) -> Self {
+        Self { opened: Mutex::default(), questions }
+    }
+
+    /// The image, opened now or before.
+    fn repository(&self, name: &ImageName) -> Result<Arc<Repository>, tarpon_images::Error> {
+        let mut opened = self.opened.lock();
+        if let Some(known) = opened.get(&name.number) {
+            return Ok(known.clone());
+        }
+        let ImageName { number, text, tls_verify, cert_dir } = name.clone();
+        let access = Access { tls_verify, cert_dir, ..Access::default() };
+        let repository = Arc::new(access::open_later_with(&text, &access, self.lookup(number))?);
+        opened.insert(number, repository.clone());
+        Ok(repository)
+    }
+
+    /// Looks up the credentials of an image.
+    pub(super) fn lookup(&self, image: u64) -> Arc<dyn CredentialLookup> {
+        Arc::new(Lookup { image, questions: self.questions.clone() })
+    }
+
+    fn opened(&self, image: u64) -> Option<Arc<Repository>> {
+        self.opened.lock().get(&image).cloned()
+    }
+
+    pub(super) fn forget(&self, image: u64) {
+        self.opened.lock().remove(&image);
+    }
+}
+
+impl Blobs for Images {
+    fn open<'a>(&'a self, request: &'a BlobRequest) -> BoxFuture<'a, Result<BlobStream, SourceError>> {
+        async move {
+            let repository = self.repository(&request.image);
+            let blobs = repository.map_err(|error| SourceError::new(Fault::Refused, error.to_string()))?.blobs();
+            match request.probe {
+                true => blobs.probe(request.blob, request.range.start).await,
+                false => blobs.read(request.blob, request.range.clone()).await,
+            }
+        }
+        .boxed()
+    }
+
+    fn totals(&self, request: &BlobRequest) -> Totals {
+        let repository = self.opened(request.image.number);
+        repository.map_or_else(Totals::default, |known| Totals::of(known.stats(), known.ignores_ranges()))
+    }
+}
+
+/// Asks the worker's user for the credentials of an image.
+#[derive(Debug)]
+struct Lookup {
+    image: u64,
+    questions: Arc<Questions>,
+}
+
+impl CredentialLookup for Lookup {
+    fn find<'a>(&'a self, _registry: &'a str, repository: &'a str) -> BoxFuture<'a, Option<Credentials>> {
+        self.questions.credentials(self.image, repository).boxed()
+    }
+
+    fn may_have<'a>(&'a self, _registry: &'a str, host: &'a str) -> BoxFuture<'a, bool> {
+        self.questions.may_have(self.image, host).boxed()
+    }
+}

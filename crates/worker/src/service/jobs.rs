@@ -1,0 +1,95 @@
+//! Prepares an image.
+
+use std::io;
+use std::sync::Arc;
+
+use tarpon_images::{
+    Access, Error, ErrorKind, ImageRequest, Images, IndexChoice, Pull, Result, ResultExt as _, access,
+};
+use tarpon_oci::{IndexLock, Platform, Source};
+use tarpon_registry::{CredentialLookup, Stats};
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+use tokio::time::interval;
+
+use crate::event::{self, Reporter};
+use crate::frames::{self, Reader, Tag, invalid};
+use crate::message::{Event, IndexName, JOB_BYTES, Job, TaskName, one_line};
+
+/// Does the job of a channel.
+pub(super) async fn serve(mut channel: UnixStream, lookup: Arc<dyn CredentialLookup>) -> io::Result<()> {
+    let job = Reader::up_to(JOB_BYTES).message::<Job>(&mut channel).await?;
+    let job = job.ok_or_else(|| invalid("a channel without a job"))?;
+    let (events, mut queue) = mpsc::unbounded_channel();
+    let reporter = Arc::new(Reporter::new(events.clone()));
+    let reported = reporter.clone();
+    tokio::spawn(async move {
+        let last = prepare(&job, lookup, &reported).await.unwrap_or_else(|error| failed(&error));
+        reported.flush();
+        // The user is gone, if this fails.
+        let _ = events.send(last);
+    });
+    let mut ticks = interval(event::REPORT);
+    loop {
+        tokio::select! {
+            event = queue.recv() => {
+                let Some(event) = event else { return Ok(()) };
+                frames::send_message(&mut channel, Tag::Message, &event).await?;
+                if matches!(event, Event::Done { .. } | Event::Failed(_)) {
+                    return Ok(());
+                }
+            }
+            _ = ticks.tick() => reporter.flush(),
+        }
+    }
+}
+
+async fn prepare(job: &Job, lookup: Arc<dyn CredentialLookup>, reporter: &Arc<Reporter>) -> Result<Event> {
+    let request = request(job)?;
+    let images = Images::open(&job.store)?;
+    let repository = access::open_with(&request.text, &request.access, lookup).await?;
+    let (manifest, fallbacks) = match job.task {
+        TaskName::Prepare => {
+            let prepared = images.prepare_from(&request, &repository, Some(&**reporter), &**reporter).await?;
+            (*prepared.manifest(), prepared.fallbacks)
+        }
+        TaskName::WithoutStreaming => {
+            let prepared = images.without_streaming_from(&request, &repository, &**reporter).await?;
+            (*prepared.manifest(), prepared.fallbacks)
+        }
+        TaskName::Pull => {
+            let pulled = images.pull_from(&request, &repository, &**reporter).await?;
+            (pulled.record.manifest, Vec::new())
+        }
+    };
+    let Stats { requests, bytes } = repository.stats();
+    let fallbacks = fallbacks.iter().map(|line| one_line(line)).collect();
+    Ok(Event::Done { manifest, fallbacks, requests, bytes })
+}
+
+fn failed(error: &Error) -> Event {
+    Event::Failed(event::encode_error(error))
+}
+
+fn request(job: &Job) -> Result<ImageRequest> {
+    let step = "read the job";
+    let source: Source = job.source.parse().context(ErrorKind::Other, step)?;
+    let platform: Platform = job.platform.parse().context(ErrorKind::Other, step)?;
+    let index = match &job.index {
+        IndexName::None => IndexChoice::None,
+        IndexName::Pinned(digest) => IndexChoice::Pinned(*digest),
+        IndexName::Locked(text) => {
+            IndexChoice::Locked(Arc::new(IndexLock::parse(text).context(ErrorKind::Other, step)?))
+        }
+        IndexName::Registry => IndexChoice::Registry,
+    };
+    let image = &job.image;
+    Ok(ImageRequest {
+        platform_named: job.platform_named,
+        pull: Pull::Always,
+        index,
+        profile: job.profile.clone(),
+        access: Access { tls_verify: image.tls_verify, cert_dir: image.cert_dir.clone(), ..Access::default() },
+        ..ImageRequest::new(image.text.clone(), source, platform)
+    })
+}

@@ -1,0 +1,143 @@
+//! The user's side of a worker's questions: looks up credentials, and ends a worker that shows no sign of life.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex as SharedMutex;
+use tarpon_oci::Source;
+use tarpon_registry::CredentialSource;
+use tokio::net::UnixStream;
+use tokio::net::unix::OwnedWriteHalf;
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+use zeroize::Zeroizing;
+
+use crate::frames::{self, Reader, Tag};
+use crate::message::{Answer, Control, Question, encode};
+use crate::policy::Watched;
+use crate::process::{Process, async_stream};
+
+/// A worker shows that it is alive this often.
+pub(crate) const ALIVE: Duration = Duration::from_secs(2);
+/// A worker without a sign of life for this long is ended. On a machine with a load of 60, signs came up to four seconds late.
+const SILENCE: Duration = Duration::from_secs(12);
+/// Questions that are answered at the same time. A worker asks one per repository and token.
+const QUESTIONS: usize = 64;
+/// Longest name of a repository or host in a question.
+const NAME_BYTES: usize = 1 << 10;
+
+/// The registry of an image, and its credentials.
+#[derive(Debug, Clone)]
+pub(crate) struct Credentials {
+    /// As written in references; empty for a layout or an archive.
+    pub(crate) registry: String,
+    pub(crate) source: CredentialSource,
+}
+
+impl Credentials {
+    pub(crate) fn of(image: &Source, source: CredentialSource) -> Self {
+        let registry = match image {
+            Source::Registry(reference) => reference.registry().to_owned(),
+            _ => String::new(),
+        };
+        Self { registry, source }
+    }
+}
+
+/// The images of a worker, by their number.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Images(Arc<SharedMutex<HashMap<u64, Credentials>>>);
+
+impl Images {
+    /// One image.
+    pub(crate) fn of(number: u64, credentials: Credentials) -> Self {
+        let images = Self::default();
+        images.add(number, credentials);
+        images
+    }
+
+    pub(crate) fn add(&self, number: u64, credentials: Credentials) {
+        self.0.lock().insert(number, credentials);
+    }
+
+    pub(crate) fn remove(&self, number: u64) {
+        self.0.lock().remove(&number);
+    }
+
+    fn get(&self, number: u64) -> Option<Credentials> {
+        self.0.lock().get(&number).cloned()
+    }
+}
+
+/// Starts a task that answers the worker's questions until it ends. Runs on a thread of a runtime.
+pub(crate) fn begin(process: &Arc<Process>, images: Images) -> io::Result<()> {
+    let questions = async_stream(process.open(Control::Questions)?)?;
+    tokio::spawn(run(images, Arc::downgrade(process), questions));
+    Ok(())
+}
+
+async fn run(images: Images, process: Weak<Process>, questions: UnixStream) {
+    let (mut from, to) = questions.into_split();
+    let (to, turns) = (Arc::new(Mutex::new(to)), Arc::new(tokio::sync::Semaphore::new(QUESTIONS)));
+    let mut reader = Reader::default();
+    let watched = Watched::now();
+    loop {
+        let question = timeout(SILENCE, reader.message::<Question>(&mut from)).await;
+        let Some(process) = process.upgrade() else { return };
+        match question {
+            Ok(Ok(Some(Question::Alive))) => {
+                if Watched::now() != watched {
+                    tracing::info!("the configuration of the resolver changed: another worker is started");
+                    return process.retire();
+                }
+            }
+            Ok(Ok(Some(question))) => {
+                let Ok(turn) = turns.clone().acquire_owned().await else { return };
+                let (images, to) = (images.clone(), to.clone());
+                tokio::spawn(async move {
+                    answer(&images, &to, question).await;
+                    drop(turn);
+                });
+            }
+            Ok(Ok(None) | Err(_)) => {
+                let ended = process.end();
+                return tracing::warn!("a worker process has ended: {}", ended.how);
+            }
+            Err(_elapsed) => {
+                process.end();
+                return tracing::warn!(
+                    "a worker process showed no sign of life for {} s and was ended",
+                    SILENCE.as_secs()
+                );
+            }
+        }
+    }
+}
+
+async fn answer(images: &Images, to: &Mutex<OwnedWriteHalf>, question: Question) {
+    let credentials = |image| images.get(image);
+    let answer = match question {
+        Question::Alive => return,
+        Question::Credentials { id, image, repository } => {
+            let pair = match credentials(image).filter(|_| repository.len() <= NAME_BYTES) {
+                Some(Credentials { registry, source }) => source.find(&registry, &repository).await,
+                None => None,
+            };
+            let pair = pair.as_ref().map(|found| found.pair());
+            let secret = |text: &str| Zeroizing::new(text.to_owned());
+            Answer::Credentials { id, pair: pair.map(|(user, password)| (secret(user), secret(password))) }
+        }
+        Question::MayHave { id, image, host } => {
+            let may = match credentials(image).filter(|_| host.len() <= NAME_BYTES) {
+                Some(Credentials { registry, source }) => source.may_have(&registry, &host).await,
+                None => false,
+            };
+            Answer::MayHave { id, may }
+        }
+    };
+    let Ok(encoded) = encode(&answer).map(Zeroizing::new) else { return };
+    // A worker that is gone needs no answer.
+    let _sent = frames::send(&mut *to.lock().await, Tag::Message, &encoded).await;
+}

@@ -1,0 +1,108 @@
+//! The processes that receive, decode and parse bytes of strangers have no rights beyond that.
+
+use std::io::Read as _;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, RawPid};
+use tarpon_testkit::processes;
+use tarpon_tests::real;
+use tarpon_tests::tarpon::Tarpon;
+
+const IMAGE: &str = "dev/debian-base";
+/// What takes longer hangs.
+const HUNG: Duration = Duration::from_secs(60);
+
+fn wait_for<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        match poll() {
+            Some(value) => return value,
+            None => assert!(began.elapsed() < HUNG, "not within {HUNG:?}: {what}"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn pid(raw: u32) -> Pid {
+    RawPid::try_from(raw).ok().and_then(Pid::from_raw).unwrap()
+}
+
+/// The fields of `/proc/PID/status` that show confinement.
+fn status(process: Pid) -> Vec<(String, String)> {
+    let path = format!("/proc/{}/status", process.as_raw_nonzero());
+    let status = std::fs::read_to_string(path).unwrap_or_default();
+    let fields = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp"];
+    let lines = status.lines().filter_map(|line| line.split_once(':'));
+    lines.filter(|(name, _)| fields.contains(name)).map(|(name, value)| (name.into(), value.trim().into())).collect()
+}
+
+fn confined() -> Vec<(String, String)> {
+    let none = "0000000000000000";
+    [
+        ("CapInh", none),
+        ("CapPrm", none),
+        ("CapEff", none),
+        ("CapBnd", none),
+        ("CapAmb", none),
+        ("NoNewPrivs", "1"),
+        ("Seccomp", "2"),
+    ]
+    .map(|(name, value)| (name.into(), value.into()))
+    .into()
+}
+
+fn limit(process: Pid, name: &str) -> String {
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", process.as_raw_nonzero())).unwrap();
+    let line = limits.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    line.split_whitespace().take(2).collect::<Vec<_>>().join(" ")
+}
+
+/// Reads files until the server needs bytes that are not local.
+fn read_some(root: &Path) {
+    for entry in std::fs::read_dir(root.join("usr/bin")).unwrap().flatten().take(50) {
+        let _link_to_nothing = std::fs::read(entry.path());
+    }
+}
+
+#[test]
+fn the_worker_of_a_server_has_no_capability_no_core_and_a_filter_of_system_calls() {
+    if let Some(reason) = real::missing() {
+        return println!("skipped: {reason}");
+    }
+    let registry = real::registry().unwrap();
+    for mode in ["native", "fuse"] {
+        let mut tarpon = Tarpon::new().unwrap();
+        let root = tarpon.mount(&format!("{registry}/{IMAGE}:zstdchunked"), &["--mode", mode]).unwrap();
+        read_some(&root);
+        let server = *processes::servers(&tarpon.store()).first().unwrap();
+        let worker = wait_for("a worker runs", || processes::workers_of(server).first().copied());
+        wait_for("it is confined", || (status(worker) == confined()).then_some(()));
+        assert_eq!(limit(worker, "Max core file size"), "0 0");
+        assert_ne!(limit(worker, "Max data size"), "unlimited unlimited");
+        tarpon.run("umount", &[&root.to_string_lossy()]).unwrap();
+        wait_for("the worker ends with its server", || status(worker).is_empty().then_some(()));
+    }
+}
+
+#[test]
+fn an_image_is_prepared_by_a_confined_process_that_ends_with_its_command() {
+    if let Some(reason) = real::missing() {
+        return println!("skipped: {reason}");
+    }
+    // A registry that accepts a connection and is silent.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let image = format!("{}/silent:1", silent.local_addr().unwrap());
+    let tarpon = Tarpon::new().unwrap();
+    let mut command =
+        tarpon.command("pull").args(["--tls-verify=false", &image]).stderr(Stdio::piped()).spawn().unwrap();
+    let (mut connection, _) = silent.accept().unwrap();
+    assert_ne!(connection.read(&mut [0; 1]).unwrap(), 0, "a request arrives");
+    let worker = wait_for("a worker runs", || processes::workers_of(pid(command.id())).first().copied());
+    assert_eq!(status(worker), confined());
+    command.kill().unwrap();
+    command.wait().unwrap();
+    wait_for("the worker ends with its command", || status(worker).is_empty().then_some(()));
+}
