@@ -45,7 +45,6 @@ pub(super) const ALWAYS: &[Group] = &[
             libc::SYS_fsync,
             libc::SYS_fdatasync,
             libc::SYS_syncfs,
-            libc::SYS_sync_file_range,
             libc::SYS_flock,
             libc::SYS_fadvise64,
             libc::SYS_readahead,
@@ -77,7 +76,6 @@ pub(super) const ALWAYS: &[Group] = &[
             libc::SYS_unlinkat,
             libc::SYS_linkat,
             libc::SYS_symlinkat,
-            libc::SYS_renameat,
             libc::SYS_renameat2,
             libc::SYS_utimensat,
             libc::SYS_umask,
@@ -178,6 +176,8 @@ pub(super) const ALWAYS: &[Group] = &[
     },
     #[cfg(target_arch = "x86_64")]
     Group { reason: "older forms of calls that are allowed", calls: older::CALLS },
+    #[cfg(target_arch = "aarch64")]
+    Group { reason: "renameat and sync_file_range, which libc does not name for aarch64 with glibc", calls: &[38, 84] },
 ];
 
 /// What a process that may connect may do as well.

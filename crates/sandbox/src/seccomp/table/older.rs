@@ -12,6 +12,8 @@ pub(super) const CALLS: &[i64] = &[
     libc::SYS_link,
     libc::SYS_symlink,
     libc::SYS_rename,
+    libc::SYS_renameat,
+    libc::SYS_sync_file_range,
     libc::SYS_utime,
     libc::SYS_utimes,
     libc::SYS_futimesat,
