@@ -1,18 +1,27 @@
 //! Serves requests for blobs on a channel: in a worker for its user, and the other way round while an image is completed.
 
 use std::io;
+use std::time::Duration;
 
+use bytes::BytesMut;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use tarpon_blob::{BlobStream, SourceError};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
+use tokio::time::{Instant, timeout_at};
 
 use crate::frames::{self, Reader, Tag, invalid};
 use crate::message::{BlobRequest, Failure, Totals};
 
 /// Bytes of one frame: a response is sent as it arrives.
 const FRAME_BYTES: usize = 256 << 10;
+
+/// Bytes that arrive within this time are sent together. On a link of 100 Mbit/s each packet of 1.5 KB would otherwise wake the reader:
+/// a cold start took half as much processor time again.
+const GATHER: Duration = Duration::from_millis(1);
+/// So many bytes are not held back.
+const GATHERED_BYTES: usize = 64 << 10;
 
 /// What a channel serves.
 pub(crate) trait Blobs: Send + Sync {
@@ -60,15 +69,33 @@ async fn respond(request: &BlobRequest, blobs: &dyn Blobs, to: &mut OwnedWriteHa
     }
 }
 
-/// The outer error is the reader's end.
+/// Sends the bytes as they arrive: the first at once, later ones gathered. The outer error is the reader's end.
 async fn copy(mut stream: BlobStream, to: &mut OwnedWriteHalf) -> io::Result<Result<(), SourceError>> {
+    let mut gathered = BytesMut::new();
+    let mut is_first = true;
     while let Some(piece) = stream.next().await {
-        let piece = match piece {
-            Ok(piece) => piece,
-            Err(error) => return Ok(Err(error)),
+        let mut next = Some(piece);
+        let until = Instant::now() + GATHER;
+        let ended = loop {
+            match next {
+                Some(Ok(piece)) => gathered.extend_from_slice(&piece),
+                Some(Err(error)) => break Some(Err(error)),
+                None => break Some(Ok(())),
+            }
+            if std::mem::take(&mut is_first) || gathered.len() >= GATHERED_BYTES {
+                break None;
+            }
+            match timeout_at(until, stream.next()).await {
+                Ok(more) => next = more,
+                Err(_elapsed) => break None,
+            }
         };
-        for part in piece.chunks(FRAME_BYTES) {
+        for part in gathered.chunks(FRAME_BYTES) {
             frames::send(to, Tag::Body, part).await?;
+        }
+        gathered.clear();
+        if let Some(ended) = ended {
+            return Ok(ended);
         }
     }
     Ok(Ok(()))

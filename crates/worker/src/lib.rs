@@ -40,4 +40,6 @@ mod workers;
 
 pub use preparer::WorkerPreparer;
 pub use service::serve;
+#[cfg(feature = "misbehave")]
+pub use service::serve_and;
 pub use workers::Workers;

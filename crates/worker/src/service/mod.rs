@@ -38,6 +38,19 @@ const STACK_BYTES: usize = 512 << 10;
 /// # Errors
 /// The process cannot be confined, the program that started it is of another version, or its control socket fails.
 pub fn serve() -> io::Result<()> {
+    run(|| ())
+}
+
+/// As [`serve`], for tests: does what a worker must not, once it is confined.
+///
+/// # Errors
+/// As [`serve`].
+#[cfg(feature = "misbehave")]
+pub fn serve_and(misbehave: impl FnOnce()) -> io::Result<()> {
+    run(misbehave)
+}
+
+fn run(when_confined: impl FnOnce()) -> io::Result<()> {
     let control = rustix::io::dup(rustix::stdio::stdin())?;
     let failed = |step: &str, error: &dyn std::fmt::Display| io::Error::other(format!("{step}: {error}"));
     let setup: Setup = match packets::receive(&control)? {
@@ -50,6 +63,7 @@ pub fn serve() -> io::Result<()> {
     }
     let confinement = confine(&setup).map_err(|error| failed("confine the worker", &error))?;
     tracing::debug!("a worker starts: {confinement}");
+    when_confined();
     Service::new()?.run(&control)
 }
 
