@@ -38,6 +38,7 @@ pub struct Engine {
     pub(crate) containers: Containers,
     rootfs_folders: Arc<Folders>,
     sources: Arc<dyn Sources>,
+    worker_command: Vec<OsString>,
 }
 
 impl Engine {
@@ -53,9 +54,9 @@ impl Engine {
         let rootfs_folders = Arc::new(Folders::of(images.store()));
         let sources: Arc<dyn Sources> = match worker_command.is_empty() {
             true => Arc::new(InProcess),
-            false => Arc::new(Workers::new(worker_command)),
+            false => Arc::new(Workers::new(worker_command.clone())),
         };
-        Ok(Self { images, client, containers, rootfs_folders, sources })
+        Ok(Self { images, client, containers, rootfs_folders, sources, worker_command })
     }
 
     /// The images of the store.
@@ -76,6 +77,18 @@ impl Engine {
     /// How the server of this store opens images.
     pub(crate) fn sources(&self) -> &Arc<dyn Sources> {
         &self.sources
+    }
+
+    /// How this kernel confines the processes that receive bytes of strangers, in one line, and whether it limits the paths that they may
+    /// open; `None` if they are received in this process.
+    ///
+    /// # Errors
+    /// Such a process cannot be started or confined.
+    pub async fn confinement(&self) -> std::io::Result<Option<(String, bool)>> {
+        match self.worker_command.is_empty() {
+            true => Ok(None),
+            false => Workers::trial(&self.worker_command).await.map(Some),
+        }
     }
 
     /// As [`Client::scrub_status`].

@@ -206,6 +206,8 @@ pub(crate) enum WayName {
 /// What a worker asks its user.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Question {
+    /// Nothing: the worker is confined in this way.
+    Confined { how: String, limits_paths: bool },
     /// Nothing: the worker is alive.
     Alive,
     /// The credentials for a repository in the registry of an image.

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use zeroize::Zeroizing;
 
 use crate::frames::{self, Reader, Tag};
-use crate::message::{Answer, Control, Question, encode};
+use crate::message::{Answer, Control, Question, encode, one_line};
 use crate::policy::Watched;
 use crate::process::{Process, async_stream};
 
@@ -87,6 +87,7 @@ async fn run(images: Images, process: Weak<Process>, questions: UnixStream) {
         let question = timeout(SILENCE, reader.message::<Question>(&mut from)).await;
         let Some(process) = process.upgrade() else { return };
         match question {
+            Ok(Ok(Some(Question::Confined { how, .. }))) => tracing::debug!("a worker has {}", one_line(&how)),
             Ok(Ok(Some(Question::Alive))) => {
                 if Watched::now() != watched {
                     tracing::info!("the configuration of the resolver changed: another worker is started");
@@ -116,10 +117,25 @@ async fn run(images: Images, process: Weak<Process>, questions: UnixStream) {
     }
 }
 
+/// Starts a worker to see how this kernel confines it: in a line, and whether it limits paths.
+///
+/// # Errors
+/// The worker cannot be started or confined.
+pub(crate) async fn trial(process: &Process) -> io::Result<(String, bool)> {
+    let mut questions = async_stream(process.open(Control::Questions)?)?;
+    let mut reader = Reader::default();
+    let question = timeout(SILENCE, reader.message::<Question>(&mut questions)).await;
+    match question.map_err(io::Error::from)?? {
+        Some(Question::Confined { how, limits_paths }) => Ok((one_line(&how), limits_paths)),
+        Some(_) => Err(io::Error::other("the worker did not report how it is confined")),
+        None => Err(io::Error::other(format!("the worker cannot be confined: {}", process.end().how))),
+    }
+}
+
 async fn answer(images: &Images, to: &Mutex<OwnedWriteHalf>, question: Question) {
     let credentials = |image| images.get(image);
     let answer = match question {
-        Question::Alive => return,
+        Question::Alive | Question::Confined { .. } => return,
         Question::Credentials { id, image, repository } => {
             let pair = match credentials(image).filter(|_| repository.len() <= NAME_BYTES) {
                 Some(Credentials { registry, source }) => source.find(&registry, &repository).await,

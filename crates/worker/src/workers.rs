@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -21,8 +22,9 @@ use crate::decoder::WorkerDecoder;
 use crate::image::WorkerImage;
 use crate::message::ImageName;
 use crate::policy::Policy;
+use crate::process::Process;
 use crate::slot::Slot;
-use crate::supervise::Credentials;
+use crate::supervise::{self, Credentials};
 
 /// The workers of a server, one for each policy. Images are opened in them, and what they fetch is decoded in them.
 #[derive(Debug)]
@@ -35,6 +37,14 @@ pub struct Workers {
 }
 
 impl Workers {
+    /// Starts a worker and ends it, to see how this kernel confines it: in one line, and whether it limits paths (Landlock).
+    ///
+    /// # Errors
+    /// The worker cannot be started or confined.
+    pub async fn trial(command: &[OsString]) -> io::Result<(String, bool)> {
+        supervise::trial(&Process::start(command, &Policy::default().setup(), 0)?).await
+    }
+
     /// Workers that `command` starts. It must run [`crate::serve`].
     pub fn new(command: Vec<OsString>) -> Self {
         let command: Arc<[OsString]> = command.into();

@@ -11,14 +11,14 @@ use std::os::unix::net::UnixStream as BlockingStream;
 use std::sync::Arc;
 use std::thread;
 
-use tarpon_sandbox::Sandbox;
+use tarpon_sandbox::{LandlockStatus, Sandbox};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::blob_service;
 use crate::chunk_call;
 use crate::layer_call;
-use crate::message::{Control, Setup, VERSION, decode};
+use crate::message::{Control, Question, Setup, VERSION, decode};
 use crate::packets;
 use crate::process::async_stream;
 
@@ -64,7 +64,8 @@ fn run(when_confined: impl FnOnce()) -> io::Result<()> {
     let confinement = confine(&setup).map_err(|error| failed("confine the worker", &error))?;
     tracing::debug!("a worker starts: {confinement}");
     when_confined();
-    Service::new()?.run(&control)
+    let limits_paths = matches!(confinement.landlock, LandlockStatus::Enforced { .. });
+    Service::new(Question::Confined { how: confinement.to_string(), limits_paths })?.run(&control)
 }
 
 fn confine(setup: &Setup) -> Result<tarpon_sandbox::Confinement, tarpon_sandbox::SandboxError> {
@@ -83,14 +84,14 @@ struct Service {
 }
 
 impl Service {
-    fn new() -> io::Result<Self> {
+    fn new(confined: Question) -> io::Result<Self> {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         builder
             .enable_all()
             .worker_threads(THREADS)
             .max_blocking_threads(BLOCKING_THREADS)
             .thread_name("tarpon-worker");
-        let questions = Arc::new(Questions::default());
+        let questions = Arc::new(Questions::new(confined));
         let (images, completion) = (Arc::new(Images::new(questions.clone())), Arc::default());
         Ok(Self { runtime: builder.build()?, images, questions, completion })
     }

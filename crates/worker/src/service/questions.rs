@@ -29,9 +29,12 @@ pub(super) struct Questions {
     queue: Mutex<Option<mpsc::Receiver<Question>>>,
 }
 
-impl Default for Questions {
-    fn default() -> Self {
+impl Questions {
+    /// `confined` is sent before all questions.
+    pub(super) fn new(confined: Question) -> Self {
         let (send, queue) = mpsc::channel(WAITING);
+        // There is room for the first one.
+        let _sent = send.try_send(confined);
         Self { next: AtomicU64::new(0), send, waiting: Mutex::default(), queue: Mutex::new(Some(queue)) }
     }
 }

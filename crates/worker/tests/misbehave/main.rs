@@ -72,16 +72,17 @@ fn main() {
     }
     let mut tests = Vec::new();
     for offence in OFFENCES {
-        let name = |kind: &str| format!("a worker that {kind} cannot {}", offence.name);
-        tests.push(Trial::test(name("fetches"), || Ok(fetch(offence))));
-        tests.push(Trial::test(name("prepares"), || Ok(prepare(offence))));
-        tests.push(Trial::test(name("completes"), || Ok(complete(offence))));
+        tests.extend([trial("fetches", offence, fetch), trial("prepares", offence, prepare)]);
     }
-    for offence in WITHOUT_NETWORK {
-        let name = format!("a worker that completes cannot {}", offence.name);
-        tests.push(Trial::test(name, || Ok(complete(offence))));
-    }
+    tests.extend(OFFENCES.iter().chain(WITHOUT_NETWORK).map(|offence| trial("completes", offence, complete)));
     libtest_mimic::run(&Arguments::from_args(), tests).exit();
+}
+
+fn trial(kind: &str, offence: &'static Offence, run: fn(&Offence)) -> Trial {
+    Trial::test(format!("a worker that {kind} cannot {}", offence.name), move || {
+        run(offence);
+        Ok(())
+    })
 }
 
 /// The worker.

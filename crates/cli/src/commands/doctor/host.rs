@@ -23,13 +23,24 @@ const NO_IMAGE: &str = "tarpon/doctor:none";
 
 /// Runs these checks; programs that are not installed are skipped.
 pub(super) async fn checks(engine: &Engine, podman_conf: &Path, registry: Option<&str>) -> Vec<Check> {
-    let mut checks = vec![runtime(), free_space(engine)];
+    let mut checks = vec![confinement(engine).await, runtime(), free_space(engine)];
     checks.extend(podman(engine, podman_conf));
     checks.extend(containerd().await);
     if let Some(host) = registry {
         checks.push(registry_access(engine, host).await);
     }
     checks
+}
+
+async fn confinement(engine: &Engine) -> Check {
+    let found = match engine.confinement().await {
+        Ok(Some((how, true))) => Ok(how),
+        Ok(Some((how, false))) => Err(how),
+        Ok(None) => Err("everything runs in one process".to_owned()),
+        Err(error) => Err(error.to_string()),
+    };
+    let mend = "Linux 5.19 or newer, with landlock in the kernel's parameter lsm=".to_owned();
+    check("confined workers", "registries and images that are not trusted", found, Some(mend))
 }
 
 fn runtime() -> Check {
