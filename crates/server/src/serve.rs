@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Resource, Rlimit};
+use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use tarpon_blob::LogLimit;
 use tarpon_client::child::READY;
 use tarpon_client::wire::{connect, peer};
@@ -58,6 +58,7 @@ pub async fn serve(setup: impl Into<ServerSetup>, options: BackgroundOptions, mu
     // The terminal belongs to the process that started us: its hang-up must not end the mounts.
     let _is_leader_already = rustix::process::setsid();
     allow_open_files();
+    refuse_dumps();
     match start(&setup.into(), options.replace).await {
         Ok(Some(server)) => {
             say(&mut output, READY);
@@ -123,6 +124,7 @@ impl PermanentServer {
     ) -> Result<Self> {
         let setup = setup.into();
         allow_open_files();
+        refuse_dumps();
         let (observer, pause) = (Observer::default(), TAKEOVER);
         let mut this = Self { setup: setup.clone(), server: None, observer, options, service, signals: None, pause };
         let began = Instant::now();
@@ -295,6 +297,19 @@ pub fn allow_open_files() {
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if let Err(error) = rustix::process::setrlimit(Resource::Nofile, raised) {
         tracing::debug!(%error, "no more open files than before");
+    }
+}
+
+/// Refuses core dumps of a server of root, which has credentials in its memory. Programs that it executes are not affected.
+///
+/// Without root other processes of the same user could read its files just as well, and the kernel would deny the server itself what
+/// `fusermount3` and user namespaces need in `/proc`.
+fn refuse_dumps() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    if let Err(error) = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        tracing::debug!(%error, "core dumps are not refused");
     }
 }
 
