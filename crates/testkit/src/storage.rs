@@ -4,19 +4,24 @@
 //! are counted; a fault hits the *n*-th of them. A test runs a workload once to count them, and then once for each of
 //! them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tarpon_store::storage::{Access, Metadata, Space, Storage};
 use tarpon_store::{Clock, Disk};
+
+mod power;
+
+pub use power::Left;
+use power::Unsynced;
 
 /// The effect of a fault on its operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +30,11 @@ pub enum Fault {
     Once(i32),
     /// It and all later writing operations fail with this error number: a full or read-only disk.
     FromNowOn(i32),
+    /// It and all later operations fail with this error number, also those that change nothing: a disk that is gone.
+    EverFrom(i32),
+    /// It and all later operations that open a file or list a folder fail with this error number; others are not
+    /// affected.
+    OpensFrom(i32),
     /// A read or write is interrupted before it starts. Other operations are not affected.
     Interrupted,
     /// A read or write transfers half of the bytes (at least one). Other operations are not affected.
@@ -42,19 +52,28 @@ pub const ENOSPC: i32 = 28;
 pub const EIO: i32 = 5;
 /// `EROFS`
 pub const EROFS: i32 = 30;
+/// `EMFILE`
+pub const EMFILE: i32 = 24;
 /// `EDQUOT`
 pub const EDQUOT: i32 = 122;
 
 /// Callback before an operation on a path; its error replaces the operation.
 type Hook = Box<dyn Fn(&str, &Path) -> io::Result<()> + Send + Sync>;
 
+/// Advances a clock by the time that an operation takes.
+type Delay = Box<dyn Fn() + Send + Sync>;
+
 /// The real disk, with one fault.
 pub struct FaultyDisk {
-    fault: Option<(u64, Fault)>,
     hook: Option<Hook>,
     state: Mutex<State>,
     boot: String,
     ticks: Option<Arc<Ticks>>,
+    /// Called before each operation.
+    delay: Option<Delay>,
+    /// A sync does nothing, and reports success.
+    lies: bool,
+    keeps_log: bool,
 }
 
 /// A kernel clock that stands still, as between two ticks, and the change times that files get from it. Also a clock.
@@ -107,12 +126,12 @@ impl Clock for Ticks {
 
 #[derive(Debug, Default)]
 struct State {
+    fault: Option<(u64, Fault)>,
     count: u64,
     changes: u64,
     dead: bool,
     log: Vec<String>,
-    /// Inodes that were written since the last sync of the file system.
-    unsynced: HashSet<u64>,
+    unsynced: Unsynced,
 }
 
 /// The treatment of an operation.
@@ -123,19 +142,22 @@ enum Verdict {
 
 impl fmt::Debug for FaultyDisk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FaultyDisk").field("fault", &self.fault).field("state", &self.state).finish_non_exhaustive()
+        f.debug_struct("FaultyDisk").field("state", &self.state).finish_non_exhaustive()
     }
 }
 
 impl FaultyDisk {
     /// A disk with `fault` at operation number `at` (from 1).
     pub fn new(at: u64, fault: Fault) -> Self {
-        Self { fault: Some((at, fault)), ..Self::healthy() }
+        let disk = Self::healthy();
+        disk.state().fault = Some((at, fault));
+        disk
     }
 
     /// A disk without a fault, to count operations.
     pub fn healthy() -> Self {
-        Self { fault: None, hook: None, state: Mutex::default(), boot: "first boot".to_owned(), ticks: None }
+        let boot = "first boot".to_owned();
+        Self { hook: None, state: Mutex::default(), boot, ticks: None, delay: None, lies: false, keeps_log: true }
     }
 
     /// A disk that calls `hook` before each `open`, `read`, `rename`, `unlink` and `metadata` (of a path), with the
@@ -162,6 +184,39 @@ impl FaultyDisk {
         self
     }
 
+    /// The same disk, slow: `delay` is called before each operation, and advances a clock.
+    #[must_use]
+    pub fn with_delay(mut self, delay: impl Fn() + Send + Sync + 'static) -> Self {
+        self.delay = Some(Box::new(delay));
+        self
+    }
+
+    /// The same disk, which reports syncs that it did not do.
+    #[must_use]
+    pub fn with_lies_about_syncs(mut self) -> Self {
+        self.lies = true;
+        self
+    }
+
+    /// The same disk, which can lose the names of `folder`.
+    #[must_use]
+    pub fn with_names_of(self, folder: &Path) -> Self {
+        self.state().unsynced.watch(folder);
+        self
+    }
+
+    /// The same disk, which keeps no log of its operations.
+    #[must_use]
+    pub fn without_log(mut self) -> Self {
+        self.keeps_log = false;
+        self
+    }
+
+    /// From now on the disk has no fault.
+    pub fn end_fault(&self) {
+        self.state().fault = None;
+    }
+
     /// Number of operations so far.
     pub fn operations(&self) -> u64 {
         self.state().count
@@ -178,39 +233,43 @@ impl FaultyDisk {
     }
 
     /// Applies a power cut to `folder` after all operations of this disk: names are kept, and the content of files
-    /// written since the last sync is lost. `keep_half` leaves the first half of each.
-    pub fn lose_unsynced(&self, folder: &Path, keep_half: bool) {
-        let unsynced = self.state().unsynced.clone();
-        let mut pending = vec![folder.to_owned()];
-        while let Some(path) = pending.pop() {
-            let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
-            if metadata.is_dir() {
-                pending.extend(fs::read_dir(&path).into_iter().flatten().flatten().map(|entry| entry.path()));
-            } else if unsynced.contains(&metadata.ino()) {
-                lose(&path, &metadata, keep_half).expect("tests run as the owner of their files");
-            }
-        }
+    /// written since the last sync is lost.
+    pub fn lose_unsynced(&self, folder: &Path, left: Left) {
+        self.state().unsynced.lose_content(folder, left).expect("tests run as the owner of their files");
+    }
+
+    /// The folder of [`FaultyDisk::with_names_of`] loses the changes of its names since its last sync.
+    pub fn lose_names(&self) {
+        self.state().unsynced.lose_names().expect("tests run as the owner of their files");
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().expect("no test panics while it holds the state")
     }
 
-    /// Counts an operation that changes something, and returns how to treat it.
+    /// Counts an operation, and returns how to treat it.
     fn change(&self, what: &str, path: Option<&Path>) -> io::Result<Verdict> {
+        if let Some(delay) = &self.delay {
+            delay();
+        }
         let mut state = self.state();
         if state.dead {
             return Err(io::Error::other("the process is dead"));
         }
         state.count += 1;
-        let changes = !what.starts_with("read");
+        let changes = !what.starts_with("read") && !what.starts_with("look");
         state.changes += u64::from(changes);
-        let name = path.map(|path| path.display().to_string()).unwrap_or_default();
-        state.log.push(format!("{what} {name}"));
-        let Some((at, fault)) = self.fault else { return Ok(Verdict::Do) };
+        if self.keeps_log {
+            let name = path.map(|path| path.display().to_string()).unwrap_or_default();
+            state.log.push(format!("{what} {name}"));
+        }
+        let Some((at, fault)) = state.fault else { return Ok(Verdict::Do) };
+        let opens = what.contains("open") || what == "look: list";
         match fault {
             Fault::Once(error) if state.count == at => Err(io::Error::from_raw_os_error(error)),
             Fault::FromNowOn(error) if state.count >= at && changes => Err(io::Error::from_raw_os_error(error)),
+            Fault::EverFrom(error) if state.count >= at => Err(io::Error::from_raw_os_error(error)),
+            Fault::OpensFrom(error) if state.count >= at && opens => Err(io::Error::from_raw_os_error(error)),
             Fault::Interrupted if state.count == at && matches!(what, "read" | "write") => {
                 Err(io::ErrorKind::Interrupted.into())
             }
@@ -231,22 +290,14 @@ impl FaultyDisk {
         }
     }
 
-    fn alive(&self) -> io::Result<()> {
-        if self.state().dead { Err(io::Error::other("the process is dead")) } else { Ok(()) }
+    /// Whether an operation that may create the file will do so.
+    fn is_new(path: &Path) -> bool {
+        fs::symlink_metadata(path).is_err()
     }
 }
 
-/// Replaces the content as if it had never reached the disk. The modification time stays.
-fn lose(path: &Path, metadata: &fs::Metadata, keep_half: bool) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt as _;
-    let (modified, permissions) = (metadata.modified()?, metadata.permissions());
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-    let file = fs::OpenOptions::new().write(true).open(path)?;
-    file.set_len(if keep_half { metadata.len() / 2 } else { 0 })?;
-    // The length is metadata and was kept; the data reads as zeros.
-    file.set_len(metadata.len())?;
-    file.set_modified(modified)?;
-    fs::set_permissions(path, permissions)
+fn path_of(file: &File) -> io::Result<PathBuf> {
+    fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
 impl Storage for FaultyDisk {
@@ -256,7 +307,12 @@ impl Storage for FaultyDisk {
             Access::Read | Access::ReadAside => self.change("read: open", Some(path))?,
             _ => self.change("open", Some(path))?,
         };
-        Disk.open(path, access)
+        let creates = !matches!(access, Access::Read | Access::ReadAside | Access::ReadWrite) && Self::is_new(path);
+        let file = Disk.open(path, access)?;
+        if creates {
+            self.state().unsynced.created(path);
+        }
+        Ok(file)
     }
 
     fn open_unnamed(&self, directory: &Path, mode: u32) -> io::Result<File> {
@@ -266,29 +322,37 @@ impl Storage for FaultyDisk {
 
     fn link_file(&self, file: &File, to: &Path) -> io::Result<()> {
         self.change("link", Some(to))?;
-        Disk.link_file(file, to)
+        Disk.link_file(file, to)?;
+        self.state().unsynced.created(to);
+        Ok(())
     }
 
     fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.change("link", Some(to))?;
-        Disk.link(from, to)
+        Disk.link(from, to)?;
+        self.state().unsynced.created(to);
+        Ok(())
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.hook("rename", from)?;
         self.change("rename", Some(to))?;
+        self.state().unsynced.renaming(from, to);
         Disk.rename(from, to)
     }
 
     fn unlink(&self, path: &Path) -> io::Result<()> {
         self.hook("unlink", path)?;
         self.change("unlink", Some(path))?;
+        self.state().unsynced.removing(path);
         Disk.unlink(path)
     }
 
     fn create_dir(&self, path: &Path, mode: u32) -> io::Result<()> {
         self.change("create folder", Some(path))?;
-        Disk.create_dir(path, mode)
+        Disk.create_dir(path, mode)?;
+        self.state().unsynced.created(path);
+        Ok(())
     }
 
     fn remove_dir(&self, path: &Path) -> io::Result<()> {
@@ -297,13 +361,13 @@ impl Storage for FaultyDisk {
     }
 
     fn list(&self, directory: &Path) -> io::Result<Vec<OsString>> {
-        self.alive()?;
+        self.change("look: list", Some(directory))?;
         Disk.list(directory)
     }
 
     fn metadata(&self, path: &Path) -> io::Result<Metadata> {
         self.hook("metadata", path)?;
-        self.alive()?;
+        self.change("look: metadata", Some(path))?;
         Disk.metadata(path).map(|metadata| self.timed(metadata))
     }
 
@@ -317,20 +381,19 @@ impl Storage for FaultyDisk {
                 }
             }
         }
-        self.alive()?;
+        self.change("look: metadata", Some(directory))?;
         let found = Disk.metadata_in(directory, names)?.into_iter().zip(absent);
         Ok(found.map(|(metadata, is_absent)| metadata.filter(|_| !is_absent).map(|found| self.timed(found))).collect())
     }
 
     fn file_metadata(&self, file: &File) -> io::Result<Metadata> {
-        self.alive()?;
+        self.change("look: metadata", None)?;
         Disk.file_metadata(file).map(|metadata| self.timed(metadata))
     }
 
     fn read_at(&self, file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         if self.hook.is_some() {
-            let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
-            self.hook("read", &path)?;
+            self.hook("read", &path_of(file)?)?;
         }
         let length = match self.change("read", None)? {
             Verdict::Do => buffer.len(),
@@ -341,7 +404,7 @@ impl Storage for FaultyDisk {
 
     fn write_at(&self, file: &File, bytes: &[u8], offset: u64) -> io::Result<usize> {
         let verdict = self.change("write", None)?;
-        self.state().unsynced.insert(file.metadata()?.ino());
+        self.state().unsynced.wrote(file.metadata()?.ino());
         match verdict {
             Verdict::Do => Disk.write_at(file, bytes, offset),
             Verdict::Halve { then_die } => {
@@ -378,29 +441,33 @@ impl Storage for FaultyDisk {
     }
 
     fn next_data(&self, file: &File, offset: u64) -> io::Result<Option<u64>> {
-        self.alive()?;
+        self.change("look: data", None)?;
         Disk.next_data(file, offset)
     }
 
     fn sync(&self, file: &File) -> io::Result<()> {
         self.change("sync", None)?;
-        self.state().unsynced.remove(&file.metadata()?.ino());
+        if !self.lies {
+            self.state().unsynced.synced(file.metadata()?.ino(), &path_of(file)?);
+        }
         Ok(())
     }
 
     fn sync_filesystem(&self, _file: &File) -> io::Result<()> {
         self.change("sync all", None)?;
-        self.state().unsynced.clear();
+        if !self.lies {
+            self.state().unsynced.synced_all();
+        }
         Ok(())
     }
 
     fn space(&self, directory: &Path) -> io::Result<Space> {
-        self.alive()?;
+        self.change("look: space", Some(directory))?;
         Disk.space(directory)
     }
 
     fn lock(&self, file: &File, exclusive: bool) -> io::Result<bool> {
-        self.alive()?;
+        self.change("look: lock", None)?;
         Disk.lock(file, exclusive)
     }
 
