@@ -206,6 +206,13 @@ pub(crate) fn list(storage: &dyn Storage, path: &Path) -> Result<Vec<OsString>, 
     }
 }
 
+/// The names of the records in a folder: without files under construction, which may be complete but are no records.
+pub(crate) fn list_records(storage: &dyn Storage, path: &Path) -> Result<Vec<OsString>, StoreError> {
+    let mut names = list(storage, path)?;
+    names.retain(|name| !name.to_str().is_some_and(is_temporary));
+    Ok(names)
+}
+
 /// Removes a name, if it exists.
 pub(crate) fn unlink(storage: &dyn Storage, path: &Path) -> Result<(), StoreError> {
     match storage.unlink(path) {

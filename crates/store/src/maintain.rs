@@ -65,7 +65,7 @@ impl Store {
     fn sweep_damaged_mounts(&self) -> Result<(), StoreError> {
         let storage = self.shared.storage();
         let folder = self.shared.layout.name("mounts");
-        for name in files::list(storage, &folder)? {
+        for name in files::list_records(storage, &folder)? {
             let path = folder.join(&name);
             let Some(text) = read_record(storage, &path)? else { continue };
             if let Err(error) = sealed::unseal::<MountRecord>(&text) {

@@ -99,7 +99,7 @@ impl Store {
         let folder = self.shared.layout.name("mounts");
         let boot = self.shared.durability.boot();
         let mut mounts = Vec::new();
-        for name in files::list(self.shared.storage(), &folder)? {
+        for name in files::list_records(self.shared.storage(), &folder)? {
             let text = read_record(self.shared.storage(), &folder.join(&name))?;
             let record = text.and_then(|text| sealed::unseal::<MountRecord>(&text).ok());
             mounts.extend(record.map(|record| Mount { live: record.server.is_alive(boot), record }));

@@ -61,7 +61,7 @@ impl Store {
     fn own_references(&self) -> Result<Vec<RefRecord>, StoreError> {
         let folder = self.shared.layout.name("refs");
         let mut records = Vec::new();
-        for name in files::list(self.shared.storage(), &folder)? {
+        for name in files::list_records(self.shared.storage(), &folder)? {
             let text = read_record(self.shared.storage(), &folder.join(&name))?;
             records.extend(text.and_then(|text| sealed::unseal::<RefRecord>(&text).ok()));
         }

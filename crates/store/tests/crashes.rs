@@ -355,3 +355,28 @@ fn a_store_is_not_marked_clean_while_another_process_stores_things() {
     put(&one, b"more").unwrap();
     assert!(!folder.path().join("clean").exists());
 }
+
+/// Runs `work` on the store in `folder`, killed before a rename to a path with this part.
+fn kill_before_rename(folder: &Path, part: &str, work: impl Fn(&Store)) {
+    drop(open_on(&Arc::new(FaultyDisk::healthy()), folder, None).unwrap());
+    let sound = Arc::new(FaultyDisk::healthy());
+    work(&open_on(&sound, folder, None).unwrap());
+    let log = sound.log();
+    let is_change = |call: &&String| !call.starts_with("read") && !call.starts_with("look");
+    let at = log.iter().filter(is_change).position(|call| call.starts_with("rename") && call.contains(part)).unwrap();
+    let disk = FaultyDisk::new(u64::try_from(at + 1).unwrap(), Fault::Stop);
+    work(&open_on(&Arc::new(disk), folder, None).unwrap());
+}
+
+#[test]
+fn a_record_whose_writer_was_killed_before_it_was_complete_is_no_record() {
+    let folder = common::folder().unwrap();
+    let image = Digest::of(b"image");
+    kill_before_rename(folder.path(), "/refs/", |store| drop(store.set_reference("name", "linux/amd64", &image)));
+    kill_before_rename(folder.path(), "/mounts/", |store| {
+        drop(store.record_mount(Path::new("/mnt"), &image, "name", "native"));
+    });
+    assert_eq!(temporary_files(folder.path()).len(), 2);
+    let store = open_on(&Arc::new(FaultyDisk::healthy()), folder.path(), None).unwrap();
+    assert_eq!((store.references().unwrap().len(), store.mounts().unwrap().len()), (1, 1), "of the runs before");
+}
