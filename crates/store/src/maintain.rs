@@ -43,6 +43,11 @@ impl Store {
             for folder in ["partial", "images", "layers", "refs"] {
                 swept.temporary += self.sweep_temporary(&part.shared.layout.name(folder))?;
             }
+            // A record that was changed in place: with a new tree, its layers' directories, another reference.
+            let images = part.shared.layout.name("images");
+            for name in files::list_records(part.shared.storage(), &images)? {
+                swept.temporary += self.sweep_temporary(&images.join(name))?;
+            }
             part.sweep_layer_parts()?;
         }
         self.shared.oldest_pin()?;

@@ -380,3 +380,15 @@ fn a_record_whose_writer_was_killed_before_it_was_complete_is_no_record() {
     let store = open_on(&Arc::new(FaultyDisk::healthy()), folder.path(), None).unwrap();
     assert_eq!((store.references().unwrap().len(), store.mounts().unwrap().len()), (1, 1), "of the runs before");
 }
+
+#[test]
+fn a_sweep_removes_what_a_killed_change_of_a_record_left_in_it() {
+    let folder = common::folder().unwrap();
+    let store = open_on(&Arc::new(FaultyDisk::healthy()), folder.path(), None).unwrap();
+    let image = install(&store, "image", &[]).unwrap();
+    kill_before_rename(folder.path(), "/forms", |store| drop(store.keep_image_forms(&image, b"forms")));
+    assert_eq!(temporary_files(folder.path()).len(), 1);
+    assert_eq!(store.sweep().unwrap().temporary, 1);
+    assert_eq!(temporary_files(folder.path()), Vec::<String>::new());
+    assert!(store.load_image(&image).unwrap().is_some());
+}
