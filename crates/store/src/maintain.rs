@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use tarpon_oci::Digest;
 
 use crate::StoreError;
@@ -11,8 +12,9 @@ use crate::files::{self, read_record};
 use crate::locks::{COMMAND_WAIT, RECORD_WAIT};
 use crate::mounts::{Mount, MountRecord};
 use crate::record::ImageRecord;
+use crate::refs::RefRecord;
 use crate::sealed;
-use crate::store::Store;
+use crate::store::{Shared, Store};
 
 /// Result of a sweep.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -49,9 +51,10 @@ impl Store {
                 swept.temporary += self.sweep_temporary(&images.join(name))?;
             }
             part.sweep_layer_parts()?;
+            sweep_damaged::<RefRecord>(&part.shared, "refs")?;
         }
         self.shared.oldest_pin()?;
-        self.sweep_damaged_mounts()?;
+        sweep_damaged::<MountRecord>(&self.shared, "mounts")?;
         self.shared.hashed.sweep()?;
         Ok(swept)
     }
@@ -65,20 +68,6 @@ impl Store {
             }
         }
         Ok(count)
-    }
-
-    fn sweep_damaged_mounts(&self) -> Result<(), StoreError> {
-        let storage = self.shared.storage();
-        let folder = self.shared.layout.name("mounts");
-        for name in files::list_records(storage, &folder)? {
-            let path = folder.join(&name);
-            let Some(text) = read_record(storage, &path)? else { continue };
-            if let Err(error) = sealed::unseal::<MountRecord>(&text) {
-                tracing::warn!(record = %path.display(), %error, "mount record is not believed and is removed");
-                files::unlink(storage, &path)?;
-            }
-        }
-        Ok(())
     }
 
     /// The round that a server runs every [`PROBE_INTERVAL`](crate::PROBE_INTERVAL): checks what an unclean stop left,
@@ -174,4 +163,18 @@ impl Store {
         self.recount()?;
         Ok(evicted)
     }
+}
+
+/// Removes the records in a folder that nobody can read: a power cut left a part of them.
+fn sweep_damaged<T: DeserializeOwned>(shared: &Shared, folder: &str) -> Result<(), StoreError> {
+    let folder = shared.layout.name(folder);
+    for name in files::list_records(shared.storage(), &folder)? {
+        let path = folder.join(&name);
+        let Some(text) = read_record(shared.storage(), &path)? else { continue };
+        if let Err(error) = sealed::unseal::<T>(&text) {
+            tracing::warn!(record = %path.display(), %error, "a record is not believed and is removed");
+            files::unlink(shared.storage(), &path)?;
+        }
+    }
+    Ok(())
 }

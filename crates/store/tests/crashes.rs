@@ -392,3 +392,17 @@ fn a_sweep_removes_what_a_killed_change_of_a_record_left_in_it() {
     assert_eq!(temporary_files(folder.path()), Vec::<String>::new());
     assert!(store.load_image(&image).unwrap().is_some());
 }
+
+#[test]
+fn a_reference_that_a_power_cut_tore_is_removed() {
+    let folder = common::folder().unwrap();
+    let disk = Arc::new(FaultyDisk::healthy());
+    let store = open_on(&disk, folder.path(), None).unwrap();
+    store.set_reference("name", "linux/amd64", &Digest::of(b"image")).unwrap();
+    drop(store);
+    disk.lose_unsynced(folder.path(), Left::Half);
+    let store = open_on(&Arc::new(FaultyDisk::healthy().booted_as("second boot")), folder.path(), None).unwrap();
+    assert_eq!(store.reference("name", "linux/amd64").unwrap(), None);
+    store.sweep().unwrap();
+    assert_eq!(fs::read_dir(folder.path().join("refs")).unwrap().count(), 0);
+}
