@@ -115,6 +115,8 @@ impl Store {
         }
         let begun = self.shared.clock.wall();
         let checked = self.check_parts(Check { since, is_of_all: false }, &mut progress)?;
+        // The machine may have stopped before the sum of the sizes was flushed.
+        self.recount()?;
         self.shared.durability.settled(begun)?;
         Ok(checked)
     }

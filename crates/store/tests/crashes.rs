@@ -406,3 +406,22 @@ fn a_reference_that_a_power_cut_tore_is_removed() {
     store.sweep().unwrap();
     assert_eq!(fs::read_dir(folder.path().join("refs")).unwrap().count(), 0);
 }
+
+#[test]
+fn the_size_of_the_store_is_counted_again_after_a_power_cut() {
+    let folder = common::folder().unwrap();
+    let disk = Arc::new(FaultyDisk::healthy());
+    let store = open_on(&disk, folder.path(), None).unwrap();
+    put(&store, &content(1, LARGE)).unwrap();
+    store.maintain().unwrap();
+    put(&store, &content(2, LARGE)).unwrap();
+    store.stop_clean().unwrap();
+    put(&store, &content(3, LARGE)).unwrap();
+    drop(store);
+    fs::write(folder.path().join("usage"), [0; 8]).unwrap();
+    let store = open_on(&Arc::new(FaultyDisk::healthy().booted_as("second boot")), folder.path(), None).unwrap();
+    assert_eq!(store.estimated_usage(), 0);
+    store.settle(|_| {}).unwrap();
+    assert_eq!(store.estimated_usage(), store.usage().unwrap().total());
+    assert!(store.estimated_usage() > 0);
+}
