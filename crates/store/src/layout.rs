@@ -13,7 +13,7 @@ use tarpon_oci::Digest;
 
 use crate::files::{self, DIR_MODE, io_error, unique_name};
 use crate::locks::{self, Locks};
-use crate::storage::{Access, Storage};
+use crate::storage::{Access, Metadata, Storage};
 use crate::{OpenError, StoreError};
 
 /// Content of the version file.
@@ -149,6 +149,12 @@ impl Layout {
             set_aside_one(storage, &self.name(name), &target.join(name))?;
         }
         Ok(())
+    }
+
+    /// Whether a store of another version was set aside, and the sum of the sizes with it.
+    pub(crate) fn is_uncounted(&self, storage: &dyn Storage) -> bool {
+        let has_sum = |metadata: Metadata| metadata.size > 0;
+        storage.metadata(&self.name("set-aside")).is_ok() && !storage.metadata(&self.name("usage")).is_ok_and(has_sum)
     }
 
     /// The same store with the content of a tenant.

@@ -97,6 +97,7 @@ impl Store {
         let StoreConfig { budget, free_floor, storage, clock, renew_tree } = config;
         let layout = Layout::open(Locks { storage: &*storage, clock: &*clock }, folder)?;
         let durability = Arc::new(Durability::open(Arc::clone(&storage), Arc::clone(&clock), &layout)?);
+        let is_uncounted = layout.is_uncounted(&*storage);
         let budget = Arc::new(Budget::new(Arc::clone(&storage), Arc::clone(&clock), &layout, budget, free_floor));
         let health = Arc::new(HealthCheck::new(Arc::clone(&clock)));
         let hashed = Arc::new(HashedFiles::new(Arc::clone(&storage), Arc::clone(&clock), &layout, durability.boot()));
@@ -114,7 +115,11 @@ impl Store {
             whole: None,
             tenants: Mutex::default(),
         };
-        Ok(Self { shared: Arc::new(shared) })
+        let store = Self { shared: Arc::new(shared) };
+        if is_uncounted && let Err(error) = store.recount() {
+            tracing::warn!(%error, "the size of the store cannot be counted");
+        }
+        Ok(store)
     }
 
     /// The folder, absolute and free of symbolic links.

@@ -315,6 +315,7 @@ fn a_store_of_another_version_is_set_aside_unless_a_server_runs_on_it() {
     let store = open(folder.path());
     assert_eq!(get(&store, &digest), None);
     assert!(store.usage().unwrap().leftover_bytes > 0);
+    assert_eq!(store.estimated_usage(), store.usage().unwrap().total(), "the budget knows of it");
     store.gc().unwrap();
     assert_eq!(store.usage().unwrap().leftover_bytes, 0);
 }
