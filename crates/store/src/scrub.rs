@@ -252,7 +252,7 @@ impl Walk<'_> {
         if !self.pace.keep(OBJECT_COST, Duration::ZERO) {
             return Ok(None);
         }
-        let (before, is_notable, hashed) = match self.open(path, Access::ReadAside) {
+        let (before, is_notable, hashed) = match read_again(|| self.open(path, Access::ReadAside)) {
             // Evicted since the folder was listed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Some(Condition::Sound)),
             Err(error) => (*metadata, false, Err(error)),

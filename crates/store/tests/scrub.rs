@@ -375,10 +375,10 @@ fn an_object_on_a_bad_sector_is_reported_as_unreadable_with_the_error_and_moved_
 
 #[test]
 fn an_error_of_the_disk_that_passes_is_no_finding() {
-    for verify in [false, true] {
+    for (verify, operation) in [(false, "read"), (true, "read"), (false, "open")] {
         let fixture = Fixture::new();
         let object = put_all(&fixture.store(), &[300_000])[0];
-        let store = fixture.store_on(failing(fixture.path(&object), EIO, 1));
+        let store = fixture.store_on(failing_at(operation, fixture.path(&object), EIO, 1));
         let bad = if verify {
             store.verify(|_| {}).unwrap().bad_objects()
         } else {
