@@ -165,7 +165,7 @@ impl Store {
     }
 }
 
-/// Removes the records in a folder that nobody can read: a power cut left a part of them.
+/// Removes the records in a folder that cannot be read: a power cut left a part of them.
 fn sweep_damaged<T: DeserializeOwned>(shared: &Shared, folder: &str) -> Result<(), StoreError> {
     let folder = shared.layout.name(folder);
     for name in files::list_records(shared.storage(), &folder)? {
