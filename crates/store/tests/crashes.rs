@@ -1,4 +1,4 @@
-//! The state after the process or the machine stops: a stop after every single operation of each workload, in four ways.
+//! The state after the process or the machine stops. `storage_matrix` stops it at every call.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -12,23 +12,7 @@ use std::time::{Duration, SystemTime};
 use common::{content, get, install, put, put_by_pieces};
 use tarpon_oci::Digest;
 use tarpon_store::{Store, StoreConfig};
-use tarpon_testkit::matrix;
 use tarpon_testkit::storage::{Fault, FaultyDisk, Left};
-
-/// The effect of the stop on unsynced data.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Stop {
-    /// `kill -9`: nothing is lost.
-    Process,
-    /// `kill -9` in the middle of a write.
-    Torn,
-    /// A power cut: names are kept, the content of unsynced files reads as zeros.
-    Power,
-    /// A power cut: the first half of unsynced files is kept.
-    PowerByHalf,
-}
-
-const STOPS: [Stop; 4] = [Stop::Process, Stop::Torn, Stop::Power, Stop::PowerByHalf];
 
 struct Workload {
     name: &'static str,
@@ -125,63 +109,6 @@ fn operations(workload: &Workload) -> u64 {
     disk.changes()
 }
 
-/// Checks that everything visible is complete, all leftovers can be swept, and the same work succeeds now.
-fn assert_sound(folder: &Path, boot: &str, workload: &Workload, case: &str) {
-    let disk = Arc::new(FaultyDisk::healthy().booted_as(boot));
-    let store = open_on(&disk, folder, None).unwrap_or_else(|| panic!("{case}: cannot be opened"));
-    for object in objects_on_disk(folder) {
-        if let Some(bytes) = get(&store, &object) {
-            assert_eq!(Digest::of(&bytes), object, "{case}: a wrong object was opened");
-        }
-    }
-    store.settle(|_| {}).unwrap();
-    assert!(store.is_settled(), "{case}");
-    for object in objects_on_disk(folder) {
-        let hex = object.hex();
-        let bytes = fs::read(folder.join("objects").join(&hex[..2]).join(&hex[2..])).unwrap();
-        assert_eq!(Digest::of(&bytes), object, "{case}: a wrong object is visible to the kernel");
-    }
-    for entry in fs::read_dir(folder.join("images")).unwrap() {
-        let name = entry.unwrap().file_name().into_string().unwrap();
-        let Ok(manifest) = Digest::from_hex(&name) else { continue };
-        let loaded = store.load_image(&manifest).unwrap();
-        assert!(loaded.is_some() || boot != "first boot", "{case}: half an image record is visible");
-    }
-    store.references().unwrap();
-    store.sweep().unwrap();
-    assert!(store.mounts().unwrap().len() <= 1, "{case}");
-    assert_eq!(temporary_files(folder), Vec::<String>::new(), "{case}: left after the sweep");
-    (workload.run)(&store);
-    publish_objects(&store);
-    fill_partials(&store);
-    install_image(&store);
-    assert_eq!(get(&store, &Digest::of(b"small")).as_deref(), Some(&b"small"[..]), "{case}");
-    for (seed, size) in [(1, LARGE), (2, 3000), (3, LARGE)] {
-        let bytes = content(seed, size);
-        assert!(get(&store, &Digest::of(&bytes)) == Some(bytes), "{case}: object {seed} cannot be stored any more");
-    }
-    let image = store.reference("image", "linux/amd64").unwrap().unwrap().manifest;
-    assert!(store.load_image(&image).unwrap().is_some(), "{case}");
-    assert_eq!(store.verify(|_| {}).unwrap().corrupt, [], "{case}");
-}
-
-fn damaged_objects(folder: &Path) -> usize {
-    let path = |hex: &str| folder.join("objects").join(&hex[..2]).join(&hex[2..]);
-    let damaged = |object: &Digest| Digest::of(&fs::read(path(&object.hex())).unwrap()) != *object;
-    objects_on_disk(folder).iter().filter(|object| damaged(object)).count()
-}
-
-fn objects_on_disk(folder: &Path) -> Vec<Digest> {
-    let mut objects = Vec::new();
-    for folder in fs::read_dir(folder.join("objects")).unwrap().map(Result::unwrap) {
-        let first = folder.file_name().into_string().unwrap();
-        for file in fs::read_dir(folder.path()).unwrap().map(Result::unwrap) {
-            objects.push(Digest::from_hex(&(first.clone() + file.file_name().to_str().unwrap())).unwrap());
-        }
-    }
-    objects
-}
-
 fn temporary_files(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut pending = vec![folder.to_owned()];
@@ -196,46 +123,6 @@ fn temporary_files(folder: &Path) -> Vec<String> {
         }
     }
     found
-}
-
-/// The stops to test at an operation: all of them in a full run, otherwise two, in turn.
-fn stops(at: u64) -> impl Iterator<Item = Stop> {
-    let (first, step) = if matrix::is_full() { (0, 1) } else { (usize::from(at.is_multiple_of(2)), 2) };
-    STOPS.into_iter().skip(first).step_by(step)
-}
-
-#[test]
-fn a_stop_after_any_operation_leaves_nothing_wrong_and_nothing_in_the_way() {
-    let (mut cases, mut damaged) = (0, 0);
-    for workload in workloads() {
-        let operations = operations(&workload);
-        println!("{}: {operations} operations", workload.name);
-        for at in 1..=operations {
-            for stop in stops(at) {
-                let folder = prepared(&workload);
-                let fault = if stop == Stop::Torn { Fault::Torn } else { Fault::Stop };
-                let disk = Arc::new(FaultyDisk::new(at, fault));
-                run_on(&disk, folder.path(), &workload);
-                let case = format!("{}, {stop:?} at {at}: {:?}", workload.name, disk.log().last());
-                let boot = match stop {
-                    Stop::Process | Stop::Torn => "first boot",
-                    Stop::Power | Stop::PowerByHalf => {
-                        disk.lose_unsynced(
-                            folder.path(),
-                            if stop == Stop::PowerByHalf { Left::Half } else { Left::Zeros },
-                        );
-                        damaged += damaged_objects(folder.path());
-                        "second boot"
-                    }
-                };
-                assert_sound(folder.path(), boot, &workload, &case);
-                cases += 1;
-            }
-        }
-    }
-    println!("cases: {cases}\n{damaged} objects were damaged by these stops");
-    let enough = if matrix::is_full() { 100 } else { 50 };
-    assert!(damaged > enough, "the power cuts damaged too few objects to test the recovery");
 }
 
 #[test]
@@ -311,16 +198,6 @@ fn damage_of_flushed_content_is_reported_after_a_power_cut_as_well() {
     let checked = rebooted.verify(|_| {}).unwrap();
     assert_eq!((checked.corrupt, checked.damaged_images), (vec![object], vec![image]));
     assert_eq!((checked.torn_objects, checked.torn_images), (vec![], vec![]));
-}
-
-#[test]
-fn a_stop_during_the_creation_of_a_store_leaves_a_usable_folder() {
-    let nothing = Workload { name: "open", prepare: |_| {}, run: |_| {}, budget: None };
-    for at in 1..=operations(&nothing) {
-        let folder = common::folder().unwrap();
-        run_on(&Arc::new(FaultyDisk::new(at, Fault::Stop)), folder.path(), &nothing);
-        assert_sound(folder.path(), "first boot", &nothing, &format!("begin, stop at {at}"));
-    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Behavior when the disk fails: every operation of each workload, with every error.
+//! Behavior when the disk fails. `storage_matrix` fails every call of every operation.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -7,98 +7,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use common::{content, get, install, put, put_by_pieces};
+use common::{content, get, install, put};
 use tarpon_blob::StoreError;
 use tarpon_oci::Digest;
 use tarpon_store::{Clock, Health, PROBE_INTERVAL, Part, Store, StoreConfig};
-use tarpon_testkit::storage::{EDQUOT, EIO, ENOSPC, EROFS, Fault, FaultyDisk};
+use tarpon_testkit::storage::{EIO, ENOSPC, Fault, FaultyDisk};
 
 fn open_on(disk: FaultyDisk, folder: &Path) -> (Arc<FaultyDisk>, Result<Store, tarpon_store::OpenError>) {
     let disk = Arc::new(disk);
     let storage = Arc::clone(&disk);
     let config = StoreConfig { storage, free_floor: Some(0), ..StoreConfig::default() };
     (disk, Store::open(folder, config))
-}
-
-fn objects() -> [Vec<u8>; 4] {
-    [content(1, 100), content(2, 70_000), content(3, 100), content(4, 70_000)]
-}
-
-/// Stores objects both ways and an image. Objects that cannot be kept are bypassed; nothing else may happen to them.
-fn work(store: &Store) -> Result<(), StoreError> {
-    let [a, b, c, d] = objects();
-    let mut outcome = Ok(());
-    for stored in [put(store, &a), put(store, &b), put_by_pieces(store, &c, 60), put_by_pieces(store, &d, 40_000)] {
-        match stored {
-            Ok(_) => {}
-            Err(StoreError::Full) => outcome = Err(StoreError::Full),
-            Err(error @ StoreError::Io { .. }) if error.to_string().contains("reading") => outcome = Err(error),
-            Err(error) => panic!("an object must be bypassed, not fail with: {error}"),
-        }
-    }
-    let stored: Vec<Digest> = objects().iter().map(|bytes| Digest::of(bytes)).collect();
-    install(store, "image", &stored)?;
-    store.maintain()?;
-    outcome
-}
-
-fn assert_no_wrong_byte(store: &Store, case: &str) {
-    use std::io::Read as _;
-    use tarpon_blob::ObjectStore as _;
-    for bytes in objects() {
-        let Ok(Some(mut file)) = store.open(&Digest::of(&bytes)) else { continue };
-        let mut found = Vec::new();
-        file.read_to_end(&mut found).unwrap();
-        assert!(found == bytes, "{case}: wrong bytes");
-    }
-}
-
-fn operations() -> u64 {
-    let folder = common::folder().unwrap();
-    let (disk, store) = open_on(FaultyDisk::healthy(), folder.path());
-    work(&store.unwrap()).unwrap();
-    disk.operations()
-}
-
-#[test]
-fn any_error_of_any_operation_is_bypassed_or_reported_and_never_gives_a_wrong_byte() {
-    let errors = [ENOSPC, EIO, EROFS, EDQUOT];
-    let faults: Vec<Fault> = errors.iter().flat_map(|&error| [Fault::Once(error), Fault::FromNowOn(error)]).collect();
-    let mut cases = 0;
-    for at in 1..=operations() {
-        for &fault in &faults {
-            let folder = common::folder().unwrap();
-            let (disk, store) = open_on(FaultyDisk::new(at, fault), folder.path());
-            let case = format!("{fault:?} at {at}: {:?}", disk.log().get(usize::try_from(at - 1).unwrap()));
-            if let Ok(store) = store {
-                let _ = work(&store);
-                assert_no_wrong_byte(&store, &case);
-            }
-            let (_, store) = open_on(FaultyDisk::healthy(), folder.path());
-            let store = store.unwrap_or_else(|error| panic!("{case}: {error}"));
-            store.sweep().unwrap();
-            work(&store).unwrap_or_else(|error| panic!("{case}: afterwards: {error}"));
-            assert_no_wrong_byte(&store, &case);
-            assert_eq!(store.verify(|_| {}).unwrap().corrupt, [], "{case}");
-            cases += 1;
-        }
-    }
-    println!("cases: {cases}");
-}
-
-#[test]
-fn interrupted_and_short_reads_and_writes_are_continued() {
-    for at in 1..=operations() {
-        for fault in [Fault::Interrupted, Fault::Short] {
-            let folder = common::folder().unwrap();
-            let (disk, store) = open_on(FaultyDisk::new(at, fault), folder.path());
-            let store = store.unwrap_or_else(|error| panic!("{fault:?} at {at}: {:?}: {error}", disk.log().last()));
-            work(&store).unwrap_or_else(|error| panic!("{fault:?} at {at}: {error}"));
-            for bytes in objects() {
-                assert!(get(&store, &Digest::of(&bytes)) == Some(bytes), "{fault:?} at {at}");
-            }
-        }
-    }
 }
 
 /// `EIO`, `ENOMEM`, `EMFILE`: errors that may pass.

@@ -40,7 +40,8 @@ pub(super) const SUITES: &[Suite] = &[
     suite("fetcher distrust", "fetch", "distrust", Cases::Listed),
     suite("fetcher hostile indexes", "fetch", "hostile", Cases::Listed),
     suite("fetcher boot packs", "fetch", "packs", Cases::Properties),
-    suite("store crash points", "store", "crashes", Cases::Listed),
+    suite("store matrix", "store", "storage_matrix", Cases::Seeds(1)),
+    suite("store crashes", "store", "crashes", Cases::Listed),
     suite("store disk errors", "store", "faults", Cases::Listed),
     suite("store eviction", "store", "eviction", Cases::Properties),
 ];
