@@ -35,6 +35,16 @@ pub fn check_logged(command: &mut Command, log: &Path) -> Result<()> {
     check(command).with_context(|| format!("{}\n(all of it: {})", tail(log), log.display()))
 }
 
+/// What a command prints, without the last line break.
+pub fn output(command: &mut Command) -> Result<String> {
+    let name = name(command);
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {name}"))?;
+    if !output.status.success() {
+        bail!("{name} ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim_end());
+    }
+    Ok(String::from_utf8(output.stdout).with_context(|| format!("{name} prints no text"))?.trim_end().to_owned())
+}
+
 /// The last lines of a log.
 fn tail(log: &Path) -> String {
     let text = fs::read(log).map(|b| String::from_utf8_lossy(&b).into_owned()).unwrap_or_default();

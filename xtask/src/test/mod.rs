@@ -4,7 +4,6 @@
 
 use std::panic::resume_unwind;
 use std::path::Path;
-use std::process::Command;
 use std::thread;
 use std::time::Instant;
 
@@ -16,13 +15,17 @@ use tarpon_harness::{paths, process};
 use crate::{bench, images, tidy};
 
 pub(crate) mod cargo;
+mod check;
 mod claims;
 mod count;
+mod dependencies;
 mod disk;
 mod output;
 mod programs;
 mod schedule;
+mod unsafe_crates;
 
+use check::{Skipped, cargo, check, skip};
 use count::Count;
 use programs::Which;
 
@@ -35,6 +38,9 @@ pub(crate) struct Args {
     /// Test all combinations of formats, modes and kinds of damage, and count instructions
     #[arg(long, conflicts_with = "quick")]
     all: bool,
+    /// Only print how many lines of unsafe code each dependency of the program has
+    #[arg(long, conflicts_with_all = ["quick", "all"])]
+    unsafe_crates: bool,
 }
 
 /// The device that a slow link needs.
@@ -61,9 +67,13 @@ const TOOLS: &[Tool] = &[
     tool("zstd", "zstd"),
     tool("pigz", "pigz"),
     tool("jq", "jq"),
+    tool("minisign", "minisign"),
 ];
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    if args.unsafe_crates {
+        return unsafe_crates::print();
+    }
     let start = Instant::now();
     let mut skipped = Vec::new();
     let all = if args.quick { quick(&mut skipped)? } else { complete(args.all, &mut skipped)? };
@@ -111,40 +121,10 @@ fn complete(is_full: bool, skipped: &mut Skipped) -> Result<Count> {
 
 /// The checks that run no test program.
 fn checks(skipped: &mut Skipped) -> Count {
-    check("format", cargo(&["fmt", "--all", "--check"])) + check("rules", tidy::run) + dependencies(skipped)
-}
-
-/// Runs one check, which counts as one test.
-fn check(name: &str, check: impl FnOnce() -> Result<()>) -> Count {
-    println!("== {name}");
-    match check() {
-        Ok(()) => Count::passed(),
-        Err(error) => {
-            println!("{name} failed: {error:#}");
-            Count::failed()
-        }
-    }
-}
-
-/// The checks that could not run, with reasons: repeated at the end, before the line with the counts.
-type Skipped = Vec<String>;
-
-fn skip(skipped: &mut Skipped, name: &str, why: &str) -> Count {
-    println!("== {name}: skipped, {why}");
-    skipped.push(format!("{name}: {why}"));
-    Count::skipped()
-}
-
-fn cargo(args: &'static [&'static str]) -> impl FnOnce() -> Result<()> {
-    move || process::check(Command::new("cargo").args(args).current_dir(paths::root()))
-}
-
-/// Checks licences, sources and duplicates of the dependencies. Skipped without the tool, which is too big to be built just for this.
-fn dependencies(skipped: &mut Skipped) -> Count {
-    if process::find_in_cargo_home("cargo-deny").is_none() {
-        return skip(skipped, "dependencies", "cargo-deny is not installed");
-    }
-    check("dependencies", cargo(&["deny", "--log-level", "error", "check", "bans", "licenses", "sources"]))
+    check("format", cargo(&["fmt", "--all", "--check"]))
+        + check("rules", tidy::run)
+        + check("unsafe crates", unsafe_crates::check)
+        + dependencies::checks(skipped)
 }
 
 /// Builds the test programs, and counts the lints as one test. No programs if the build failed.
