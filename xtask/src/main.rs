@@ -1,4 +1,4 @@
-//! The tasks of this repository: check it, test it, build images for it, try it against faults, fuzz it, cut its power, run it under systemd, measure it.
+//! The tasks of this repository: check it, test it, build images for it, try it against faults, fuzz it, cut its power, run it under systemd, measure it, release it.
 //!
 //! `cargo xtask --help` lists the tasks; each has its own module.
 
@@ -15,6 +15,7 @@ mod crash;
 mod faults;
 mod fuzz;
 mod images;
+mod release;
 mod systemd;
 mod test;
 mod tidy;
@@ -46,6 +47,8 @@ enum Task {
     Systemd(systemd::Args),
     /// Run a command behind a slow network link
     Link(link::Args),
+    /// Make the archive, the checksums and the signature of a release
+    Release(release::Args),
     /// Measure the times that users wait
     Bench(bench::Args),
 }
@@ -71,6 +74,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Crash(args) => crash::run(&args),
         Task::Systemd(args) => systemd::run(&args),
         Task::Link(args) => link::run(&args),
+        Task::Release(args) => release::run(&args),
         Task::Bench(args) => bench::run(&args),
     }
 }
