@@ -1,4 +1,4 @@
-//! The tasks of this repository: check it, test it, build images for it, try it against faults, fuzz it, cut its power, run it under systemd, measure it, release it.
+//! The tasks of this repository: check it, test it, build images for it, try it against faults, fuzz it, cut its power, run it under systemd and for hours, measure it, release it.
 //!
 //! `cargo xtask --help` lists the tasks; each has its own module.
 
@@ -15,7 +15,9 @@ mod crash;
 mod faults;
 mod fuzz;
 mod images;
+mod random;
 mod release;
+mod soak;
 mod systemd;
 mod test;
 mod tidy;
@@ -47,6 +49,8 @@ enum Task {
     Systemd(systemd::Args),
     /// Run a command behind a slow network link
     Link(link::Args),
+    /// Run containers for hours, with outages and kills, and report what grows
+    Soak(soak::Args),
     /// Make the archive, the checksums and the signature of a release
     Release(release::Args),
     /// Measure the times that users wait
@@ -74,6 +78,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Crash(args) => crash::run(&args),
         Task::Systemd(args) => systemd::run(&args),
         Task::Link(args) => link::run(&args),
+        Task::Soak(args) => soak::run(&args),
         Task::Release(args) => release::run(&args),
         Task::Bench(args) => bench::run(&args),
     }

@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use tarpon_harness::process;
 
 use super::account::{Objects, SHORT};
-use super::random::Random;
+use crate::random::Random;
 
 /// An image of the layout.
 struct Image {

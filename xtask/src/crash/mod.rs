@@ -26,14 +26,13 @@ mod kernel;
 mod layout;
 mod machine;
 mod message;
-mod random;
 
+use crate::random::Random;
 use account::Account;
 use disk::Disk;
 use kernel::Kernel;
 use machine::{Machine, Parts, Run};
 use message::Message;
-use random::Random;
 
 /// The options of `cargo xtask crash`.
 #[derive(clap::Args)]
