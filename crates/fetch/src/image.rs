@@ -93,7 +93,7 @@ pub(crate) enum Claims {
     /// All lists are equal, or true. At most [`SOURCES`] images, always in the same order, so that readers of different images request the
     /// same bytes of the same image and share one request.
     Agreed(Vec<Claimant>),
-    /// The lists contradict each other.
+    /// The lists contradict each other, or replace one that is distrusted.
     Disputed(Vec<Claimant>),
     /// Every list was found to be false.
     Refuted,
@@ -173,11 +173,21 @@ impl Images {
                 return Claims::Refuted;
             }
         }
-        if !claimants.windows(2).all(|pair| same_list(&pair[0], &pair[1])) {
+        let all_same = claimants.windows(2).all(|pair| same_list(&pair[0], &pair[1]));
+        if !all_same || self.replaces_distrusted(object, &claimants) {
             return Claims::Disputed(claimants);
         }
         claimants.truncate(SOURCES);
         Claims::Agreed(claimants)
+    }
+
+    /// Whether an image has the object in a distrusted layer. Its readers name only the object, so they would get the bytes that
+    /// the list of another image states, for which their own image does not vouch: that list must be true. Names that are no
+    /// digests of content are made from the layer and the place in it, so only lists of the same layer have them.
+    fn replaces_distrusted(&self, object: &ObjectId, claimants: &[Claimant]) -> bool {
+        let list = self.list.read();
+        list.1.iter().any(|image| image.distrusts(object))
+            && claimants.iter().any(|(image, entry)| image.names_content(entry) && !image.is_own_proof(object, entry))
     }
 
     /// Objects of any image whose names start with the first `bits` bits of `start`: all of them, or two.
@@ -301,6 +311,11 @@ impl Image {
     pub(crate) fn claim(&self, object: &ObjectId) -> Option<ObjectEntry> {
         let entry = self.table.find(object)?;
         self.distrust_of(&entry).is_none().then_some(entry)
+    }
+
+    /// Whether the object is in a distrusted layer.
+    fn distrusts(&self, object: &ObjectId) -> bool {
+        !self.distrusted.is_empty() && self.table.find(object).is_some_and(|entry| self.distrust_of(&entry).is_some())
     }
 
     /// Whether the layer with this number is distrusted.

@@ -69,6 +69,25 @@ async fn another_image_with_the_same_layer_remains_readable() {
     assert!(world.read(&objects[0], 0, 1 << 20).await.unwrap()[..] == noise(1, MIB)[..]);
 }
 
+/// A read names only the object: readers of the distrusted image get what is left.
+#[tokio::test(start_paused = true)]
+async fn what_another_image_states_about_an_object_is_hashed_whole_before_it_replaces_a_distrusted_layer() {
+    let (honest, objects) = layer(&[1]);
+    let mut packer = Packer::new(Form::Raw);
+    let lie = packer.object(&noise(2, MIB), 64 * KIB);
+    packer.lie(&lie, objects[0]);
+    let hostile = packer.finish();
+    let world = World::new(&[&honest]);
+    let source = Arc::new(MemorySource::new([hostile.bytes.clone()]));
+    let _hostile = world.fetcher.add_image(table_of(&[&hostile]), source, "hostile:latest");
+    world.image.distrust(&honest.blob.digest, REASON);
+    for _ in 0..2 {
+        let error = world.fetcher.read(&objects[0], 0, 1000).await.unwrap_err();
+        assert!(matches!(error, ReadError::Poisoned(_)), "{error}");
+    }
+    assert!(world.fetcher.read_local(&objects[0], 0, 1000).is_none());
+}
+
 #[tokio::test(start_paused = true)]
 async fn background_work_waits_for_readers() {
     let (layer, objects) = layer(&[1]);
