@@ -22,15 +22,12 @@ impl FetchHost {
         if wanted.is_empty() {
             return Vec::new();
         }
-        let whole: Vec<Numbered>;
-        let wanted = if object.encoded_bytes_within(self.config.whole_object_bytes) {
-            whole = object.chunks().filter(|numbered| !object.has(numbered)).collect();
-            &whole
-        } else {
-            wanted
-        };
+        let is_small = object.encoded_bytes_within(self.config.whole_object_bytes);
+        let whole = object.chunks().filter(|numbered| is_small && !object.has(numbered)).map(|(number, _)| number);
         let mut seen = HashSet::new();
-        let pieces = wanted.iter().filter_map(|(number, _)| piece(object, *number));
+        // Those that are wanted come first: by its first chunk it is judged whether a piece must be fetched.
+        let numbers = wanted.iter().map(|(number, _)| *number).chain(whole);
+        let pieces = numbers.filter_map(|number| piece(object, number));
         pieces.filter(|piece| seen.insert(piece.key)).collect()
     }
 }

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use tarpon_blob::Fault;
 use tarpon_fetch::{BootIndex, BootPiece, BootWriter, Config, Fetcher, ImageHandle};
 use tarpon_oci::Digest;
-use tarpon_testkit::source::{Form, MemorySource, MemoryStore, PackedLayer, Packer, Then, table_of};
+use tarpon_testkit::source::{Form, MemorySource, MemoryStore, PackedLayer, Packer, Refusal, Then, table_of};
 use tokio::runtime::Handle;
 
 const KIB: usize = 1 << 10;
@@ -278,4 +278,28 @@ proptest! {
         prop_assert!(BootIndex::read(&bytes[..cut % bytes.len()]).is_err());
         prop_assert!(BootIndex::read(&[&bytes[..], b"x"].concat()).is_err());
     }
+}
+
+/// The store takes nothing, so chunks stay in a little memory, which loses one of two in the same frame.
+#[tokio::test(start_paused = true)]
+async fn a_frame_is_fetched_again_when_only_a_later_chunk_of_it_is_missing() {
+    let mut packer = Packer::new(Form::Raw);
+    let (content, other) = (noise(1, 8 * KIB), noise(2, 4 * KIB));
+    let (object, another) = (packer.object(&content, 4 * KIB), packer.object(&other, 4 * KIB));
+    let layer = packer.finish();
+    let mut writer = BootWriter::new(Vec::new()).unwrap();
+    add(&mut writer, &object, &content, 0..8 * KIB);
+    let (index, pack) = writer.finish("default".into()).unwrap();
+    let source = Arc::new(MemorySource::new([layer.bytes.clone(), Bytes::from(pack)]));
+    let (store, config) = (MemoryStore::default(), Config { bypass_bytes: 8 << 10, ..Config::default() });
+    store.refuse(Some(Refusal::Full));
+    let fetcher = Fetcher::new(Arc::new(store.clone()), Handle::current(), config);
+    let image = fetcher.add_image(table_of(&[&layer]), source.clone(), "test:latest");
+    let world = World { fetcher, store, source, image };
+    assert!(world.image.replay(&index));
+    replayed(&world, &world.image).await;
+    assert_eq!(world.read(&object, 0, 8 << 10).await.unwrap(), content);
+    assert_eq!(world.read(&object, 0, 10).await.unwrap(), content[..10], "used later than the second chunk");
+    assert_eq!(world.read(&another, 0, 4 << 10).await.unwrap(), other);
+    assert_eq!(world.read(&object, 0, 8 << 10).await, Ok(content.into()));
 }
