@@ -1,4 +1,5 @@
-//! Workers that break the protocol, as processes of the test program.
+//! The other side breaks the protocol.
 
+mod bytes;
 mod hostile;
 mod roles;
