@@ -18,6 +18,13 @@
 //! What the process needs from outside it opens before it enters; descriptors stay usable. Landlock decides when a path
 //! is opened, by the file that had the path when the process entered: where a file is replaced by another one (such as
 //! `/etc/resolv.conf` by some network managers), its folder is what [`Sandbox::may_read`] must name.
+//!
+//! What stays possible: the size, times and owner of every file that the file permissions show (Landlock limits opening,
+//! not `stat`); everything with the sockets that the process has, which should be connected stream sockets, because a
+//! Unix datagram socket can send to others; UDP to any address with [`Sandbox::may_connect`]. Without Landlock
+//! ([`Confinement::landlock`]) the file permissions alone limit the paths: then a process of root reads what root owns,
+//! the memory of other processes of root included, so it should have a user of its own. A process that changes its user
+//! does so before it enters.
 
 mod confinement;
 mod error;
