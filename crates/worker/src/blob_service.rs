@@ -19,7 +19,7 @@ const FRAME_BYTES: usize = 256 << 10;
 
 /// Bytes that arrive within this time are sent together. On a link of 100 Mbit/s each packet of 1.5 KB would otherwise wake the reader:
 /// a cold start took half as much processor time again.
-const GATHER: Duration = Duration::from_millis(1);
+const GATHER: Duration = Duration::from_millis(2);
 /// So many bytes are not held back.
 const GATHERED_BYTES: usize = 64 << 10;
 
