@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde::Serialize;
 use tarpon_layer::toc::Claim;
-use tarpon_oci::{Digest, Manifest, MediaType};
+use tarpon_oci::{Digest, Manifest, MediaType, Verified};
 use tarpon_registry::ResolvedImage;
 use tarpon_store::LayerKind;
 
@@ -84,6 +84,15 @@ impl Images {
     }
 
     async fn inspect_remote(&self, request: &ImageRequest) -> Result<Inspection> {
+        if let Some(preparer) = self.preparer() {
+            let found = preparer.documents(request).await?;
+            let (step, name) = ("check the image's documents", request.source.to_string());
+            let manifest = Verified::check(&found.digest, found.manifest).context(ErrorKind::Refused, step)?;
+            let manifest = Manifest::parse(manifest).context(ErrorKind::Refused, "read the manifest")?;
+            let config = Verified::check(&manifest.config.digest, found.config).context(ErrorKind::Refused, step)?;
+            let image = ResolvedImage { manifest, index_digest: found.index_digest, name };
+            return self.describe(request, &image, &config);
+        }
         let repository = access::open(&request.text, &request.access).await?;
         let image = access::resolve(&repository, &request.platform).await?;
         let config = access::config(&repository, &image).await?;

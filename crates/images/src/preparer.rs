@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::path::Path;
 
+use bytes::Bytes;
 use futures::future::BoxFuture;
 use tarpon_oci::Digest;
 use tarpon_registry::Stats;
@@ -38,6 +39,25 @@ pub trait Preparer: Debug + Send + Sync {
         listener: Option<&'a dyn PackListener>,
         progress: &'a dyn Progress,
     ) -> BoxFuture<'a, Result<Finished>>;
+
+    /// Requests the documents of the image that the name currently refers to. They are unverified.
+    ///
+    /// # Errors
+    /// The source has no such image, or no answer.
+    fn documents<'a>(&'a self, request: &'a ImageRequest) -> BoxFuture<'a, Result<Documents>>;
+}
+
+/// Manifest and config of an image, as its source has them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Documents {
+    /// Digest of the manifest.
+    pub digest: Digest,
+    /// The manifest.
+    pub manifest: Bytes,
+    /// The config.
+    pub config: Bytes,
+    /// The index that the manifest was chosen from.
+    pub index_digest: Option<Digest>,
 }
 
 /// An image whose record is in the store now.

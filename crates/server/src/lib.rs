@@ -1,7 +1,8 @@
 //! The server of a store: mounts prepared images, and answers their reads.
 //!
 //! There is one per store, ensured by a lock. It mounts images whose records are complete, and never resolves, indexes or merges:
-//! so it starts in milliseconds and stays small. (Only an image with backfill is streamed and merged here, after it was mounted.)
+//! so it starts in milliseconds and stays small. [`ServerSetup::sources`] decides which process
+//! receives and decodes bytes of strangers: another one, unless a program that embeds the server wants it otherwise.
 //! It ends with its last mount, unless it is permanent ([`PermanentServer`]).
 //!
 //! ```text

@@ -28,7 +28,7 @@ pub(crate) fn report(event: Event, listener: Option<&dyn PackListener>, progress
                 listener.found(blob);
             }
         }
-        Event::Done { .. } | Event::Failed(_) => {}
+        Event::Done { .. } | Event::Documents { .. } | Event::Failed(_) => {}
     }
 }
 

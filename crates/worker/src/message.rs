@@ -16,8 +16,8 @@ pub(crate) const VERSION: u32 = 1;
 /// Longest encoded message: a setup names a few dozen paths, an error is one line, and an image has at most 512 layers.
 pub(crate) const MESSAGE_BYTES: usize = 128 << 10;
 
-/// Longest encoded job: it may have a lock of 4 MiB.
-pub(crate) const JOB_BYTES: usize = 5 << 20;
+/// Longest encoded job or event: a job may have a lock of 4 MiB, and an event a manifest and a config of 4 MiB each.
+pub(crate) const JOB_BYTES: usize = 9 << 20;
 
 /// The first message to a worker: how it confines itself.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -100,7 +100,7 @@ enum FaultName {
     Refused,
 }
 
-/// An image to be prepared. The responses are events, of which [`Event::Done`] or [`Event::Failed`] is the last.
+/// An image to be prepared. The responses are events, of which [`Event::Done`], [`Event::Documents`] or [`Event::Failed`] is the last.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Job {
     pub(crate) task: TaskName,
@@ -119,6 +119,8 @@ pub(crate) enum TaskName {
     Prepare,
     WithoutStreaming,
     Pull,
+    /// The documents of the image, nothing in the store.
+    Documents,
 }
 
 /// An [`IndexChoice`](tarpon_images::IndexChoice).
@@ -153,6 +155,12 @@ pub(crate) enum Event {
         fallbacks: Vec<String>,
         requests: u64,
         bytes: u64,
+    },
+    Documents {
+        digest: Digest,
+        manifest: Vec<u8>,
+        config: Vec<u8>,
+        index_digest: Option<Digest>,
     },
     Failed(Vec<u8>),
 }

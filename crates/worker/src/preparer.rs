@@ -9,14 +9,14 @@ use std::sync::Arc;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tarpon_images::index::pack::PackListener;
-use tarpon_images::preparer::{Finished, Preparer, Task};
+use tarpon_images::preparer::{Documents, Finished, Preparer, Task};
 use tarpon_images::{Error, ErrorKind, ImageRequest, IndexChoice, Progress, Result, ResultExt as _, access};
 use tarpon_registry::Stats;
 use tokio::net::UnixStream;
 
 use crate::event;
 use crate::frames::{self, Reader, Tag};
-use crate::message::{Control, Event, ImageName, IndexName, JOB_BYTES, Job, TaskName, encode_up_to, one_line};
+use crate::message::{Control, Event, ImageName, IndexName, JOB_BYTES, Job, Setup, TaskName, encode_up_to, one_line};
 use crate::policy::Policy;
 use crate::process::{Process, async_stream};
 use crate::supervise::{self, Credentials};
@@ -36,30 +36,20 @@ impl WorkerPreparer {
         Self { command: command.into() }
     }
 
-    async fn run(
-        &self,
-        task: Task,
-        store: &Path,
-        request: &ImageRequest,
-        listener: Option<&dyn PackListener>,
-        progress: &dyn Progress,
-    ) -> Result<Finished> {
+    /// Has a worker do the job. Returns its last event.
+    async fn run(&self, setup: &Setup, job: &Job, request: &ImageRequest, report: impl Fn(Event)) -> Result<Event> {
         let step = "start the process that prepares the image";
         let (source, found) = access::credentials(&request.text, &request.access)?;
-        let setup = Policy::of(&source, &request.access).setup_to_prepare(store);
-        let process = Arc::new(Process::start(&self.command, &setup, 0).context(ErrorKind::Other, step)?);
+        let process = Arc::new(Process::start(&self.command, setup, 0).context(ErrorKind::Other, step)?);
         let credentials = Credentials::of(&source, found);
         supervise::begin(&process, supervise::Images::of(0, credentials)).context(ErrorKind::Other, step)?;
-        let mut channel = begin(&process, &job(task, store, request)?).await.context(ErrorKind::Other, step)?;
-        let mut reader = Reader::default();
+        let mut channel = begin(&process, job).await.context(ErrorKind::Other, step)?;
+        let mut reader = Reader::up_to(JOB_BYTES);
         loop {
             match reader.message::<Event>(&mut channel).await {
-                Ok(Some(Event::Done { manifest, fallbacks, requests, bytes })) => {
-                    let fallbacks = fallbacks.iter().take(FALLBACKS).map(|line| one_line(line)).collect();
-                    return Ok(Finished { manifest, fallbacks, fetched: Stats { requests, bytes } });
-                }
                 Ok(Some(Event::Failed(error))) => return Err(event::error_of(&error)),
-                Ok(Some(event)) => event::report(event, listener, progress),
+                Ok(Some(last @ (Event::Done { .. } | Event::Documents { .. }))) => return Ok(last),
+                Ok(Some(event)) => report(event),
                 Ok(None) => return Err(ended(&process, "its end")),
                 Err(error) => return Err(ended(&process, &error.to_string())),
             }
@@ -76,7 +66,42 @@ impl Preparer for WorkerPreparer {
         listener: Option<&'a dyn PackListener>,
         progress: &'a dyn Progress,
     ) -> BoxFuture<'a, Result<Finished>> {
-        self.run(task, store, request, listener, progress).boxed()
+        async move {
+            let setup = Policy::of(&request.source, &request.access).setup_to_prepare(store);
+            let report = |event| event::report(event, listener, progress);
+            match self.run(&setup, &job(name_of(task), store, request)?, request, report).await? {
+                Event::Done { manifest, fallbacks, requests, bytes } => {
+                    let fallbacks = fallbacks.iter().take(FALLBACKS).map(|line| one_line(line)).collect();
+                    Ok(Finished { manifest, fallbacks, fetched: Stats { requests, bytes } })
+                }
+                _ => Err(Error::new(ErrorKind::Other, "prepare the image", WRONG_EVENT)),
+            }
+        }
+        .boxed()
+    }
+
+    fn documents<'a>(&'a self, request: &'a ImageRequest) -> BoxFuture<'a, Result<Documents>> {
+        async move {
+            let setup = Policy::of(&request.source, &request.access).setup();
+            let job = job(TaskName::Documents, Path::new(""), request)?;
+            match self.run(&setup, &job, request, |_| ()).await? {
+                Event::Documents { digest, manifest, config, index_digest } => {
+                    Ok(Documents { digest, manifest: manifest.into(), config: config.into(), index_digest })
+                }
+                _ => Err(Error::new(ErrorKind::Other, "request the image's documents", WRONG_EVENT)),
+            }
+        }
+        .boxed()
+    }
+}
+
+const WRONG_EVENT: &str = "the confined process answered another question";
+
+fn name_of(task: Task) -> TaskName {
+    match task {
+        Task::Prepare => TaskName::Prepare,
+        Task::WithoutStreaming => TaskName::WithoutStreaming,
+        Task::Pull => TaskName::Pull,
     }
 }
 
@@ -87,13 +112,9 @@ fn ended(process: &Process, problem: &str) -> Error {
         .hint("if it ran out of memory, the image needs more than one image may use; otherwise try again")
 }
 
-fn job(task: Task, store: &Path, request: &ImageRequest) -> Result<Job> {
+fn job(task: TaskName, store: &Path, request: &ImageRequest) -> Result<Job> {
     Ok(Job {
-        task: match task {
-            Task::Prepare => TaskName::Prepare,
-            Task::WithoutStreaming => TaskName::WithoutStreaming,
-            Task::Pull => TaskName::Pull,
-        },
+        task,
         store: store.to_owned(),
         image: ImageName {
             number: 0,

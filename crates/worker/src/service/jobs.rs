@@ -7,14 +7,14 @@ use tarpon_images::{
     Access, Error, ErrorKind, ImageRequest, Images, IndexChoice, Pull, Result, ResultExt as _, access,
 };
 use tarpon_oci::{IndexLock, Platform, Source};
-use tarpon_registry::{CredentialLookup, Stats};
+use tarpon_registry::{CredentialLookup, Repository, Stats};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio::time::interval;
 
 use crate::event::{self, Reporter};
 use crate::frames::{self, Reader, Tag, invalid};
-use crate::message::{Event, IndexName, JOB_BYTES, Job, TaskName, one_line};
+use crate::message::{Event, IndexName, JOB_BYTES, Job, TaskName, encode_up_to, one_line};
 
 /// Does the job of a channel.
 pub(super) async fn serve(mut channel: UnixStream, lookup: Arc<dyn CredentialLookup>) -> io::Result<()> {
@@ -34,8 +34,9 @@ pub(super) async fn serve(mut channel: UnixStream, lookup: Arc<dyn CredentialLoo
         tokio::select! {
             event = queue.recv() => {
                 let Some(event) = event else { return Ok(()) };
-                frames::send_message(&mut channel, Tag::Message, &event).await?;
-                if matches!(event, Event::Done { .. } | Event::Failed(_)) {
+                let encoded = encode_up_to(JOB_BYTES, &event).map_err(|error| invalid(&error))?;
+                frames::send(&mut channel, Tag::Message, &encoded).await?;
+                if matches!(event, Event::Done { .. } | Event::Documents { .. } | Event::Failed(_)) {
                     return Ok(());
                 }
             }
@@ -46,25 +47,37 @@ pub(super) async fn serve(mut channel: UnixStream, lookup: Arc<dyn CredentialLoo
 
 async fn prepare(job: &Job, lookup: Arc<dyn CredentialLookup>, reporter: &Arc<Reporter>) -> Result<Event> {
     let request = request(job)?;
-    let images = Images::open(&job.store)?;
     let repository = access::open_with(&request.text, &request.access, lookup).await?;
+    let images = || Images::open(&job.store);
     let (manifest, fallbacks) = match job.task {
         TaskName::Prepare => {
-            let prepared = images.prepare_from(&request, &repository, Some(&**reporter), &**reporter).await?;
+            let prepared = images()?.prepare_from(&request, &repository, Some(&**reporter), &**reporter).await?;
             (*prepared.manifest(), prepared.fallbacks)
         }
         TaskName::WithoutStreaming => {
-            let prepared = images.without_streaming_from(&request, &repository, &**reporter).await?;
+            let prepared = images()?.without_streaming_from(&request, &repository, &**reporter).await?;
             (*prepared.manifest(), prepared.fallbacks)
         }
         TaskName::Pull => {
-            let pulled = images.pull_from(&request, &repository, &**reporter).await?;
+            let pulled = images()?.pull_from(&request, &repository, &**reporter).await?;
             (pulled.record.manifest, Vec::new())
         }
+        TaskName::Documents => return documents(&request, &repository).await,
     };
     let Stats { requests, bytes } = repository.stats();
     let fallbacks = fallbacks.iter().map(|line| one_line(line)).collect();
     Ok(Event::Done { manifest, fallbacks, requests, bytes })
+}
+
+async fn documents(request: &ImageRequest, repository: &Repository) -> Result<Event> {
+    let image = access::resolve(repository, &request.platform).await?;
+    let config = access::config(repository, &image).await?;
+    Ok(Event::Documents {
+        digest: *image.manifest.digest(),
+        manifest: image.manifest.bytes.to_vec(),
+        config: config.bytes.to_vec(),
+        index_digest: image.index_digest,
+    })
 }
 
 fn failed(error: &Error) -> Event {

@@ -207,6 +207,13 @@ async fn an_image_is_prepared_by_a_worker_that_has_its_errors_and_its_progress()
     assert_eq!(*seen.resolved.lock(), [*prepared.manifest()]);
     let tree = images.open_tree(&prepared).unwrap();
     assert!(tree.find(b"hello").is_ok());
+    let described = images.inspect(&fixture.request(PASSWORD)).await.unwrap();
+    assert_eq!((described.manifest_digest, described.layers.len()), (*prepared.manifest(), 1));
+    let elsewhere = tempfile::tempdir().unwrap();
+    let others = Images::open(elsewhere.path()).unwrap();
+    let others = others.prepared_by(Arc::new(WorkerPreparer::new(command())));
+    let remote = others.inspect(&fixture.request(PASSWORD)).await.unwrap();
+    assert_eq!((remote.manifest_digest, remote.in_store), (*prepared.manifest(), false));
     let pulled = images.pull(&fixture.request(PASSWORD), &Silent).await.unwrap();
     assert!(pulled.fetched.bytes > 0);
 }
