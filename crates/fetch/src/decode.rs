@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use tarpon_layer::Codec;
-use tarpon_layer::decode::Decoder;
+use tarpon_layer::decode::{DecodeError, Decoder, decode_span};
 use tarpon_oci::Verified;
 
 use crate::chunk::PieceChunk;
@@ -19,6 +19,14 @@ pub(crate) enum Decoded {
     Here,
 }
 
+/// Why a piece has no chunks.
+pub(crate) enum NotDecoded {
+    /// The bytes are wrong.
+    Wrong(String),
+    /// The process that decodes has failed.
+    Failed(String),
+}
+
 /// Decodes the piece and checks each of its chunks (or, before that, the encoded bytes that all of them come from), except those
 /// that `is_here` returns as local. The first one, which was requested, is always checked. Bytes of invalid form are an error.
 pub(crate) fn piece(
@@ -26,21 +34,26 @@ pub(crate) fn piece(
     piece: &Piece,
     encoded: &Bytes,
     is_here: impl Fn(&PieceChunk) -> bool,
-) -> Result<Vec<Decoded>, String> {
-    check_encoded(piece, encoded)?;
+) -> Result<Vec<Decoded>, NotDecoded> {
+    check_encoded(piece, encoded).map_err(NotDecoded::Wrong)?;
     // Bytes before the first chunk are not needed.
     let start = piece.chunks.iter().map(|chunk| chunk.skip).min().unwrap_or(0);
     let size = piece.decoded_bytes().saturating_sub(start);
     let mut decoded = Vec::new();
+    let checkpoint = || {
+        let checkpoint = piece.image.table.checkpoint(piece.layer, piece.key.offset);
+        checkpoint.ok_or_else(|| NotDecoded::Wrong("the index has no checkpoint for it".into()))
+    };
     let outcome = match piece.key.codec {
-        Codec::Deflate | Codec::CheckedSpan => {
-            let checkpoint = piece.image.table.checkpoint(piece.layer, piece.key.offset);
-            let checkpoint = checkpoint.ok_or("the index has no checkpoint for it")?;
-            decoder.span(&checkpoint, encoded, start, size, &mut decoded)
-        }
+        // The encoded bytes were compared, and what comes of them is compared with nothing: no other process may have its say.
+        Codec::CheckedSpan => decode_span(&checkpoint()?, encoded, start, size, &mut decoded),
+        Codec::Deflate => decoder.span(&checkpoint()?, encoded, start, size, &mut decoded),
         codec => decoder.chunk(codec, encoded, start, size, &mut decoded),
     };
-    outcome.map_err(|error| error.to_string())?;
+    outcome.map_err(|error| match error {
+        DecodeError::Process { problem } => NotDecoded::Failed(problem),
+        error => NotDecoded::Wrong(error.to_string()),
+    })?;
     let decoded = Bytes::from(decoded);
     let part = |skip: u64, size: u64| {
         let from = usize::try_from(skip.checked_sub(start)?).ok()?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::decode::{self, Decoded};
+use crate::decode::{self, Decoded, NotDecoded};
 use crate::error::PieceError;
 use crate::flight::{Flight, Outcome};
 use crate::host::FetchHost;
@@ -51,7 +51,11 @@ impl FetchHost {
         let chunks =
             match decode::piece(&*self.config.decoder, piece, encoded, |chunk| self.is_here(&piece.image, chunk)) {
                 Ok(chunks) => chunks,
-                Err(reason) => {
+                Err(NotDecoded::Failed(problem)) => {
+                    tracing::warn!(image = &*piece.image.name, %problem, "a piece cannot be decoded");
+                    return None;
+                }
+                Err(NotDecoded::Wrong(reason)) => {
                     self.report_corrupt(&piece.image, &PieceError::corrupt(&piece.key, &reason));
                     return None;
                 }

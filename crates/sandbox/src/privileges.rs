@@ -23,8 +23,8 @@ fn limit(resource: Resource, value: u64) -> Result<(), Errno> {
     setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) })
 }
 
-/// Clears all sets of capabilities. False if the bounding set stays, because this process may not change it.
-pub(crate) fn drop_capabilities() -> Result<bool, SandboxError> {
+/// Clears all sets of capabilities, but for `CAP_DAC_READ_SEARCH` if this process `reads_for_others` and has it. False if the bounding set stays, because this process may not change it.
+pub(crate) fn drop_capabilities(reads_for_others: bool) -> Result<bool, SandboxError> {
     match rustix::thread::clear_ambient_capability_set() {
         // Linux before 4.3 has no such set.
         Ok(()) | Err(Errno::INVAL) => {}
@@ -32,7 +32,11 @@ pub(crate) fn drop_capabilities() -> Result<bool, SandboxError> {
     }
     let is_bounding_set_empty = empty_bounding_set().map_err(failed("clearing the bounding set of capabilities"))?;
     let none = CapabilitySet::empty();
-    rustix::thread::set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
+    let kept = match (reads_for_others, rustix::thread::capabilities(None)) {
+        (true, Ok(sets)) => sets.permitted & CapabilitySet::DAC_READ_SEARCH,
+        _ => none,
+    };
+    rustix::thread::set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: none })
         .map_err(failed("clearing the capabilities"))?;
     Ok(is_bounding_set_empty)
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::confinement::Confinement;
+use crate::confinement::{Confinement, LandlockStatus};
 use crate::error::{SandboxError, failed};
 use crate::{paths, privileges, seccomp};
 
@@ -14,6 +14,7 @@ pub struct Sandbox {
     write: Vec<PathBuf>,
     may_connect: bool,
     memory: Option<u64>,
+    reads_for_others: bool,
 }
 
 impl Sandbox {
@@ -32,6 +33,13 @@ impl Sandbox {
     /// or pipe, and no file that runs as its owner.
     pub fn may_write(mut self, folder: impl Into<PathBuf>) -> Self {
         self.write.push(folder.into());
+        self
+    }
+
+    /// Where it may read, it may read files of all users, if it runs as root: it keeps `CAP_DAC_READ_SEARCH` where Landlock
+    /// limits the paths.
+    pub fn may_read_for_others(mut self) -> Self {
+        self.reads_for_others = true;
         self
     }
 
@@ -60,9 +68,12 @@ impl Sandbox {
         if let Some(bytes) = self.memory {
             privileges::limit_memory(bytes)?;
         }
-        let is_bounding_set_empty = privileges::drop_capabilities()?;
+        let is_bounding_set_empty = privileges::drop_capabilities(self.reads_for_others)?;
         privileges::refuse_new_privileges()?;
         let landlock = paths::limit(&self.read, &self.write, self.may_connect)?;
+        if self.reads_for_others && !matches!(landlock, LandlockStatus::Enforced { .. }) {
+            privileges::drop_capabilities(false)?;
+        }
         seccomp::limit(self.may_connect)?;
         Ok(Confinement { landlock, is_bounding_set_empty, may_connect: self.may_connect, memory: self.memory })
     }

@@ -8,6 +8,7 @@
 //! Numbers are little-endian.
 
 use std::io::{self, Read, Write};
+use std::time::Instant;
 
 use tarpon_layer::Codec;
 use tarpon_layer::chunks::CheckpointEntry;
@@ -56,44 +57,50 @@ impl Call<'_> {
         write_all(to, &mut parts)
     }
 
-    /// Receives the response into `out`. The outer error is the worker's end.
-    pub(crate) fn receive(&self, from: &mut impl Read, out: &mut Vec<u8>) -> io::Result<Result<(), DecodeError>> {
-        // What was asked for bounds what is allocated.
+    /// Receives the response into `out`, before `until`. The outer error is the worker's end. The caller has checked the size.
+    pub(crate) fn receive(
+        &self,
+        from: &mut impl Read,
+        until: Instant,
+        out: &mut Vec<u8>,
+    ) -> io::Result<Result<(), DecodeError>> {
         out.resize(usize::try_from(self.size).map_err(|_| invalid("a chunk that is too long"))?, 0);
         let mut head = [0; RESPONSE_BYTES];
         // Usually one call, for head and bytes.
-        let mut filled = 0;
-        while filled < RESPONSE_BYTES {
-            filled += read_some(from, &mut head[filled..], out)?;
-        }
-        filled -= RESPONSE_BYTES;
+        let filled = fill(from, &mut head, out, RESPONSE_BYTES, until)? - RESPONSE_BYTES;
         let [status, length @ ..] = head;
         let length = u32::from_le_bytes(length) as usize;
         match status {
             0 if length == out.len() => {
-                from.read_exact(&mut out[filled..])?;
+                fill(from, &mut out[filled..], &mut [], length - filled, until)?;
                 Ok(Ok(()))
             }
             1 if (filled..=MESSAGE_BYTES).contains(&length) => {
                 let mut message = vec![0; length];
                 message[..filled].copy_from_slice(&out[..filled]);
-                from.read_exact(&mut message[filled..])?;
-                Ok(Err(DecodeError::Process { problem: one_line(&String::from_utf8_lossy(&message)) }))
+                fill(from, &mut message[filled..], &mut [], length - filled, until)?;
+                Ok(Err(DecodeError::Elsewhere { problem: one_line(&String::from_utf8_lossy(&message)) }))
             }
             _ => Err(invalid("not a response to a chunk")),
         }
     }
 }
 
-/// Reads into the first buffer, and what is more into the second.
-fn read_some(from: &mut impl Read, first: &mut [u8], second: &mut [u8]) -> io::Result<usize> {
-    loop {
-        match from.read_vectored(&mut [io::IoSliceMut::new(first), io::IoSliceMut::new(second)]) {
+/// Reads at least `wanted` bytes into the first buffer, which has so many, and what is more into the second. Returns their number.
+fn fill(from: &mut impl Read, first: &mut [u8], second: &mut [u8], wanted: usize, until: Instant) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < wanted {
+        if Instant::now() >= until {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        match from.read_vectored(&mut [io::IoSliceMut::new(&mut first[filled..]), io::IoSliceMut::new(second)]) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => filled += read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            other => return other,
+            Err(error) => return Err(error),
         }
     }
+    Ok(filled)
 }
 
 /// Answers the requests of a channel until it is closed.

@@ -18,7 +18,7 @@ use crate::blob_service::{self, Blobs};
 use crate::event;
 use crate::frames::{self, Reader, Tag};
 use crate::message::{Action, BlobRequest, Control, Step, StepDone, Totals, one_line};
-use crate::policy::Policy;
+use crate::policy::{Policy, Watched};
 use crate::process::{Process, async_stream};
 use crate::supervise;
 
@@ -99,7 +99,7 @@ impl WorkerCompletion {
         }
         let setup = Policy::setup_to_complete(self.store.whole().folder());
         let process = Arc::new(Process::start(&self.command, &setup, 0)?);
-        supervise::begin(&process, supervise::Images::default())?;
+        supervise::begin(&process, supervise::Images::default(), Watched::nothing())?;
         for _ in 0..SOURCES {
             let (channel, source) = (async_stream(process.open(Control::Source)?)?, Layers(self.source.clone()));
             // It ends with the worker.

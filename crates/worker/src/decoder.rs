@@ -3,16 +3,20 @@
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tarpon_layer::Codec;
 use tarpon_layer::chunks::CheckpointEntry;
 use tarpon_layer::decode::{DecodeError, DecodedLayer, Decoder, InProcess, LayerInput};
-use tarpon_oci::Compression;
+use tarpon_oci::{Compression, limits};
 
 use crate::chunk_call::Call;
 use crate::layer_call;
 use crate::process::Process;
 use crate::slot::{Slot, Tries};
+
+/// A worker that has not returned a chunk after this has failed. The largest takes a tenth of a second on an idle machine.
+const DECODE: Duration = Duration::from_secs(10);
 
 /// Decodes in the worker of a slot.
 #[derive(Debug)]
@@ -26,6 +30,11 @@ impl WorkerDecoder {
     }
 
     fn call(&self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<(), DecodeError> {
+        // Before anything is allocated: the numbers are from a table that a worker may have written.
+        let end = call.skip.checked_add(call.size).ok_or(DecodeError::TooLarge)?;
+        if call.size > limits::CHUNK_BYTES || end > limits::MEMBER_BYTES {
+            return Err(DecodeError::TooLarge);
+        }
         let mut tries = Tries::default();
         loop {
             let (process, error) = match self.slot.process() {
@@ -44,7 +53,7 @@ impl WorkerDecoder {
 fn attempt(process: &Process, call: &Call<'_>, out: &mut Vec<u8>) -> io::Result<Result<(), DecodeError>> {
     let mut channel: UnixStream = process.chunk_channel()?;
     call.send(&mut channel)?;
-    let outcome = call.receive(&mut channel, out)?;
+    let outcome = call.receive(&mut channel, Instant::now() + DECODE, out)?;
     process.keep_chunk_channel(channel);
     Ok(outcome)
 }

@@ -9,6 +9,7 @@ use std::io::{self, BufRead, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tarpon_layer::decode::{DecodedLayer, LayerInput, LayerReader};
@@ -20,6 +21,8 @@ use crate::process::Process;
 
 /// Bytes of a part.
 const PART_BYTES: usize = 128 << 10;
+/// A worker that decodes nothing for this long has failed. A source that is silent for 28 s has failed before.
+const SILENCE: Duration = Duration::from_secs(60);
 /// In place of a length: an error follows.
 const FAILED: u32 = u32::MAX;
 
@@ -30,32 +33,36 @@ const COMPRESSIONS: [Compression; 2] = [Compression::Gzip, Compression::Zstd];
 pub(crate) fn begin(process: &Process, compression: Compression, mut input: LayerInput) -> io::Result<DecodedLayer> {
     let number = COMPRESSIONS.iter().position(|known| *known == compression);
     let number = number.and_then(|number| u8::try_from(number).ok()).ok_or_else(|| invalid("nothing to decode"))?;
-    let mut to = UnixStream::from(process.open(Control::Layer)?);
+    let mut to = UnixStream::from(process.open(Control::Layer).map_err(|_| ended())?);
     let from = to.try_clone()?;
-    to.write_all(&[number])?;
+    from.set_read_timeout(Some(SILENCE))?;
+    to.write_all(&[number]).map_err(|_| ended())?;
     let problem = Arc::new(Mutex::new(None));
     let reported = problem.clone();
     // It ends with the input, which the source bounds, or when the reader below is dropped.
     thread::Builder::new().name("tarpon-layer".into()).spawn(move || {
-        if let Err(error) = pump(&mut *input, &mut to) {
-            *reported.lock() = Some(error);
-        }
+        pump(&mut *input, &mut to, &reported);
         // The worker decodes what it has, and fails at an end that is too early. A channel that is closed already needs no end.
         let _closed = to.shutdown(std::net::Shutdown::Write);
     })?;
     Ok(Box::new(Decoded { from, left: 0, has_ended: false, problem }))
 }
 
-fn pump(input: &mut dyn BufRead, to: &mut UnixStream) -> io::Result<()> {
+/// Sends the layer. An error of `input` is reported; one of the channel is noticed by its reader.
+fn pump(input: &mut dyn BufRead, to: &mut UnixStream, reported: &Mutex<Option<io::Error>>) {
     loop {
-        let part = input.fill_buf()?;
-        let part = &part[..part.len().min(PART_BYTES)];
-        send_part(to, part)?;
+        let part = match input.fill_buf() {
+            Ok(part) => &part[..part.len().min(PART_BYTES)],
+            Err(error) => {
+                *reported.lock() = Some(error);
+                return;
+            }
+        };
         let sent = part.len();
-        input.consume(sent);
-        if sent == 0 {
-            return Ok(());
+        if send_part(to, part).is_err() || sent == 0 {
+            return;
         }
+        input.consume(sent);
     }
 }
 
@@ -95,14 +102,14 @@ impl Decoded {
                 FAILED => {
                     let length = self.length()? as usize;
                     let mut message = vec![0; length.min(MESSAGE_BYTES)];
-                    self.from.read_exact(&mut message)?;
+                    self.from.read_exact(&mut message).map_err(|_| ended())?;
                     return Err(invalid(&one_line(&String::from_utf8_lossy(&message))));
                 }
                 length => self.left = length as usize,
             }
         }
         let wanted = out.len().min(self.left);
-        let read = self.from.read(&mut out[..wanted])?;
+        let read = self.from.read(&mut out[..wanted]).unwrap_or_default();
         if read == 0 {
             return Err(ended());
         }

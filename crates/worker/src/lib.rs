@@ -11,7 +11,7 @@
 //! image, response, decoder   blobs and decoded chunks through a worker
 //! preparer, event            images prepared in a worker of their own
 //! completion                 images completed in a worker of their own, which has no network
-//! supervise    answers questions for credentials, and watches for signs of life
+//! supervise    answers questions for credentials, and watches for signs of life; log: what workers log
 //! message, frames, packets, blob_service, chunk_call, layer_call   what is sent, and how it is answered
 //! service      the worker itself
 //! ```
@@ -25,6 +25,7 @@ mod frames;
 mod image;
 mod image_state;
 mod layer_call;
+mod log;
 mod message;
 mod packets;
 mod policy;

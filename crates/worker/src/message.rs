@@ -25,6 +25,8 @@ pub(crate) struct Setup {
     pub(crate) version: u32,
     /// Files and folders that it may read.
     pub(crate) read: Vec<PathBuf>,
+    /// Whether it reads files of other users there, if it runs as root.
+    pub(crate) reads_for_others: bool,
     /// Folders in which it may write.
     pub(crate) write: Vec<PathBuf>,
     /// Whether it may connect to hosts.
@@ -218,8 +220,8 @@ pub(crate) enum Question {
     Confined { how: String, limits_paths: bool },
     /// Nothing: the worker is alive.
     Alive,
-    /// The credentials for a repository in the registry of an image.
-    Credentials { id: u64, image: u64, repository: String },
+    /// The credentials for the repository of an image.
+    Credentials { id: u64, image: u64 },
     /// Whether the credentials of an image's registry may be sent to a host.
     MayHave { id: u64, image: u64, host: String },
 }

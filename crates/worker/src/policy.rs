@@ -15,18 +15,23 @@ const FETCH_BYTES: u64 = 1 << 30;
 /// ([`tarpon_layer::Allowance`]); this is more than the largest image needs, and ends what escapes that account.
 const PREPARE_BYTES: u64 = 4 << 30;
 
-/// Folders of certificates. Where their files are links, the links lead into one of the others.
-const FOLDERS: [&str; 9] = [
-    "/etc/ssl",
-    "/etc/pki",
+/// Certificates of the system. Private keys are in other folders beside them.
+const CERTIFICATES: [&str; 11] = [
+    "/etc/ssl/certs",
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/pki/tls/certs",
+    "/etc/pki/tls/cert.pem",
+    "/etc/pki/ca-trust",
     "/etc/ca-certificates",
     "/usr/share/ca-certificates",
     "/usr/local/share/ca-certificates",
     "/var/lib/ca-certificates",
-    "/etc/containers/certs.d",
-    "/etc/docker/certs.d",
     "/nix/store",
 ];
+
+/// Folders with certificates and client keys of single registries, by `HOST[:PORT]`.
+const REGISTRY_CERTIFICATES: [&str; 2] = ["/etc/containers/certs.d", "/etc/docker/certs.d"];
 
 /// Configuration of the resolver that a program may replace by another file. A worker may read the file that was there when it started, so
 /// its user watches them.
@@ -35,14 +40,11 @@ const FILES: [&str; 3] = ["/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf"
 /// What a store reads outside of its folder: after a restart of the machine its files are checked.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Variables that name other certificates.
-const CERTIFICATE_VARIABLES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
-
-/// What a worker may read besides certificates and the resolver's configuration. Images with the same policy share a worker.
+/// What a worker may read besides certificates of the system and the resolver's configuration. Images with the same policy share a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Policy {
-    /// `--cert-dir`.
-    cert_dir: Option<PathBuf>,
+    /// `--cert-dir`, or the folders for the registry that exist.
+    certificates: Vec<PathBuf>,
     /// The layout or archive; `None` for a registry.
     local: Option<PathBuf>,
 }
@@ -54,7 +56,25 @@ impl Policy {
             Source::OciLayout { directory, .. } => Some(directory.clone()),
             Source::OciArchive { file, .. } | Source::DockerArchive { file, .. } => Some(file.clone()),
         };
-        Self { cert_dir: access.cert_dir.clone(), local }
+        let certificates = match (&access.cert_dir, source) {
+            (Some(folder), _) => vec![folder.clone()],
+            (None, Source::Registry(reference)) => {
+                let folders = REGISTRY_CERTIFICATES.iter().map(|folder| Path::new(folder).join(reference.api_host()));
+                folders.filter(|folder| folder.is_dir()).collect()
+            }
+            _ => Vec::new(),
+        };
+        Self { certificates, local }
+    }
+
+    /// The paths that not every worker reads. When root uses an image of another user, they belong to that user.
+    fn own(&self) -> impl Iterator<Item = PathBuf> {
+        self.certificates.iter().chain(&self.local).cloned()
+    }
+
+    /// The files that a worker reads and that may be replaced.
+    pub(crate) fn watched(&self) -> Watched {
+        Watched::now(FILES.into_iter().map(PathBuf::from).chain(self.own()).collect())
     }
 
     /// The setup of a worker that prepares an image in the store at `store`.
@@ -67,17 +87,19 @@ impl Policy {
     /// The setup of a worker that completes an image in the store at `store`. Its user requests the blobs.
     pub(crate) fn setup_to_complete(store: &Path) -> Setup {
         let (read, write) = (vec![BOOT_ID.into()], vec![store.to_owned()]);
-        Setup { version: VERSION, read, write, connects: false, memory: PREPARE_BYTES }
+        Setup { version: VERSION, read, reads_for_others: false, write, connects: false, memory: PREPARE_BYTES }
     }
 
     /// The setup of a worker that fetches.
     pub(crate) fn setup(&self) -> Setup {
-        let fixed = FOLDERS.into_iter().map(PathBuf::from);
-        let variables = CERTIFICATE_VARIABLES.into_iter().filter_map(std::env::var_os).map(PathBuf::from);
-        let own = self.cert_dir.iter().chain(&self.local).cloned();
+        let fixed = CERTIFICATES.into_iter().map(PathBuf::from);
+        let file = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+        let folders = std::env::var_os("SSL_CERT_DIR").unwrap_or_default();
+        let folders: Vec<_> = std::env::split_paths(&folders).filter(|path| !path.as_os_str().is_empty()).collect();
         Setup {
             version: VERSION,
-            read: fixed.chain(variables).chain(own).collect(),
+            read: fixed.chain(file).chain(folders).chain(self.own()).collect(),
+            reads_for_others: self.own().next().is_some(),
             write: Vec::new(),
             connects: self.local.is_none(),
             memory: FETCH_BYTES,
@@ -85,17 +107,32 @@ impl Policy {
     }
 }
 
-/// The files that may be replaced by others, as they are now.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Watched(Vec<Option<(u64, u64)>>);
+/// Files that may be replaced by others, and what they were.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    paths: Vec<PathBuf>,
+    identities: Vec<Option<(u64, u64)>>,
+}
 
 impl Watched {
-    pub(crate) fn now() -> Self {
-        use std::os::unix::fs::MetadataExt as _;
-        let identity = |path| {
-            let found = std::fs::metadata(Path::new(path)).ok()?;
-            Some((found.dev(), found.ino()))
-        };
-        Self(FILES.into_iter().map(identity).collect())
+    /// Nothing.
+    pub(crate) fn nothing() -> Self {
+        Self::now(Vec::new())
     }
+
+    fn now(paths: Vec<PathBuf>) -> Self {
+        Self { identities: paths.iter().map(|path| identity(path)).collect(), paths }
+    }
+
+    /// Whether another file has the place of one of them.
+    pub(crate) fn has_changed(&self) -> bool {
+        let now = self.paths.iter().map(|path| identity(path));
+        now.zip(&self.identities).any(|(now, before)| now != *before)
+    }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt as _;
+    let found = std::fs::metadata(path).ok()?;
+    Some((found.dev(), found.ino()))
 }

@@ -17,7 +17,7 @@ use tokio::net::UnixStream;
 use crate::event;
 use crate::frames::{self, Reader, Tag};
 use crate::message::{Control, Event, ImageName, IndexName, JOB_BYTES, Job, Setup, TaskName, encode_up_to, one_line};
-use crate::policy::Policy;
+use crate::policy::{Policy, Watched};
 use crate::process::{Process, async_stream};
 use crate::supervise::{self, Credentials};
 
@@ -42,7 +42,8 @@ impl WorkerPreparer {
         let (source, found) = access::credentials(&request.text, &request.access)?;
         let process = Arc::new(Process::start(&self.command, setup, 0).context(ErrorKind::Other, step)?);
         let credentials = Credentials::of(&source, found);
-        supervise::begin(&process, supervise::Images::of(0, credentials)).context(ErrorKind::Other, step)?;
+        supervise::begin(&process, supervise::Images::of(0, credentials), Watched::nothing())
+            .context(ErrorKind::Other, step)?;
         let mut channel = begin(&process, job).await.context(ErrorKind::Other, step)?;
         let mut reader = Reader::up_to(JOB_BYTES);
         loop {

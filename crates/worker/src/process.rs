@@ -5,9 +5,9 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream as BlockingStream;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::process::Signal;
@@ -20,17 +20,26 @@ use crate::packets;
 /// Idle channels of one kind that are kept: as many as a start of a container uses at once.
 const IDLE_CHANNELS: usize = 16;
 
-/// A worker that has not decoded a chunk after this has failed. The largest takes a tenth of a second on an idle machine.
-const DECODE: Duration = Duration::from_secs(15);
+/// A worker that neither takes nor returns bytes of a chunk for this long has failed. Small chunks are decoded on threads that serve other
+/// requests too, so a stopped worker must be noticed soon.
+const DECODE_STALL: Duration = Duration::from_secs(3);
+
+/// How long a killed process is waited for.
+const KILL: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 /// A worker process. Dropping it kills the process.
 #[derive(Debug)]
 pub(crate) struct Process {
     control: OwnedFd,
-    child: Mutex<Child>,
+    /// What it logs.
+    log: Mutex<Option<ChildStderr>>,
+    /// `None` once it has ended.
+    child: Mutex<Option<Child>>,
     /// Different for each process of this program.
     pub(crate) generation: u64,
     is_retired: AtomicBool,
+    ended: Mutex<Option<Ended>>,
     blobs: Mutex<Vec<BlobChannel>>,
     chunks: Mutex<Vec<BlockingStream>>,
 }
@@ -47,20 +56,25 @@ impl Process {
     pub(crate) fn start(command: &[OsString], setup: &Setup, generation: u64) -> io::Result<Self> {
         let (program, arguments) = command.split_first().ok_or(io::ErrorKind::NotFound)?;
         let (control, theirs) = packets::pair()?;
-        let child = Command::new(program)
+        let mut child = Command::new(program)
             // The name in lists of processes, also where the path is /proc/self/exe.
             .arg0("tarpon")
             .args(arguments)
+            .env_clear()
+            .envs(std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(passes)))
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
+            .stderr(Stdio::piped())
             // A signal from the terminal is for its user, which may still need it.
             .process_group(0)
             .spawn()?;
         let process = Self {
             control,
-            child: Mutex::new(child),
+            log: Mutex::new(child.stderr.take()),
+            child: Mutex::new(Some(child)),
             generation,
             is_retired: AtomicBool::new(false),
+            ended: Mutex::default(),
             blobs: Mutex::default(),
             chunks: Mutex::default(),
         };
@@ -108,8 +122,8 @@ impl Process {
             return Ok(idle);
         }
         let channel = BlockingStream::from(self.open(Control::Chunks)?);
-        channel.set_read_timeout(Some(DECODE))?;
-        channel.set_write_timeout(Some(DECODE))?;
+        channel.set_read_timeout(Some(DECODE_STALL))?;
+        channel.set_write_timeout(Some(DECODE_STALL))?;
         Ok(channel)
     }
 
@@ -131,33 +145,85 @@ impl Process {
         self.is_retired.store(true, Ordering::Relaxed);
     }
 
+    /// The pipe of its log, once.
+    pub(crate) fn take_log(&self) -> Option<ChildStderr> {
+        self.log.lock().take()
+    }
+
     /// Ends the process, which broke the protocol, stopped answering, or has ended by itself. Its channels close.
     pub(crate) fn end(&self) -> Ended {
         self.retire();
-        let mut child = self.child.lock();
-        // It may have ended by itself.
-        let ended = match child.try_wait() {
-            Ok(None) => child.kill().and_then(|()| child.wait()).map(Some),
-            other => other,
-        };
-        let status = ended.as_ref().ok().copied().flatten();
-        let was_killed = status.and_then(|status| status.signal()) == Some(Signal::KILL.as_raw());
-        let how = match ended {
-            Ok(Some(status)) => format!("it ended ({status})"),
-            Ok(None) => "it was ended".to_owned(),
-            Err(error) => error.to_string(),
-        };
-        Ended { how, was_killed }
+        let mut ended = self.ended.lock();
+        if let Some(ended) = &*ended {
+            return ended.clone();
+        }
+        let Some(child) = self.child.lock().take() else { return Ended::unknown() };
+        ended.insert(end(child)).clone()
     }
 }
 
+/// Kills the process, and waits until it has ended: a millisecond, but for one that waits for a disk.
+fn end(mut child: Child) -> Ended {
+    // It may have ended by itself.
+    let mut status = child.try_wait();
+    if matches!(status, Ok(None)) {
+        let _has_ended = child.kill();
+        let until = Instant::now() + KILL;
+        status = child.try_wait();
+        while matches!(status, Ok(None)) && Instant::now() < until {
+            std::thread::sleep(POLL_INTERVAL);
+            status = child.try_wait();
+        }
+    }
+    match status {
+        Ok(Some(status)) => {
+            Ended { how: format!("it ended ({status})"), was_killed: status.signal() == Some(Signal::KILL.as_raw()) }
+        }
+        Ok(None) => {
+            // Nothing depends on it any more. If no thread can be started, a zombie is left.
+            let _reaped = std::thread::Builder::new().name("tarpon-reap".into()).spawn(move || child.wait());
+            Ended { how: "it was killed and has not ended".to_owned(), was_killed: false }
+        }
+        Err(error) => Ended { how: error.to_string(), was_killed: false },
+    }
+}
+
+/// Whether a worker gets this variable of its user's environment: it connects through proxies, checks certificates, resolves names and logs.
+/// Others may hold secrets.
+fn passes(name: &str) -> bool {
+    const NAMES: [&str; 15] = [
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+        "RUST_LOG",
+        "RUST_BACKTRACE",
+        "RES_OPTIONS",
+        "LOCALDOMAIN",
+        "HOSTALIASES",
+        "LANG",
+        "TZ",
+        "HOME",
+        "XDG_CONFIG_HOME",
+        "TARPON_TOKEN_SERVICES",
+        "MALLOC_MMAP_THRESHOLD_",
+        "MALLOC_TRIM_THRESHOLD_",
+        "LD_LIBRARY_PATH",
+    ];
+    NAMES.contains(&name) || name.to_ascii_lowercase().ends_with("_proxy")
+}
+
 /// How a process ended.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Ended {
     /// For a message.
     pub(crate) how: String,
     /// Whether it got SIGKILL, from another process or from this one.
     pub(crate) was_killed: bool,
+}
+
+impl Ended {
+    fn unknown() -> Self {
+        Self { how: "it has ended".to_owned(), was_killed: false }
+    }
 }
 
 impl Drop for Process {

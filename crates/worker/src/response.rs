@@ -14,12 +14,17 @@ use crate::message::{BlobRequest, Failure, decode};
 use crate::process::{BlobChannel, Process};
 use crate::slot::Tries;
 
+/// A response that received so much gets its attempts back: one that makes no progress should end.
+const PROGRESS_BYTES: usize = 64 << 10;
+
 /// The response to a request. If its worker ends, the rest of the range is requested from the next one.
 pub(crate) struct Response {
     image: Arc<ImageState>,
     /// Its range is what has not been received.
     request: BlobRequest,
     tries: Tries,
+    /// Bytes received since the attempts were counted from the beginning.
+    progress: usize,
     /// Between a head and the end.
     receiving: Option<Receiving>,
 }
@@ -40,7 +45,7 @@ enum Failed {
 impl Response {
     /// Sends the request, and waits for the head of its response.
     pub(crate) async fn request(image: Arc<ImageState>, request: BlobRequest) -> Result<BlobStream, SourceError> {
-        let mut response = Self { image, request, tries: Tries::default(), receiving: None };
+        let mut response = Self { image, request, tries: Tries::default(), progress: 0, receiving: None };
         response.begin().await?;
         Ok(stream::unfold(Some(response), |response| async {
             let mut response = response?;
@@ -92,7 +97,10 @@ impl Response {
             let failed = match self.receive(&mut receiving).await {
                 Ok(Some(bytes)) => {
                     self.receiving = Some(receiving);
-                    self.tries.reset();
+                    self.progress += bytes.len();
+                    if self.progress >= PROGRESS_BYTES {
+                        (self.progress, self.tries) = Default::default();
+                    }
                     return Ok(Some(bytes));
                 }
                 Ok(None) => {

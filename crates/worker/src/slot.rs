@@ -45,8 +45,9 @@ impl Slot {
         }
         *current = None;
         let generation = self.started.fetch_add(1, Ordering::Relaxed);
+        let watched = self.policy.watched();
         let process = Arc::new(Process::start(&self.command, &self.policy.setup(), generation)?);
-        supervise::begin(&process, self.images.clone())?;
+        supervise::begin(&process, self.images.clone(), watched)?;
         *current = Some(process.clone());
         Ok(process)
     }
@@ -84,7 +85,7 @@ impl Tries {
         process: Option<&Process>,
         error: &io::Error,
     ) -> std::result::Result<Duration, String> {
-        let ended = process.map(Process::end);
+        let ended = process.filter(|_| concerns_worker(error)).map(Process::end);
         let was_killed = ended.as_ref().is_some_and(|ended| ended.was_killed && !is_our_finding(error));
         self.attempts += 1;
         self.failures += u32::from(!was_killed);
@@ -97,14 +98,15 @@ impl Tries {
             Some(Ended { how, .. }) => {
                 format!("the worker process has failed {} times: {error}; {how}", self.attempts)
             }
-            None => format!("cannot start a worker process: {error}"),
+            None => format!("cannot use a worker process: {error}"),
         })
     }
+}
 
-    /// The request made progress.
-    pub(crate) fn reset(&mut self) {
-        *self = Self::default();
-    }
+/// Whether the error is the end or the fault of a worker, and not a lack of descriptors here, for example.
+fn concerns_worker(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected, UnexpectedEof};
+    is_our_finding(error) || matches!(error.kind(), BrokenPipe | ConnectionReset | NotConnected | UnexpectedEof)
 }
 
 /// Whether the worker was ended for what it did, and not found dead.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex as SharedMutex;
+use tarpon_blob::LogLimit;
 use tarpon_oci::Source;
 use tarpon_registry::CredentialSource;
 use tokio::net::UnixStream;
@@ -15,6 +16,7 @@ use tokio::time::timeout;
 use zeroize::Zeroizing;
 
 use crate::frames::{self, Reader, Tag};
+use crate::log;
 use crate::message::{Answer, Control, Question, encode, one_line};
 use crate::policy::Watched;
 use crate::process::{Process, async_stream};
@@ -23,26 +25,30 @@ use crate::process::{Process, async_stream};
 pub(crate) const ALIVE: Duration = Duration::from_secs(2);
 /// A worker without a sign of life for this long is ended. On a machine with a load of 60, signs came up to four seconds late.
 const SILENCE: Duration = Duration::from_secs(12);
+/// The limit of lines about workers that end.
+static ENDS: LogLimit = LogLimit::new();
+
 /// Questions that are answered at the same time. A worker asks one per repository and token.
 const QUESTIONS: usize = 64;
-/// Longest name of a repository or host in a question.
+/// Longest name of a host in a question.
 const NAME_BYTES: usize = 1 << 10;
 
 /// The registry of an image, and its credentials.
 #[derive(Debug, Clone)]
 pub(crate) struct Credentials {
-    /// As written in references; empty for a layout or an archive.
-    pub(crate) registry: String,
-    pub(crate) source: CredentialSource,
+    /// As written in references; both are empty for a layout or an archive.
+    registry: String,
+    repository: String,
+    source: CredentialSource,
 }
 
 impl Credentials {
     pub(crate) fn of(image: &Source, source: CredentialSource) -> Self {
-        let registry = match image {
-            Source::Registry(reference) => reference.registry().to_owned(),
-            _ => String::new(),
+        let (registry, repository) = match image {
+            Source::Registry(reference) => (reference.registry().to_owned(), reference.repository().to_owned()),
+            _ => Default::default(),
         };
-        Self { registry, source }
+        Self { registry, repository, source }
     }
 }
 
@@ -72,26 +78,30 @@ impl Images {
 }
 
 /// Starts a task that answers the worker's questions until it ends. Runs on a thread of a runtime.
-pub(crate) fn begin(process: &Arc<Process>, images: Images) -> io::Result<()> {
+pub(crate) fn begin(process: &Arc<Process>, images: Images, watched: Watched) -> io::Result<()> {
     let questions = async_stream(process.open(Control::Questions)?)?;
-    tokio::spawn(run(images, Arc::downgrade(process), questions));
+    if let Some(log) = process.take_log() {
+        log::copy(log);
+    }
+    tokio::spawn(run(images, Arc::downgrade(process), questions, watched));
     Ok(())
 }
 
-async fn run(images: Images, process: Weak<Process>, questions: UnixStream) {
+async fn run(images: Images, process: Weak<Process>, questions: UnixStream, watched: Watched) {
     let (mut from, to) = questions.into_split();
     let (to, turns) = (Arc::new(Mutex::new(to)), Arc::new(tokio::sync::Semaphore::new(QUESTIONS)));
     let mut reader = Reader::default();
-    let watched = Watched::now();
     loop {
         let question = timeout(SILENCE, reader.message::<Question>(&mut from)).await;
         let Some(process) = process.upgrade() else { return };
         match question {
             Ok(Ok(Some(Question::Confined { how, .. }))) => tracing::debug!("a worker has {}", one_line(&how)),
             Ok(Ok(Some(Question::Alive))) => {
-                if Watched::now() != watched {
-                    tracing::info!("the configuration of the resolver changed: another worker is started");
-                    return process.retire();
+                if process.is_usable() && watched.has_changed() {
+                    tracing::info!(
+                        "files that a worker reads were replaced: another worker is started for further requests"
+                    );
+                    process.retire();
                 }
             }
             Ok(Ok(Some(question))) => {
@@ -104,7 +114,10 @@ async fn run(images: Images, process: Weak<Process>, questions: UnixStream) {
             }
             Ok(Ok(None) | Err(_)) => {
                 let ended = process.end();
-                return tracing::warn!("a worker process has ended: {}", ended.how);
+                if let Some(left_out) = ENDS.admit() {
+                    tracing::warn!("a worker process has ended: {}{left_out}", ended.how);
+                }
+                return;
             }
             Err(_elapsed) => {
                 process.end();
@@ -117,10 +130,7 @@ async fn run(images: Images, process: Weak<Process>, questions: UnixStream) {
     }
 }
 
-/// Starts a worker to see how this kernel confines it: in a line, and whether it limits paths.
-///
-/// # Errors
-/// The worker cannot be started or confined.
+/// How the kernel confines a worker that was just started: in a line, and whether it limits paths.
 pub(crate) async fn trial(process: &Process) -> io::Result<(String, bool)> {
     let mut questions = async_stream(process.open(Control::Questions)?)?;
     let mut reader = Reader::default();
@@ -136,9 +146,9 @@ async fn answer(images: &Images, to: &Mutex<OwnedWriteHalf>, question: Question)
     let credentials = |image| images.get(image);
     let answer = match question {
         Question::Alive | Question::Confined { .. } => return,
-        Question::Credentials { id, image, repository } => {
-            let pair = match credentials(image).filter(|_| repository.len() <= NAME_BYTES) {
-                Some(Credentials { registry, source }) => source.find(&registry, &repository).await,
+        Question::Credentials { id, image } => {
+            let pair = match credentials(image) {
+                Some(Credentials { registry, repository, source }) => source.find(&registry, &repository).await,
                 None => None,
             };
             let pair = pair.as_ref().map(|found| found.pair());
@@ -147,7 +157,7 @@ async fn answer(images: &Images, to: &Mutex<OwnedWriteHalf>, question: Question)
         }
         Question::MayHave { id, image, host } => {
             let may = match credentials(image).filter(|_| host.len() <= NAME_BYTES) {
-                Some(Credentials { registry, source }) => source.may_have(&registry, &host).await,
+                Some(Credentials { registry, source, .. }) => source.may_have(&registry, &host).await,
                 None => false,
             };
             Answer::MayHave { id, may }

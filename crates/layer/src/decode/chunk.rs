@@ -35,6 +35,12 @@ pub enum DecodeError {
     /// Over [`limits::CHUNK_BYTES`] or, with the bytes before it, [`limits::MEMBER_BYTES`].
     #[error("the chunk is larger than this program decodes at once")]
     TooLarge,
+    /// Another process could not decode the bytes.
+    #[error("{problem}")]
+    Elsewhere {
+        /// Its error.
+        problem: String,
+    },
     /// The process that decodes has failed.
     #[error("{problem}")]
     Process {

@@ -7,7 +7,8 @@ use super::{Compression, DecodeError, LayerReader, decode_chunk, decode_span};
 use crate::chunks::CheckpointEntry;
 use crate::index::Codec;
 
-/// Decodes bytes that nothing has verified, in this process or in a confined one. Calls block.
+/// Decodes bytes that nothing has verified, in this process or in a confined one. Calls block. The result is not trusted: its digest is
+/// compared.
 pub trait Decoder: Debug + Send + Sync {
     /// As [`decode_chunk`].
     ///
@@ -15,7 +16,8 @@ pub trait Decoder: Debug + Send + Sync {
     /// [`DecodeError`].
     fn chunk(&self, codec: Codec, encoded: &[u8], skip: u64, size: u64, out: &mut Vec<u8>) -> Result<(), DecodeError>;
 
-    /// As [`decode_span`].
+    /// As [`decode_span`], for bytes that nothing has verified. (Where the digest is that of the encoded bytes, the result is not compared
+    /// with anything: call [`decode_span`], in this process.)
     ///
     /// # Errors
     /// [`DecodeError`].

@@ -38,7 +38,8 @@ impl CredentialSource {
 
     /// Another process looks them up.
     pub fn elsewhere(lookup: Arc<dyn CredentialLookup>) -> Self {
-        Self { lookup: Some(lookup), ..Self::default() }
+        // The files are named in messages only.
+        Self { lookup: Some(lookup), token_services: TokenServices::from_environment(), ..Self::default() }
     }
 
     /// Files that name the token services of registries, where these are other hosts: lines of `REGISTRY HOST...`.

@@ -79,8 +79,8 @@ struct Lookup {
 }
 
 impl CredentialLookup for Lookup {
-    fn find<'a>(&'a self, _registry: &'a str, repository: &'a str) -> BoxFuture<'a, Option<Credentials>> {
-        self.questions.credentials(self.image, repository).boxed()
+    fn find<'a>(&'a self, _registry: &'a str, _repository: &'a str) -> BoxFuture<'a, Option<Credentials>> {
+        self.questions.credentials(self.image).boxed()
     }
 
     fn may_have<'a>(&'a self, _registry: &'a str, host: &'a str) -> BoxFuture<'a, bool> {

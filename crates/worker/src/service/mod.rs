@@ -65,12 +65,17 @@ fn run(when_confined: impl FnOnce()) -> io::Result<()> {
     tracing::debug!("a worker starts: {confinement}");
     when_confined();
     let limits_paths = matches!(confinement.landlock, LandlockStatus::Enforced { .. });
-    Service::new(Question::Confined { how: confinement.to_string(), limits_paths })?.run(&control)
+    let service = Service::new(Question::Confined { how: confinement.to_string(), limits_paths })?;
+    let outcome = service.run(&control);
+    // The user is gone: name resolution and work on the disk must not hold the process.
+    service.runtime.shutdown_background();
+    outcome
 }
 
 fn confine(setup: &Setup) -> Result<tarpon_sandbox::Confinement, tarpon_sandbox::SandboxError> {
     let sandbox = Sandbox::new().limit_memory(setup.memory);
     let sandbox = if setup.connects { sandbox.may_connect() } else { sandbox };
+    let sandbox = if setup.reads_for_others { sandbox.may_read_for_others() } else { sandbox };
     let sandbox = setup.read.iter().fold(sandbox, |sandbox, path| sandbox.may_read(path));
     setup.write.iter().fold(sandbox, |sandbox, path| sandbox.may_write(path)).enter()
 }

@@ -56,9 +56,8 @@ impl Questions {
         sender.abort();
     }
 
-    pub(super) async fn credentials(&self, image: u64, repository: &str) -> Option<Credentials> {
-        let repository = repository.to_owned();
-        match self.ask(|id| Question::Credentials { id, image, repository }).await {
+    pub(super) async fn credentials(&self, image: u64) -> Option<Credentials> {
+        match self.ask(|id| Question::Credentials { id, image }).await {
             Some(Answer::Credentials { pair: Some((user, password)), .. }) => {
                 Some(Credentials::from_pair(&user, &password))
             }

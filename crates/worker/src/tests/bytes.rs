@@ -1,6 +1,7 @@
 //! Arbitrary bytes from the other side: an error, never a panic, and nothing allocated by a claim.
 
 use std::io::{self, Read};
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use tarpon_layer::Codec;
@@ -120,8 +121,8 @@ proptest! {
     ) {
         let response = [&[status][..], &length.to_le_bytes(), &bytes].concat();
         let call = Call { codec: Codec::Gzip, used_bits: 0, window: &[], encoded: &[], skip: 0, size: 100 };
-        let mut out = Vec::new();
-        let outcome = call.receive(&mut Pieces { bytes: &response, length: piece }, &mut out);
+        let (mut out, until) = (Vec::new(), Instant::now() + Duration::from_secs(60));
+        let outcome = call.receive(&mut Pieces { bytes: &response, length: piece }, until, &mut out);
         prop_assert!(out.len() <= 100);
         if let Ok(Ok(())) = outcome {
             prop_assert!(status == 0 && length == 100 && out == bytes[..100]);
