@@ -37,6 +37,7 @@ pub(super) const SUITES: &[Suite] = &[
     suite("fetcher simulation", "fetch", "simulation", Cases::Seeds(300)),
     suite("fetcher inodes", "fetch", "inodes", Cases::Seeds(400)),
     suite("fetcher outages", "fetch", "outages", Cases::Listed),
+    suite("fetcher disk", "fetch", "disk", Cases::Seeds(1)),
     suite("fetcher distrust", "fetch", "distrust", Cases::Listed),
     suite("fetcher hostile indexes", "fetch", "hostile", Cases::Listed),
     suite("fetcher boot packs", "fetch", "packs", Cases::Properties),
