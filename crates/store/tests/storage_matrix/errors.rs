@@ -1,6 +1,6 @@
 //! Each call of the disk fails, once or for ever after; or the disk is slow.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use tarpon_store::{OpenError, PROBE_INTERVAL};
 use tarpon_testkit::storage::{EDQUOT, EIO, EMFILE, ENOSPC, EROFS, Fault, FaultyDisk};
 
 use crate::bench::{Bench, FIRST, HandClock, Lost};
+use crate::picture::files;
 
 /// The faults of one call.
 pub(crate) const FAULTS: [Fault; 12] = [
@@ -90,6 +91,7 @@ impl Case<'_> {
             Some(Err(error)) => check_error(&error)?,
             Some(Ok(())) | None => {}
         }
+        self.check_leftovers(&files(folder.path()))?;
         self.bench.check(folder.path(), FIRST, Lost::Nothing)?;
         disk.end_fault();
         *clock.0.lock() += PROBE_INTERVAL;
@@ -102,6 +104,18 @@ impl Case<'_> {
         };
         let is_of_medium = matches!(self.fault, Fault::Once(EIO) | Fault::EverFrom(EIO));
         self.bench.heal(scene, FIRST, if is_of_medium { Lost::Unreadable } else { Lost::Nothing })
+    }
+}
+
+impl Case<'_> {
+    /// After an error that passed, the process itself removes what it had begun.
+    fn check_leftovers(&self, files: &BTreeSet<String>) -> Result<(), String> {
+        let removes = self.call.starts_with("unlink") || self.call.starts_with("remove");
+        let is_passing = matches!(self.fault, Fault::Once(_)) && !removes && !self.call.starts_with("look");
+        match files.iter().find(|line| is_passing && line.contains(".new-")) {
+            Some(line) => Err(format!("left until the next sweep: {line}")),
+            None => Ok(()),
+        }
     }
 }
 
