@@ -55,7 +55,8 @@ impl Account {
     }
 
     pub(super) fn fail(&self, failure: Failure) {
-        println!("{:?} {} of {}: {}", failure.kind, failure.container, failure.image, failure.text.trim_end());
+        let Failure { kind, container, image, began, ended, text } = &failure;
+        println!("{kind:?} {container} of {image}, {} to {} s: {}", began.as_secs(), ended.as_secs(), text.trim_end());
         lock(&self.failures).push(failure);
     }
 

@@ -4,6 +4,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+/// The name of the program begins with this.
+const PROGRAM: &[u8] = b"tarpon";
+
 /// Numbers at one moment.
 #[derive(Clone, Debug)]
 pub(super) struct Reading {
@@ -51,11 +54,20 @@ pub(super) fn processes(store: &Path) -> Vec<u32> {
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let is_ours = |pid: &u32| {
+        // The arguments of a process that waits for a page of its program cannot be read before the page arrives: a
+        // container of an image must not stop the samples.
+        if !is_tarpon(*pid) {
+            return false;
+        }
         let arguments = arguments(*pid);
         arguments.iter().any(|argument| argument == "serve")
             && arguments.iter().any(|argument| Path::new(argument) == store)
     };
     pids.filter(is_ours).collect()
+}
+
+fn is_tarpon(pid: u32) -> bool {
+    fs::read(process(pid).join("comm")).is_ok_and(|name| name.starts_with(PROGRAM))
 }
 
 /// Mount points below a folder.

@@ -22,6 +22,8 @@ const BASE_FILES: u64 = 12;
 /// A container may take this much longer than its pauses: starting and reading on a busy machine, with reads that wait for
 /// 30 seconds at most in each batch.
 const SLACK: Duration = Duration::from_secs(300);
+/// Time limit for the removal of a container that hangs, as `timeout` takes it.
+const REMOVE_LIMIT: &str = "60";
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Longest text kept of a failure.
 const SHOWN: usize = 600;
@@ -67,14 +69,19 @@ fn container(setting: &Setting<'_>, worker: u32, round: u32, account: &Account) 
     // Two images at a time, so that the others are not mounted and may be evicted.
     let image = (round + worker % 2) as usize % images::COUNT;
     let image = setting.images.get(image).context("an image is missing")?;
-    let lists = setting.folder.join(format!("lists/{worker}"));
+    let name = format!("soak-{worker}-{round}");
+    let [lists, log] = ["lists", "logs"].map(|kind| setting.folder.join(kind).join(&name));
     write_lists(&lists, image, &mut random)?;
-    let (name, log) = (format!("soak-{worker}-{round}"), setting.folder.join(format!("logs/{worker}")));
     let began = setting.began.elapsed();
     let mut child = start(setting, image, &lists, &name, &log)?;
     let is_hung = wait(&mut child, setting)?;
+    if is_hung {
+        remove(setting, &name)?;
+    }
     let status = child.wait()?;
     let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
+    fs::remove_dir_all(&lists)?;
+    fs::remove_file(&log)?;
     account.finished();
     if let Some(kind) = kind(&text, status.success(), is_hung) {
         let text = text.replace("began\n", "").chars().take(SHOWN).collect();
@@ -135,6 +142,15 @@ fn start(setting: &Setting<'_>, image: &Image, lists: &Path, name: &str, log: &P
     command.arg(format!("{}/{}", setting.registry, image.name)).args(["-c", SCRIPT]);
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
     command.spawn().with_context(|| format!("cannot start {}", setting.tarpon.display()))
+}
+
+/// Removes a container that outlived the command that was to wait for it.
+fn remove(setting: &Setting<'_>, name: &str) -> Result<()> {
+    let mut command = Command::new("timeout");
+    command.arg(REMOVE_LIMIT).arg(setting.tarpon).arg("--quiet").arg("--store").arg(setting.store);
+    command.args(["rm", "--force", name]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    // What it leaves behind is reported at the end.
+    command.status().map(drop).context("cannot start timeout")
 }
 
 /// Waits for the end of a container. Returns whether it had to be killed.
