@@ -96,10 +96,11 @@ impl Run {
         }
         let count = |kind| self.sum.count(kind);
         lines.push(format!(
-            "\n{:.0} s, seed {}, {} samples; {} containers, {} outages of the registry, {} kills of the server, {} images evicted",
+            "\n{:.0} s, seed {}, {} samples (longest gap {:.0} s); {} containers, {} outages of the registry, {} kills of the server, {} images evicted",
             self.seconds,
             self.seed,
             self.readings.len(),
+            self.longest_gap(),
             self.sum.containers,
             self.sum.outages,
             self.sum.kills,
@@ -135,11 +136,17 @@ impl Run {
             "seed": self.seed,
             "seconds": self.seconds,
             "quantities": rows.collect::<Vec<_>>(),
+            "longest_gap": self.longest_gap(),
             "evicted_images": self.evicted(),
             "account": self.sum.json(),
             "left": self.left,
             "problems": self.problems(),
         })
+    }
+
+    /// The longest time without a sample: a machine that stops or is too busy explains containers that hang.
+    fn longest_gap(&self) -> f64 {
+        self.readings.windows(2).map(|pair| pair[1].seconds - pair[0].seconds).fold(0.0, f64::max)
     }
 
     /// Records of images that disappeared between two samples: a lower bound, because others came meanwhile.
@@ -235,6 +242,6 @@ mod tests {
             assert!(table.contains(quantity.name), "{table}");
         }
         assert_eq!(json["quantities"].as_array().unwrap().len(), QUANTITIES.len());
-        assert_eq!(json["evicted_images"], 7);
+        assert_eq!((&json["evicted_images"], &json["longest_gap"]), (&7.into(), &10.0.into()));
     }
 }

@@ -153,15 +153,18 @@ fn remove(setting: &Setting<'_>, name: &str) -> Result<()> {
     command.status().map(drop).context("cannot start timeout")
 }
 
-/// Waits for the end of a container. Returns whether it had to be killed.
+/// Waits for the end of a container. Returns whether it had to be killed. Time in which this program was stopped does not
+/// count: the containers were, too, or could not be read from.
 fn wait(child: &mut Child, setting: &Setting<'_>) -> Result<bool> {
-    let limit = Instant::now() + SLACK + Duration::from_secs_f64(setting.pause * f64::from(BATCHES));
+    let limit = SLACK + Duration::from_secs_f64(setting.pause * f64::from(BATCHES));
+    let mut waited = Duration::ZERO;
     while child.try_wait()?.is_none() {
-        if Instant::now() > limit {
+        if waited > limit {
             child.kill()?;
             return Ok(true);
         }
         thread::sleep(POLL_INTERVAL);
+        waited += POLL_INTERVAL;
     }
     Ok(false)
 }
