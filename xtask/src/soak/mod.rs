@@ -72,6 +72,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let images = images::build(&folder, registry.address(), &tarpon, args.seed)?;
     let run = soak(args, &tarpon, &folder, &mut registry, &images)?;
     fs::write(folder.join("report.json"), serde_json::to_vec_pretty(&run.json())?)?;
+    fs::write(folder.join("samples.json"), serde_json::to_vec(&run.samples())?)?;
     if args.json {
         println!("{:#}", run.json());
     } else {

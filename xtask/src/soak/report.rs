@@ -144,6 +144,19 @@ impl Run {
         })
     }
 
+    /// All samples, for a diagram of what grows.
+    pub(super) fn samples(&self) -> Value {
+        let sample = |reading: &Reading| {
+            let quantities =
+                QUANTITIES.iter().map(|quantity| (quantity.name.to_owned(), json!((quantity.of)(reading))));
+            let mut sample: serde_json::Map<String, Value> = quantities.collect();
+            sample.insert("seconds".to_owned(), json!(reading.seconds));
+            sample.insert("server".to_owned(), json!(reading.server));
+            Value::Object(sample)
+        };
+        self.readings.iter().map(sample).collect()
+    }
+
     /// The longest time without a sample: a machine that stops or is too busy explains containers that hang.
     fn longest_gap(&self) -> f64 {
         self.readings.windows(2).map(|pair| pair[1].seconds - pair[0].seconds).fold(0.0, f64::max)
