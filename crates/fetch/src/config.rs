@@ -68,6 +68,9 @@ pub struct Config {
     pub publish_zeros: u64,
     /// Decodes what sources return.
     pub decoder: Arc<dyn Decoder>,
+    /// Whether work that blocks on the disk or the processor has threads of its own. Tests with a virtual clock do without, so that
+    /// the same things always happen in the same order.
+    pub blocking_threads: bool,
 }
 
 impl Default for Config {
@@ -96,6 +99,7 @@ impl Default for Config {
             stream_linger: Duration::from_secs(5),
             publish_zeros: 64 << 20,
             decoder: Arc::new(InProcess),
+            blocking_threads: true,
         }
     }
 }

@@ -23,13 +23,14 @@ use crate::lanes::Lanes;
 use crate::local::OpenObjects;
 use crate::lru::Lru;
 use crate::object::{AllParts, Object};
+use crate::runtime::Runtime;
 use crate::stats::Counters;
 use crate::stream::pass::Passes;
 
 /// The state behind a [`crate::Fetcher`].
 pub(crate) struct FetchHost {
     pub(crate) config: Config,
-    pub(crate) runtime: Handle,
+    pub(crate) runtime: Runtime,
     pub(crate) store: Arc<dyn ObjectStore>,
     pub(crate) images: Images,
     pub(crate) flights: Arc<Flights>,
@@ -51,7 +52,7 @@ pub(crate) struct FetchHost {
 impl FetchHost {
     pub(crate) fn new(store: Arc<dyn ObjectStore>, runtime: Handle, config: Config) -> Self {
         Self {
-            runtime,
+            runtime: Runtime::new(runtime, config.blocking_threads),
             store,
             images: Images::default(),
             flights: Arc::new(Flights::new(&config)),
@@ -73,7 +74,7 @@ impl FetchHost {
 
     /// A host that shares this one's counters and request budgets only.
     pub(crate) fn beside(&self, store: Arc<dyn ObjectStore>) -> Self {
-        let new = Self::new(store, self.runtime.clone(), self.config.clone());
+        let new = Self::new(store, self.runtime.handle().clone(), self.config.clone());
         Self { lanes: self.lanes.clone(), counters: self.counters.clone(), ..new }
     }
 

@@ -45,6 +45,7 @@ mod presence;
 mod read;
 mod request;
 mod rounds;
+mod runtime;
 mod settle;
 mod stats;
 mod stream;

@@ -34,7 +34,7 @@ pub(super) const SUITES: &[Suite] = &[
     suite("HTTP readers", "registry", "attacks", Cases::Listed),
     suite("HTTP outages", "registry", "outages", Cases::Listed),
     suite("HTTP scripts", "registry", "fault_scripts", Cases::Properties),
-    suite("fetcher simulation", "fetch", "simulation", Cases::Seeds(300)),
+    suite("fetcher simulation", "fetch", "simulation", Cases::Seeds(1_000)),
     suite("fetcher inodes", "fetch", "inodes", Cases::Seeds(400)),
     suite("fetcher outages", "fetch", "outages", Cases::Listed),
     suite("fetcher disk", "fetch", "disk", Cases::Seeds(1)),

@@ -60,7 +60,7 @@ impl Walker {
             Some((number, layer))
         });
         let (layer, entry) = found.ok_or_else(|| PieceError::BadTable("a layer of another image".into()))?;
-        let input = Input::open(&host.runtime, source, piece.blob, first.lane, host.config.stall_limit).await?;
+        let input = Input::open(host.runtime.handle(), source, piece.blob, first.lane, host.config.stall_limit).await?;
         let decoder = host.config.decoder.clone();
         // A decoder may read the first header at once, which blocks.
         let reader = host.runtime.spawn_blocking(move || decoder.layer(entry.compression, Box::new(input))).await;

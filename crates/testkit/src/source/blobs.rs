@@ -11,6 +11,8 @@ use futures::{FutureExt, StreamExt, stream};
 use tarpon_blob::{BlobSource, BlobStream, Fault, SourceError};
 use tarpon_oci::{Blob, Digest};
 
+use super::traffic::Traffic;
+
 /// Behavior of one answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reply {
@@ -67,12 +69,18 @@ pub struct MemorySource {
     script: Mutex<VecDeque<Reply>>,
     default: Mutex<Reply>,
     requests: Mutex<Vec<Requested>>,
+    traffic: Traffic,
 }
 
 impl MemorySource {
     /// A source with these blobs.
     pub fn new(blobs: impl IntoIterator<Item = Bytes>) -> Self {
         Self { blobs: blobs.into_iter().map(|blob| (Digest::of(&blob), blob)).collect(), ..Self::default() }
+    }
+
+    /// As [`MemorySource::new`], measured together with other sources.
+    pub fn measured_by(blobs: impl IntoIterator<Item = Bytes>, traffic: &Traffic) -> Self {
+        Self { traffic: traffic.clone(), ..Self::new(blobs) }
     }
 
     /// Sets the replies to the next requests.
@@ -153,6 +161,7 @@ impl BlobSource for MemorySource {
     fn read(&self, blob: Blob, range: Range<u64>) -> BoxFuture<'_, Result<BlobStream, SourceError>> {
         lock(&self.requests).push((blob.digest, range.clone()));
         let reply = lock(&self.script).pop_front().unwrap_or(*lock(&self.default));
+        let on_its_way = self.traffic.begin(std::ptr::from_ref(self).addr(), &blob, range.clone());
         async move {
             if !reply.latency.is_zero() {
                 tokio::time::sleep(reply.latency).await;
@@ -160,7 +169,8 @@ impl BlobSource for MemorySource {
             if reply.then == Then::Never {
                 return futures::future::pending().await;
             }
-            self.answer(blob, &range, reply)
+            let parts = self.answer(blob, &range, reply)?;
+            Ok(parts.inspect(move |part| on_its_way.received(part.as_ref().map_or(0, Bytes::len))).boxed())
         }
         .boxed()
     }

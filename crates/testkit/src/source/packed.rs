@@ -73,9 +73,9 @@ impl Packer {
         let mut skip = 0;
         let mut add = |content: &&[u8]| {
             let (first, size) = (self.index.chunks.len(), content.len() as u64);
-            // A place in a stream is exact: nothing to skip.
+            // A place in a stream or in bytes that are not encoded is exact: nothing to skip.
             let place = match codec {
-                Codec::Stream => ChunkPlace::Blob { codec, offset: offset + skip, length: size, skip: 0 },
+                Codec::Stream | Codec::Raw => ChunkPlace::Blob { codec, offset: offset + skip, length: size, skip: 0 },
                 _ => ChunkPlace::Blob { codec, offset, length, skip },
             };
             self.index.chunks.push(Chunk { object_offset: 0, size, digest: Digest::of(content), place });

@@ -3,10 +3,11 @@
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Write};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::thread::ThreadId;
 
 use bytes::Bytes;
+use rustix::fs::{MemfdFlags, memfd_create};
 use tarpon_blob::{ObjectStore, ObjectWriter, Opened, PartialObject, StoreError};
 use tarpon_oci::{Digest, Hasher, Verified};
 
@@ -76,6 +77,25 @@ impl MemoryStore {
         lock(&self.inner.objects).len()
     }
 
+    /// The names of the complete objects and their bytes.
+    pub fn objects(&self) -> Vec<(Digest, Bytes)> {
+        lock(&self.inner.objects).iter().map(|(name, bytes)| (*name, bytes.clone())).collect()
+    }
+
+    /// Whether the object need not be hashed before use.
+    pub fn is_checked(&self, object: &Digest) -> bool {
+        !lock(&self.inner.unchecked).contains(object)
+    }
+
+    /// The partial objects: name, bytes, and which of them were written.
+    pub fn partials(&self) -> Vec<(Digest, Vec<u8>, Vec<bool>)> {
+        let partials = lock(&self.inner.partials);
+        let copy = |((name, _), partial): (&(Digest, Digest), &Arc<Partial>)| {
+            (*name, lock(&partial.bytes).clone(), lock(&partial.written).clone())
+        };
+        partials.iter().map(copy).collect()
+    }
+
     /// Removes the object, complete and partial, as if there had been no room for it.
     pub fn evict(&self, object: &Digest) {
         lock(&self.inner.objects).remove(object);
@@ -105,10 +125,13 @@ impl MemoryStore {
         }
     }
 
-    /// Inverts every byte of partial objects, like a decaying disk.
+    /// Inverts every byte that was written of partial objects, like a decaying disk.
     pub fn rot(&self) {
         for partial in lock(&self.inner.partials).values() {
-            lock(&partial.bytes).iter_mut().for_each(|byte| *byte = !*byte);
+            let written = lock(&partial.written);
+            for (byte, _) in lock(&partial.bytes).iter_mut().zip(&*written).filter(|(_, written)| **written) {
+                *byte = !*byte;
+            }
         }
     }
 }
@@ -144,7 +167,9 @@ impl ObjectStore for MemoryStore {
         }
         let Some(bytes) = self.object(object) else { return Ok(None) };
         let failed = |error| StoreError::Io { doing: "opening".into(), error };
-        let mut file = tempfile::tempfile().map_err(failed)?;
+        // In memory: the simulation opens thousands of them.
+        let file = memfd_create("object", MemfdFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
+        let mut file = File::from(file);
         file.write_all(&bytes).map_err(failed)?;
         Ok(Some(file))
     }
@@ -169,7 +194,7 @@ impl ObjectStore for MemoryStore {
         let mut partials = lock(&self.inner.partials);
         let new = || {
             let size = usize::try_from(size).unwrap_or(usize::MAX);
-            let inner = self.inner.clone();
+            let inner = Arc::downgrade(&self.inner);
             let (object, list) = (*object, *list);
             Arc::new(Partial { inner, object, list, bytes: vec![0; size].into(), written: vec![false; size].into() })
         };
@@ -183,11 +208,18 @@ impl ObjectStore for MemoryStore {
 }
 
 struct Partial {
-    inner: Arc<Inner>,
+    /// Weak, because it is one of the partial objects of the store.
+    inner: Weak<Inner>,
     object: Digest,
     list: Digest,
     bytes: Mutex<Vec<u8>>,
     written: Mutex<Vec<bool>>,
+}
+
+impl Partial {
+    fn store(&self) -> Arc<Inner> {
+        self.inner.upgrade().expect("a store outlives those who use it")
+    }
 }
 
 impl PartialObject for Partial {
@@ -200,7 +232,8 @@ impl PartialObject for Partial {
     fn may_hold(&self, offset: u64, length: u64) -> bool {
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
         let written = lock(&self.written);
-        written[start..].iter().take(usize::try_from(length).unwrap_or(usize::MAX)).any(|written| *written)
+        let end = written.len().min(start.saturating_add(usize::try_from(length).unwrap_or(usize::MAX)));
+        written[start..end].contains(&true)
     }
 
     fn write_at(&self, bytes: &Verified<Bytes>, offset: u64) -> Result<(), StoreError> {
@@ -208,7 +241,7 @@ impl PartialObject for Partial {
     }
 
     fn spool_at(&self, bytes: &[u8], offset: u64) -> Result<(), StoreError> {
-        self.inner.accept()?;
+        self.store().accept()?;
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
         lock(&self.bytes)[start..start + bytes.len()].copy_from_slice(bytes);
         lock(&self.written)[start..start + bytes.len()].fill(true);
@@ -216,15 +249,16 @@ impl PartialObject for Partial {
     }
 
     fn publish(&self) -> Result<(), StoreError> {
-        drop(self.inner.released.wait_while(lock(&self.inner.held), |held| *held));
-        self.inner.accept()?;
+        let store = self.store();
+        drop(store.released.wait_while(lock(&store.held), |held| *held));
+        store.accept()?;
         let bytes = Bytes::from(lock(&self.bytes).clone());
         if Digest::of(&bytes) != self.object {
             lock(&self.written).fill(false);
             return Err(StoreError::Corrupt(self.object));
         }
-        lock(&self.inner.objects).insert(self.object, bytes);
-        lock(&self.inner.partials).remove(&(self.object, self.list));
+        lock(&store.objects).insert(self.object, bytes);
+        lock(&store.partials).remove(&(self.object, self.list));
         Ok(())
     }
 }
