@@ -179,7 +179,7 @@ impl Fetcher {
 /// An image that is registered with a [`Fetcher`], until dropped. Dropping it does not affect reads under way.
 pub struct ImageHandle {
     host: Arc<FetchHost>,
-    image: Arc<Image>,
+    pub(crate) image: Arc<Image>,
 }
 
 impl ImageHandle {

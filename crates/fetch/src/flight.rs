@@ -10,7 +10,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 use tarpon_oci::Verified;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -27,6 +26,7 @@ use crate::journal::{WaitedFor, Waiting};
 use crate::lanes::{Lane, Priority};
 use crate::lru::Lru;
 use crate::plan::Piece;
+use crate::sync::Mutex;
 
 /// The result of a flight.
 #[derive(Clone)]
@@ -473,3 +473,6 @@ impl Drop for RequestFlights {
         self.request.priority.settle();
     }
 }
+
+#[cfg(test)]
+mod tests;

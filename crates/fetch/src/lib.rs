@@ -49,6 +49,7 @@ mod runtime;
 mod settle;
 mod stats;
 mod stream;
+mod sync;
 
 pub use config::{Config, READ_BYTES};
 pub use content::ObjectBytes;

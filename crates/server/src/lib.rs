@@ -51,6 +51,7 @@ mod sharing;
 mod signals;
 mod status;
 mod succession;
+mod sync;
 mod why;
 
 pub use changes::MountChange;

@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
 
+use crate::sync::{Condvar, Mutex};
 use crate::{Error, ErrorKind, Result};
 
 /// How long to wait for another request that mounts or unmounts at the same path. Both take milliseconds, an unmount as long as its disk
@@ -302,7 +302,10 @@ impl<T> Drop for Client<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
     use futures::FutureExt as _;
+    use tarpon_testkit::interleaving::{block_on, explore, point, thread};
 
     use super::*;
 
@@ -354,6 +357,64 @@ mod tests {
         drop(first);
         let won = others.into_iter().map(|other| other.join().unwrap()).filter(|won| *won).count();
         assert_eq!((won, places.mounted().len()), (1, 1));
+    }
+
+    /// Threads that mount and unmount at one path, in many interleavings: one at a time has it, and none waits for ever.
+    #[test]
+    fn threads_that_mount_and_unmount_at_one_path_take_turns_and_all_end() {
+        explore(|| {
+            let (places, holders) = (places(), Arc::new(AtomicUsize::new(0)));
+            let threads: Vec<_> = (0..4_u32)
+                .map(|number| {
+                    let (places, holders) = (places.clone(), holders.clone());
+                    thread::spawn(move || {
+                        let alone = || {
+                            assert_eq!(holders.fetch_add(1, SeqCst), 0, "two have the path");
+                            point();
+                            holders.fetch_sub(1, SeqCst);
+                        };
+                        if number % 2 == 0 {
+                            let Ok(place) = places.reserve(Path::new(PATH)) else { return };
+                            alone();
+                            place.settle(Arc::new(number));
+                        }
+                        let Some(leaving) = places.leave(Path::new(PATH)).unwrap() else { return };
+                        alone();
+                        // One of them fails to unmount.
+                        if number != 3 {
+                            leaving.free();
+                        }
+                    })
+                })
+                .collect();
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            let left = places.leave(Path::new(PATH)).unwrap();
+            left.into_iter().for_each(Leaving::free);
+            assert!(places.close_if_idle(|| false), "nothing is left");
+        });
+    }
+
+    /// A server that ends when it is idle admits no client from then on, and an admitted one keeps it running.
+    #[test]
+    fn a_client_that_arrives_while_the_server_ends_is_served_or_refused() {
+        explore(|| {
+            let places = places();
+            let closer = places.clone();
+            let ending = thread::spawn(move || {
+                block_on(closer.idle());
+                closer.close_if_idle(|| false)
+            });
+            let client = places.enter();
+            let is_served = client.is_some();
+            point();
+            if is_served {
+                assert!(!places.close_if_idle(|| false), "a client is being served");
+                let holder = client.unwrap().hold();
+                point();
+                drop(holder);
+            }
+            assert!(ending.join().unwrap() || is_served);
+        });
     }
 
     #[test]

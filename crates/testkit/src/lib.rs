@@ -5,6 +5,7 @@ pub mod descriptors;
 pub mod entries;
 pub mod fixture;
 pub mod fuzz;
+pub mod interleaving;
 pub mod kernel;
 pub mod layers;
 pub mod matrix;

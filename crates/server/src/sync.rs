@@ -1,0 +1,6 @@
+//! Locks where threads meet whose interleavings are tested: in the tests of this crate a scheduler can drive them.
+
+#[cfg(not(test))]
+pub(crate) use parking_lot::{Condvar, Mutex};
+#[cfg(test)]
+pub(crate) use tarpon_testkit::interleaving::{Condvar, Mutex};
