@@ -57,7 +57,7 @@ async fn respond(request: &BlobRequest, blobs: &dyn Blobs, to: &mut OwnedWriteHa
     }
     let outcome = match blobs.open(request).await {
         Ok(stream) => {
-            frames::send(to, Tag::Head, &[]).await?;
+            frames::send_message(to, Tag::Head, &blobs.totals(request)).await?;
             copy(stream, to).await?
         }
         Err(error) => Err(error),

@@ -20,7 +20,7 @@ const BUFFER_BYTES: usize = 128 << 10;
 pub(crate) enum Tag {
     /// An encoded message.
     Message = 1,
-    /// The source answers with the requested range.
+    /// The source answers with the requested range: encoded totals.
     Head = 2,
     /// Bytes of the range.
     Body = 3,

@@ -26,6 +26,8 @@ struct Counted {
     /// In the process of this generation.
     now: Totals,
     generation: u64,
+    /// What this process has sent and received itself: a worker reports at the head and the end of each response, and some do not end.
+    own: Stats,
 }
 
 impl ImageState {
@@ -36,7 +38,7 @@ impl ImageState {
     /// What was transferred for the image, in all processes.
     pub(crate) fn stats(&self) -> Stats {
         let counted = self.counted.lock();
-        sum(counted.before, counted.now.stats())
+        most(sum(counted.before, counted.now.stats()), counted.own)
     }
 
     pub(crate) fn ignores_ranges(&self) -> bool {
@@ -52,10 +54,21 @@ impl ImageState {
         let mut counted = self.counted.lock();
         if generation > counted.generation {
             let before = sum(counted.before, counted.now.stats());
-            *counted = Counted { before, now: totals, generation };
-        } else if generation == counted.generation && totals.requests >= counted.now.requests {
-            counted.now = totals;
+            *counted = Counted { before, now: totals, generation, own: counted.own };
+        } else if generation == counted.generation {
+            let Stats { requests, bytes } = most(counted.now.stats(), totals.stats());
+            counted.now = Totals { requests, bytes, ..totals };
         }
+    }
+
+    /// Counts a request that was sent to a worker.
+    pub(crate) fn requested(&self) {
+        self.counted.lock().own.requests += 1;
+    }
+
+    /// Counts bytes of a body.
+    pub(crate) fn received(&self, bytes: usize) {
+        self.counted.lock().own.bytes += bytes as u64;
     }
 }
 
@@ -63,6 +76,10 @@ impl Drop for ImageState {
     fn drop(&mut self) {
         self.slot.forget(self.name.number);
     }
+}
+
+fn most(one: Stats, other: Stats) -> Stats {
+    Stats { requests: one.requests.max(other.requests), bytes: one.bytes.max(other.bytes) }
 }
 
 /// The numbers come from a worker.

@@ -42,9 +42,11 @@ impl WorkerPreparer {
         let (source, found) = access::credentials(&request.text, &request.access)?;
         let process = Arc::new(Process::start(&self.command, setup, 0).context(ErrorKind::Other, step)?);
         let credentials = Credentials::of(&source, found);
-        supervise::begin(&process, supervise::Images::of(0, credentials), Watched::nothing())
-            .context(ErrorKind::Other, step)?;
-        let mut channel = begin(&process, job).await.context(ErrorKind::Other, step)?;
+        let found = supervise::Images::of(0, credentials);
+        let begun = supervise::begin(&process, found, Watched::nothing());
+        begun.map_err(|error| ended(&process, &error.to_string()))?;
+        let channel = begin(&process, job).await;
+        let mut channel = channel.map_err(|error| ended(&process, &error.to_string()))?;
         let mut reader = Reader::up_to(JOB_BYTES);
         loop {
             match reader.message::<Event>(&mut channel).await {

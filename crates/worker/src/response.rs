@@ -75,8 +75,13 @@ impl Response {
         let mut channel = process.blob_channel().map_err(failed)?;
         let sent = frames::send_message(&mut channel.stream, Tag::Message, &self.request).await;
         sent.map_err(failed)?;
+        self.image.requested();
         match channel.reader.next(&mut channel.stream).await.map_err(failed)? {
-            Some(Part::Whole(Tag::Head, _)) => Ok(Receiving { process, channel }),
+            Some(Part::Whole(Tag::Head, bytes)) => {
+                let totals = decode(&bytes).map_err(|error| failed(invalid(&error)))?;
+                self.image.count(process.generation, totals);
+                Ok(Receiving { process, channel })
+            }
             Some(Part::Whole(Tag::Failure, bytes)) => {
                 let error = self.failure(&process, &bytes).map_err(failed)?;
                 process.keep_blob_channel(channel);
@@ -122,6 +127,7 @@ impl Response {
         match channel.reader.next(&mut channel.stream).await.map_err(failed)? {
             Some(Part::Body(bytes)) if bytes.len() as u64 <= self.left() => {
                 self.request.range.start += bytes.len() as u64;
+                self.image.received(bytes.len());
                 Ok(Some(bytes))
             }
             Some(Part::Whole(Tag::End, bytes)) if self.left() == 0 => {

@@ -32,9 +32,9 @@ use tarpon_testkit::seeds::Seeds;
 use tarpon_testkit::storage::FaultyDisk;
 
 /// One of so many cases is part of an ordinary run, and of each seed of a run that ends after some time.
-const CRASHES: u64 = 17;
+const CRASHES: u64 = 43;
 /// The same for errors, of which there are more.
-const ERRORS: u64 = 71;
+const ERRORS: u64 = 181;
 
 /// The same for slow disks. Odd, so that both times are tested.
 const SLOWNESS: u64 = 5;
