@@ -99,13 +99,18 @@ impl WorkerCompletion {
         }
         let setup = Policy::setup_to_complete(self.store.whole().folder());
         let process = Arc::new(Process::start(&self.command, &setup, 0)?);
-        supervise::begin(&process, supervise::Images::default(), Watched::nothing())?;
+        self.open_channels(&process).map_err(|error| io::Error::other(format!("{error}; {}", process.end().how)))?;
+        Ok(current.insert(process).clone())
+    }
+
+    fn open_channels(&self, process: &Arc<Process>) -> io::Result<()> {
+        supervise::begin(process, supervise::Images::default(), Watched::nothing())?;
         for _ in 0..SOURCES {
             let (channel, source) = (async_stream(process.open(Control::Source)?)?, Layers(self.source.clone()));
             // It ends with the worker.
             tokio::spawn(async move { blob_service::serve(channel, &source).await });
         }
-        Ok(current.insert(process).clone())
+        Ok(())
     }
 }
 
