@@ -2,11 +2,13 @@
 
 use std::io::Read as _;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, RawPid};
+use tarpon_testkit::layers::{EstargzOptions, Image, Item, estargz};
 use tarpon_testkit::processes;
 use tarpon_tests::real;
 use tarpon_tests::tarpon::Tarpon;
@@ -105,4 +107,25 @@ fn an_image_is_prepared_by_a_confined_process_that_ends_with_its_command() {
     command.kill().unwrap();
     command.wait().unwrap();
     wait_for("the worker ends with its command", || status(worker).is_empty().then_some(()));
+}
+
+#[test]
+fn root_reads_a_layout_that_only_its_owner_may_read() {
+    if let Some(reason) = real::missing() {
+        return println!("skipped: {reason}");
+    }
+    const OWNER: u32 = 65_534;
+    let folder = tempfile::tempdir().unwrap();
+    let layout = folder.path().join("layout");
+    let layer = estargz(&[Item::file("hello", b"world")], EstargzOptions::default());
+    Image::of([layer]).write_layout("1", &layout);
+    let paths = std::process::Command::new("find").arg(folder.path()).output().unwrap().stdout;
+    for path in String::from_utf8(paths).unwrap().lines() {
+        std::os::unix::fs::chown(path, Some(OWNER), Some(OWNER)).unwrap();
+    }
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+    let mut tarpon = Tarpon::new().unwrap();
+    let root = tarpon.mount(&format!("oci:{}:1", layout.display()), &[]).unwrap();
+    assert_eq!(std::fs::read(root.join("hello")).unwrap(), b"world");
+    tarpon.run("umount", &[&root.to_string_lossy()]).unwrap();
 }
