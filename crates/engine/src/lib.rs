@@ -10,6 +10,7 @@
 //!
 //! let store = PathBuf::from("/var/lib/runner");
 //! let server_command = vec!["/usr/libexec/runner".into(), "serve".into(), store.clone().into()];
+//! let worker_command = vec!["/usr/libexec/runner".into(), "worker".into()];
 //! let engine = Engine::open(EngineOptions { store, server_command, worker_command })?; // no scan, no network
 //!
 //! let name = "docker.io/library/alpine:3.20";
