@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
 use tarpon_harness::link::device::device_bytes;
-use tarpon_harness::{paths, process};
+use tarpon_harness::paths;
 
 /// How long a process may take to end after its work is done.
 pub(super) const ENDING: Duration = Duration::from_secs(30);
@@ -25,17 +25,6 @@ pub(super) fn data(named: Option<&Path>, bench: &str, quick: bool) -> PathBuf {
 /// The name of data that outlives a run: quick runs and measurements use different names.
 pub(super) fn kept(name: &str, quick: bool) -> String {
     if quick { format!("{name}-quick") } else { name.to_owned() }
-}
-
-/// The program to measure: the named one, else a new release build.
-pub(super) fn program(named: Option<&Path>) -> Result<PathBuf> {
-    if let Some(named) = named {
-        return fs::canonicalize(named).with_context(|| format!("cannot find {}", named.display()));
-    }
-    let mut build = Command::new("cargo");
-    build.args(["build", "--release", "--locked", "--package", "tarpon"]).current_dir(paths::root());
-    process::check(&mut build)?;
-    Ok(paths::target().join("release/tarpon"))
 }
 
 /// Drops the page cache, then reads the tools back: only the image is cold.

@@ -10,6 +10,7 @@ pub mod link;
 pub mod packages;
 pub mod paths;
 pub mod process;
+pub mod program;
 pub mod ready;
 pub mod registry;
 pub mod workloads;

@@ -10,4 +10,5 @@ pub mod mapped;
 pub mod podman;
 pub mod real;
 pub mod tarpon;
+pub mod wait;
 pub mod wire;

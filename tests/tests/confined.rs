@@ -5,27 +5,21 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, RawPid};
 use tarpon_testkit::layers::{EstargzOptions, Image, Item, estargz};
 use tarpon_testkit::processes;
 use tarpon_tests::real;
 use tarpon_tests::tarpon::Tarpon;
+use tarpon_tests::wait;
 
 const IMAGE: &str = "dev/debian-base";
 /// What takes longer hangs.
 const HUNG: Duration = Duration::from_secs(60);
 
-fn wait_for<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
-    let began = Instant::now();
-    loop {
-        match poll() {
-            Some(value) => return value,
-            None => assert!(began.elapsed() < HUNG, "not within {HUNG:?}: {what}"),
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
+fn wait_for<T>(what: &str, poll: impl FnMut() -> Option<T>) -> T {
+    wait::wait_for(HUNG, what, poll)
 }
 
 fn pid(raw: u32) -> Pid {

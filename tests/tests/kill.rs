@@ -19,6 +19,7 @@ use tarpon_tests::expected::Expected;
 use tarpon_tests::load::{Load, Noticed, Readers, Slow, now, scatter};
 use tarpon_tests::real;
 use tarpon_tests::tarpon::{Tarpon, binary};
+use tarpon_tests::wait;
 
 const IMAGE: &str = "dev/debian-base";
 /// A read is answered or refused within 30 s, and a successor serves within 10 s: a program that takes longer hangs.
@@ -305,7 +306,7 @@ impl KillFixture {
     fn check_nothing_is_left(&self) {
         assert_eq!(self.mounts(), [""; 0], "a mount of a dead server is still there");
         let store = self.tarpon.store();
-        wait_within(RELEASED, "no process is left", || {
+        wait::wait_for(RELEASED, "no process is left", || {
             (processes::servers(&store).is_empty() && processes::holders(&store).is_empty()).then_some(())
         });
     }
@@ -321,20 +322,8 @@ impl KillFixture {
     }
 }
 
-/// Polls until there is a value, within the time after which a program hangs.
 fn wait_for<T>(what: &str, poll: impl FnMut() -> Option<T>) -> T {
-    wait_within(HUNG, what, poll)
-}
-
-fn wait_within<T>(limit: Duration, what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
-    let began = Instant::now();
-    loop {
-        match poll() {
-            Some(value) => return value,
-            None => assert!(began.elapsed() < limit, "not within {limit:?}: {what}"),
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait::wait_for(HUNG, what, poll)
 }
 
 /// Why other users cannot open connections; `None` if they can.

@@ -27,7 +27,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if !packages::is_root() {
         bail!("mounts and containers need root");
     }
-    let tarpon = machine::program(args.tarpon.as_deref())?;
+    let tarpon = tarpon_harness::program::named_or_built(args.tarpon.as_deref())?;
     let setting = Setting { args, tarpon, runs: if args.quick { 1 } else { args.runs } };
     let file = machine::data(args.json.as_deref(), "scale", args.quick);
     if let Some(link) = &args.behind {

@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if let Some(link) = &args.behind {
         return behind(args, link);
     }
-    let tarpon = machine::program(args.tarpon.as_deref())?;
+    let tarpon = tarpon_harness::program::named_or_built(args.tarpon.as_deref())?;
     packages::ensure(&[tool("crun", "crun"), tool("podman", "podman"), tool("unshare", "util-linux")])?;
     let (workloads, systems) = chosen(args, &tarpon)?;
     let packs = Packs { tarpon: &tarpon, registry: &registry::address(), tag: &args.tag, quick: args.quick };

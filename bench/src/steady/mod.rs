@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     packages::ensure(&[tool("podman", "podman"), tool("fio", "fio")])?;
     let chosen = chosen(&args.only, args.quick)?;
-    let tarpon = machine::program(args.tarpon.as_deref())?;
+    let tarpon = tarpon_harness::program::named_or_built(args.tarpon.as_deref())?;
     let image = format!("{}/{}", registry::address(), args.image);
     let trees = [
         trees::plain(&image)?,

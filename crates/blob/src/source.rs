@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
+use serde::{Deserialize, Serialize};
 use tarpon_oci::Blob;
 
 /// The bytes of one response, in order, in parts of any size. It ends after exactly the requested bytes or with an error,
@@ -36,7 +37,7 @@ pub trait BlobSource: Send + Sync + 'static {
 }
 
 /// Why a source returned no bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fault {
     /// The blob or image does not exist there.
     NotFound,

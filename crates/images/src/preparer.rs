@@ -5,6 +5,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use serde::{Deserialize, Serialize};
 use tarpon_oci::Digest;
 use tarpon_registry::Stats;
 
@@ -14,7 +15,7 @@ use crate::index::pack::PackListener;
 use crate::progress::Progress;
 
 /// What is prepared of an image.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Task {
     /// As [`Images::prepare`](crate::Images::prepare), with a request to the image's source.
     Prepare,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use futures::stream::StreamExt;
 use futures::{FutureExt, TryStreamExt};
+use serde::{Deserialize, Serialize};
 use tarpon_blob::{BlobSource, BlobStream, SourceError};
 use tarpon_oci::{Blob, Digest};
 
@@ -39,7 +40,7 @@ pub struct Silent;
 impl Progress for Silent {}
 
 /// How a layer is prepared.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerPlan {
     /// Its place in the manifest, from 0.
     pub number: usize,
@@ -52,7 +53,7 @@ pub struct LayerPlan {
 }
 
 /// How a layer is indexed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LayerWay {
     /// Its index is already in the store.
     Local,

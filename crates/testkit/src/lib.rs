@@ -19,3 +19,4 @@ pub mod stacks;
 pub mod storage;
 pub mod transport;
 pub mod tree_model;
+pub mod watch;

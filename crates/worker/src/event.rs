@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tarpon_images::index::pack::PackListener;
-use tarpon_images::{Cause, Error, ErrorKind, LayerPlan, LayerWay, Progress};
+use tarpon_images::{Cause, Error, ErrorKind, LayerPlan, Progress};
 use tarpon_oci::{Blob, Digest};
 use tokio::sync::mpsc;
 
-use crate::message::{Event, PlanName, WayName, one_line};
+use crate::message::{Event, one_line};
 
 /// Received bytes are reported this often: a progress bar moves smoothly.
 pub(crate) const REPORT: Duration = Duration::from_millis(50);
@@ -18,7 +18,7 @@ pub(crate) const REPORT: Duration = Duration::from_millis(50);
 pub(crate) fn report(event: Event, listener: Option<&dyn PackListener>, progress: &dyn Progress) {
     match event {
         Event::Resolved { manifest, layers } => {
-            progress.resolved(&manifest, &layers.iter().map(PlanName::plan).collect::<Vec<_>>());
+            progress.resolved(&manifest, &layers);
         }
         Event::Received { layer, bytes } => progress.received(layer as usize, bytes),
         Event::LayerDone { layer } => progress.layer_done(layer as usize),
@@ -60,7 +60,7 @@ impl Reporter {
 
 impl Progress for Reporter {
     fn resolved(&self, manifest: &Digest, layers: &[LayerPlan]) {
-        self.send(Event::Resolved { manifest: *manifest, layers: layers.iter().map(PlanName::of).collect() });
+        self.send(Event::Resolved { manifest: *manifest, layers: layers.to_vec() });
     }
 
     fn received(&self, layer: usize, bytes: u64) {
@@ -80,30 +80,6 @@ impl Progress for Reporter {
 impl PackListener for Reporter {
     fn found(&self, pack: Blob) {
         self.send(Event::Pack(pack));
-    }
-}
-
-impl PlanName {
-    fn of(plan: &LayerPlan) -> Self {
-        let way = match plan.way {
-            LayerWay::Local => WayName::Local,
-            LayerWay::Toc => WayName::Toc,
-            LayerWay::Index => WayName::Index,
-            LayerWay::Whole => WayName::Whole,
-            LayerWay::Stream => WayName::Stream,
-        };
-        Self { number: number(plan.number), blob: Blob { digest: plan.digest, size: plan.size }, way }
-    }
-
-    fn plan(&self) -> LayerPlan {
-        let way = match self.way {
-            WayName::Local => LayerWay::Local,
-            WayName::Toc => LayerWay::Toc,
-            WayName::Index => LayerWay::Index,
-            WayName::Whole => LayerWay::Whole,
-            WayName::Stream => LayerWay::Stream,
-        };
-        LayerPlan { number: self.number as usize, digest: self.blob.digest, size: self.blob.size, way }
     }
 }
 

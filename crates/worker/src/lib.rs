@@ -12,10 +12,12 @@
 //! preparer, event            images prepared in a worker of their own
 //! completion                 images completed in a worker of their own, which has no network
 //! supervise    answers questions for credentials, and watches for signs of life; log: what workers log
-//! message, frames, packets, blob_service, chunk_call, layer_call   what is sent, and how it is answered
+//! message, frames, packets   what is sent
+//! blob_channel, blob_service, chunk_call, layer_call   requests, and how they are answered
 //! service      the worker itself
 //! ```
 
+mod blob_channel;
 mod blob_service;
 mod chunk_call;
 mod completion;

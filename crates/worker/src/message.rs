@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tarpon_blob::{Fault, SourceError};
+use tarpon_images::LayerPlan;
+use tarpon_images::preparer::Task;
 use tarpon_oci::{Blob, Digest};
 use tarpon_registry::Stats;
 use zeroize::Zeroizing;
@@ -87,25 +89,15 @@ pub(crate) struct Totals {
 /// A failed request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Failure {
-    fault: FaultName,
+    fault: Fault,
     message: String,
     pub(crate) totals: Totals,
-}
-
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-enum FaultName {
-    NotFound,
-    Denied,
-    Unavailable,
-    Timeout,
-    BadData,
-    Refused,
 }
 
 /// An image to be prepared. The responses are events, of which [`Event::Done`], [`Event::Documents`] or [`Event::Failed`] is the last.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Job {
-    pub(crate) task: TaskName,
+    pub(crate) work: Work,
     /// The folder of the store.
     pub(crate) store: PathBuf,
     pub(crate) image: ImageName,
@@ -117,10 +109,8 @@ pub(crate) struct Job {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum TaskName {
-    Prepare,
-    WithoutStreaming,
-    Pull,
+pub(crate) enum Work {
+    Task(Task),
     /// The documents of the image, nothing in the store.
     Documents,
 }
@@ -140,7 +130,7 @@ pub(crate) enum IndexName {
 pub(crate) enum Event {
     Resolved {
         manifest: Digest,
-        layers: Vec<PlanName>,
+        layers: Vec<LayerPlan>,
     },
     Received {
         layer: u32,
@@ -196,23 +186,6 @@ pub(crate) enum StepDone {
     Failed(Vec<u8>),
 }
 
-/// A [`LayerPlan`](tarpon_images::LayerPlan).
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct PlanName {
-    pub(crate) number: u32,
-    pub(crate) blob: Blob,
-    pub(crate) way: WayName,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum WayName {
-    Local,
-    Toc,
-    Index,
-    Whole,
-    Stream,
-}
-
 /// What a worker asks its user.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Question {
@@ -245,28 +218,12 @@ const SHOWN_BYTES: usize = 2 << 10;
 
 impl Failure {
     pub(crate) fn of(error: &SourceError, totals: Totals) -> Self {
-        let fault = match error.fault {
-            Fault::NotFound => FaultName::NotFound,
-            Fault::Denied => FaultName::Denied,
-            Fault::Unavailable => FaultName::Unavailable,
-            Fault::Timeout => FaultName::Timeout,
-            Fault::BadData => FaultName::BadData,
-            Fault::Refused => FaultName::Refused,
-        };
-        Self { fault, message: error.to_string(), totals }
+        Self { fault: error.fault, message: error.to_string(), totals }
     }
 
     /// The error, as one line.
     pub(crate) fn into_error(self) -> SourceError {
-        let fault = match self.fault {
-            FaultName::NotFound => Fault::NotFound,
-            FaultName::Denied => Fault::Denied,
-            FaultName::Unavailable => Fault::Unavailable,
-            FaultName::Timeout => Fault::Timeout,
-            FaultName::BadData => Fault::BadData,
-            FaultName::Refused => Fault::Refused,
-        };
-        SourceError::new(fault, one_line(&self.message))
+        SourceError::new(self.fault, one_line(&self.message))
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::net::UnixStream;
 
 use crate::event;
 use crate::frames::{self, Reader, Tag};
-use crate::message::{Control, Event, ImageName, IndexName, JOB_BYTES, Job, Setup, TaskName, encode_up_to, one_line};
+use crate::message::{Control, Event, ImageName, IndexName, JOB_BYTES, Job, Setup, Work, encode_up_to, one_line};
 use crate::policy::{Policy, Watched};
 use crate::process::{Process, async_stream};
 use crate::supervise::{self, Credentials};
@@ -41,12 +41,10 @@ impl WorkerPreparer {
         let step = "start the process that prepares the image";
         let (source, found) = access::credentials(&request.text, &request.access)?;
         let process = Arc::new(Process::start(&self.command, setup, 0).context(ErrorKind::Other, step)?);
-        let credentials = Credentials::of(&source, found);
-        let found = supervise::Images::of(0, credentials);
-        let begun = supervise::begin(&process, found, Watched::nothing());
-        begun.map_err(|error| ended(&process, &error.to_string()))?;
-        let channel = begin(&process, job).await;
-        let mut channel = channel.map_err(|error| ended(&process, &error.to_string()))?;
+        let failed = |error: io::Error| ended(&process, &error.to_string());
+        let images = supervise::Images::of(0, Credentials::of(&source, found));
+        supervise::begin(&process, images, Watched::nothing()).map_err(failed)?;
+        let mut channel = begin(&process, job).await.map_err(failed)?;
         let mut reader = Reader::up_to(JOB_BYTES);
         loop {
             match reader.message::<Event>(&mut channel).await {
@@ -54,7 +52,7 @@ impl WorkerPreparer {
                 Ok(Some(last @ (Event::Done { .. } | Event::Documents { .. }))) => return Ok(last),
                 Ok(Some(event)) => report(event),
                 Ok(None) => return Err(ended(&process, "its end")),
-                Err(error) => return Err(ended(&process, &error.to_string())),
+                Err(error) => return Err(failed(error)),
             }
         }
     }
@@ -72,7 +70,7 @@ impl Preparer for WorkerPreparer {
         async move {
             let setup = Policy::of(&request.source, &request.access).setup_to_prepare(store);
             let report = |event| event::report(event, listener, progress);
-            match self.run(&setup, &job(name_of(task), store, request)?, request, report).await? {
+            match self.run(&setup, &job(Work::Task(task), store, request)?, request, report).await? {
                 Event::Done { manifest, fallbacks, requests, bytes } => {
                     let fallbacks = fallbacks.iter().take(FALLBACKS).map(|line| one_line(line)).collect();
                     Ok(Finished { manifest, fallbacks, fetched: Stats { requests, bytes } })
@@ -86,7 +84,7 @@ impl Preparer for WorkerPreparer {
     fn documents<'a>(&'a self, request: &'a ImageRequest) -> BoxFuture<'a, Result<Documents>> {
         async move {
             let setup = Policy::of(&request.source, &request.access).setup();
-            let job = job(TaskName::Documents, Path::new(""), request)?;
+            let job = job(Work::Documents, Path::new(""), request)?;
             match self.run(&setup, &job, request, |_| ()).await? {
                 Event::Documents { digest, manifest, config, index_digest } => {
                     Ok(Documents { digest, manifest: manifest.into(), config: config.into(), index_digest })
@@ -100,14 +98,6 @@ impl Preparer for WorkerPreparer {
 
 const WRONG_EVENT: &str = "the confined process answered another question";
 
-fn name_of(task: Task) -> TaskName {
-    match task {
-        Task::Prepare => TaskName::Prepare,
-        Task::WithoutStreaming => TaskName::WithoutStreaming,
-        Task::Pull => TaskName::Pull,
-    }
-}
-
 /// The image made the worker end, or someone did.
 fn ended(process: &Process, problem: &str) -> Error {
     let cause = format!("the confined process that prepares it has failed: {}; {problem}", process.end().how);
@@ -115,9 +105,9 @@ fn ended(process: &Process, problem: &str) -> Error {
         .hint("if it ran out of memory, the image needs more than one image may use; otherwise try again")
 }
 
-fn job(task: TaskName, store: &Path, request: &ImageRequest) -> Result<Job> {
+fn job(work: Work, store: &Path, request: &ImageRequest) -> Result<Job> {
     Ok(Job {
-        task,
+        work,
         store: store.to_owned(),
         image: ImageName {
             number: 0,

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use rustix::process::Signal;
 use tokio::net::UnixStream;
 
-use crate::frames::Reader;
+use crate::blob_channel::BlobChannel;
 use crate::message::{Control, Setup, encode};
 use crate::packets;
 
@@ -34,21 +34,12 @@ pub(crate) struct Process {
     control: OwnedFd,
     /// What it logs.
     log: Mutex<Option<ChildStderr>>,
-    /// `None` once it has ended.
-    child: Mutex<Option<Child>>,
+    child: Mutex<State>,
     /// Different for each process of this program.
     pub(crate) generation: u64,
     is_retired: AtomicBool,
-    ended: Mutex<Option<Ended>>,
     blobs: Mutex<Vec<BlobChannel>>,
     chunks: Mutex<Vec<BlockingStream>>,
-}
-
-/// A channel for requests of blobs, and what was read of it and not used.
-#[derive(Debug)]
-pub(crate) struct BlobChannel {
-    pub(crate) stream: UnixStream,
-    pub(crate) reader: Reader,
 }
 
 impl Process {
@@ -71,10 +62,9 @@ impl Process {
         let process = Self {
             control,
             log: Mutex::new(child.stderr.take()),
-            child: Mutex::new(Some(child)),
+            child: Mutex::new(State::Running(child)),
             generation,
             is_retired: AtomicBool::new(false),
-            ended: Mutex::default(),
             blobs: Mutex::default(),
             chunks: Mutex::default(),
         };
@@ -105,13 +95,13 @@ impl Process {
         if let Some(idle) = self.blobs.lock().pop() {
             return Ok(idle);
         }
-        Ok(BlobChannel { stream: async_stream(self.open(Control::Blobs)?)?, reader: Reader::default() })
+        Ok(BlobChannel::new(async_stream(self.open(Control::Blobs)?)?))
     }
 
     /// Keeps a channel whose response was read to its end.
     pub(crate) fn keep_blob_channel(&self, channel: BlobChannel) {
         let mut idle = self.blobs.lock();
-        if channel.reader.is_empty() && idle.len() < IDLE_CHANNELS {
+        if channel.is_between_responses() && idle.len() < IDLE_CHANNELS {
             idle.push(channel);
         }
     }
@@ -153,17 +143,20 @@ impl Process {
     /// Ends the process, which broke the protocol, stopped answering, or has ended by itself. Its channels close.
     pub(crate) fn end(&self) -> Ended {
         self.retire();
-        let mut ended = self.ended.lock();
-        if let Some(ended) = &*ended {
-            return ended.clone();
+        let mut state = self.child.lock();
+        let ended = match &mut *state {
+            State::Ended(ended) => return ended.clone(),
+            State::Running(child) => end(child),
+        };
+        if let State::Running(child) = std::mem::replace(&mut *state, State::Ended(ended.clone())) {
+            reap(child);
         }
-        let Some(child) = self.child.lock().take() else { return Ended::unknown() };
-        ended.insert(end(child)).clone()
+        ended
     }
 }
 
 /// Kills the process, and waits until it has ended: a millisecond, but for one that waits for a disk.
-fn end(mut child: Child) -> Ended {
+fn end(child: &mut Child) -> Ended {
     // It may have ended by itself.
     let mut status = child.try_wait();
     if matches!(status, Ok(None)) {
@@ -179,12 +172,16 @@ fn end(mut child: Child) -> Ended {
         Ok(Some(status)) => {
             Ended { how: format!("it ended ({status})"), was_killed: status.signal() == Some(Signal::KILL.as_raw()) }
         }
-        Ok(None) => {
-            // Nothing depends on it any more. If no thread can be started, a zombie is left.
-            let _reaped = std::thread::Builder::new().name("tarpon-reap".into()).spawn(move || child.wait());
-            Ended { how: "it was killed and has not ended".to_owned(), was_killed: false }
-        }
+        Ok(None) => Ended { how: "it was killed and has not ended".to_owned(), was_killed: false },
         Err(error) => Ended { how: error.to_string(), was_killed: false },
+    }
+}
+
+/// Leaves no zombie of a process that was killed and has not ended yet.
+fn reap(mut child: Child) {
+    if matches!(child.try_wait(), Ok(None)) {
+        // Nothing depends on it any more.
+        let _reaped = std::thread::Builder::new().name("tarpon-reap".into()).spawn(move || child.wait());
     }
 }
 
@@ -211,6 +208,13 @@ fn passes(name: &str) -> bool {
     NAMES.contains(&name) || name.to_ascii_lowercase().ends_with("_proxy")
 }
 
+/// The state of the child.
+#[derive(Debug)]
+enum State {
+    Running(Child),
+    Ended(Ended),
+}
+
 /// How a process ended.
 #[derive(Debug, Clone)]
 pub(crate) struct Ended {
@@ -218,12 +222,6 @@ pub(crate) struct Ended {
     pub(crate) how: String,
     /// Whether it got SIGKILL, from another process or from this one.
     pub(crate) was_killed: bool,
-}
-
-impl Ended {
-    fn unknown() -> Self {
-        Self { how: "it has ended".to_owned(), was_killed: false }
-    }
 }
 
 impl Drop for Process {

@@ -8,10 +8,11 @@ use futures::{StreamExt as _, stream};
 use tarpon_blob::{BlobStream, Fault, SourceError};
 use tokio::time::sleep;
 
-use crate::frames::{self, Part, Tag, invalid};
+use crate::blob_channel::{BlobChannel, Reply};
+use crate::frames::invalid;
 use crate::image_state::ImageState;
-use crate::message::{BlobRequest, Failure, decode};
-use crate::process::{BlobChannel, Process};
+use crate::message::BlobRequest;
+use crate::process::Process;
 use crate::slot::Tries;
 
 /// A response that received so much gets its attempts back: one that makes no progress should end.
@@ -73,22 +74,19 @@ impl Response {
         let process = self.image.slot.process().map_err(|error| Failed::Worker(None, error))?;
         let failed = |error| Failed::Worker(Some(process.clone()), error);
         let mut channel = process.blob_channel().map_err(failed)?;
-        let sent = frames::send_message(&mut channel.stream, Tag::Message, &self.request).await;
-        sent.map_err(failed)?;
+        channel.send(&self.request).await.map_err(failed)?;
         self.image.requested();
-        match channel.reader.next(&mut channel.stream).await.map_err(failed)? {
-            Some(Part::Whole(Tag::Head, bytes)) => {
-                let totals = decode(&bytes).map_err(|error| failed(invalid(&error)))?;
+        match channel.receive().await.map_err(failed)? {
+            Reply::Head(totals) => {
                 self.image.count(process.generation, totals);
                 Ok(Receiving { process, channel })
             }
-            Some(Part::Whole(Tag::Failure, bytes)) => {
-                let error = self.failure(&process, &bytes).map_err(failed)?;
+            Reply::Failure(failure) => {
+                self.image.count(process.generation, failure.totals);
                 process.keep_blob_channel(channel);
-                Err(Failed::Source(error))
+                Err(Failed::Source(failure.into_error()))
             }
-            Some(_) => Err(failed(invalid("a response without a head"))),
-            None => Err(failed(io::ErrorKind::UnexpectedEof.into())),
+            Reply::Body(_) | Reply::End(_) => Err(failed(invalid("a response without a head"))),
         }
     }
 
@@ -124,22 +122,21 @@ impl Response {
     async fn receive(&mut self, receiving: &mut Receiving) -> Result<Option<Bytes>, Failed> {
         let Receiving { process, channel } = receiving;
         let failed = |error| Failed::Worker(Some(process.clone()), error);
-        match channel.reader.next(&mut channel.stream).await.map_err(failed)? {
-            Some(Part::Body(bytes)) if bytes.len() as u64 <= self.left() => {
+        match channel.receive().await.map_err(failed)? {
+            Reply::Body(bytes) if bytes.len() as u64 <= self.left() => {
                 self.request.range.start += bytes.len() as u64;
                 self.image.received(bytes.len());
                 Ok(Some(bytes))
             }
-            Some(Part::Whole(Tag::End, bytes)) if self.left() == 0 => {
-                let totals = decode(&bytes).map_err(|error| failed(invalid(&error)))?;
+            Reply::End(totals) if self.left() == 0 => {
                 self.image.count(process.generation, totals);
                 Ok(None)
             }
-            Some(Part::Whole(Tag::Failure, bytes)) => {
-                Err(Failed::Source(self.failure(process, &bytes).map_err(failed)?))
+            Reply::Failure(failure) => {
+                self.image.count(process.generation, failure.totals);
+                Err(Failed::Source(failure.into_error()))
             }
-            Some(_) => Err(failed(invalid("bytes outside of the range"))),
-            None => Err(failed(io::ErrorKind::UnexpectedEof.into())),
+            _ => Err(failed(invalid("bytes outside of the range"))),
         }
     }
 
@@ -152,12 +149,6 @@ impl Response {
         let pause = self.tries.failed(process.as_deref(), &error);
         sleep(pause.map_err(|problem| SourceError::new(Fault::Unavailable, problem))?).await;
         Ok(())
-    }
-
-    fn failure(&self, process: &Process, bytes: &[u8]) -> io::Result<SourceError> {
-        let failure: Failure = decode(bytes).map_err(|error| invalid(&error))?;
-        self.image.count(process.generation, failure.totals);
-        Ok(failure.into_error())
     }
 
     fn left(&self) -> u64 {

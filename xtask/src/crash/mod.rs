@@ -11,13 +11,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use tarpon_harness::packages::{self, Tool, tool};
-use tarpon_harness::{paths, process};
+use tarpon_harness::{paths, program};
 
 mod account;
 mod disk;
@@ -95,7 +94,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 fn cut_and_check(args: &Args, folder: &Path, work: &Path) -> Result<Account> {
-    let tarpon = program(args.tarpon.as_deref())?;
+    let tarpon = program::named_or_built(args.tarpon.as_deref())?;
     let kernel = Kernel::get(&folder.join("kernel"))?;
     let (initramfs, images) = (work.join("initramfs.cpio"), work.join("images.raw"));
     initramfs::build(&initramfs, &tarpon, &kernel)?;
@@ -184,14 +183,4 @@ fn report(account: &Account, args: &Args, seconds: f64) -> Result<()> {
         fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
     }
     Ok(())
-}
-
-fn program(named: Option<&Path>) -> Result<PathBuf> {
-    if let Some(named) = named {
-        return fs::canonicalize(named).with_context(|| format!("cannot find {}", named.display()));
-    }
-    let mut build = Command::new("cargo");
-    build.args(["build", "--release", "--locked", "--package", "tarpon"]).current_dir(paths::root());
-    process::check(&mut build)?;
-    Ok(paths::target().join("release/tarpon"))
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use tarpon_harness::packages::{self, tool};
-use tarpon_harness::{paths, process};
+use tarpon_harness::{paths, process, program};
 
 mod account;
 mod disturb;
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let needed = ["docker-registry", "skopeo", "umoci", "runc"].map(|name| tool(name, name));
     packages::ensure(&needed)?;
-    let tarpon = program(args.tarpon.as_deref())?;
+    let tarpon = program::named_or_built(args.tarpon.as_deref())?;
     let folder = paths::target().join("soak");
     prepare(&folder)?;
     let mut registry = Registry::start(&folder.join("registry"))?;
@@ -98,16 +98,6 @@ fn prepare(folder: &Path) -> Result<()> {
         fs::create_dir_all(folder.join(part))?;
     }
     Ok(())
-}
-
-fn program(named: Option<&Path>) -> Result<PathBuf> {
-    if let Some(named) = named {
-        return fs::canonicalize(named).with_context(|| format!("cannot find {}", named.display()));
-    }
-    let mut build = Command::new("cargo");
-    build.args(["build", "--release", "--locked", "--package", "tarpon"]).current_dir(paths::root());
-    process::check(&mut build)?;
-    Ok(paths::target().join("release/tarpon"))
 }
 
 fn soak(args: &Args, tarpon: &Path, folder: &Path, registry: &mut Registry, images: &[images::Image]) -> Result<Run> {

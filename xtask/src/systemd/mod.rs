@@ -17,7 +17,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use serde_json::json;
 use tarpon_harness::packages::{self, Tool, tool};
-use tarpon_harness::{paths, process};
+use tarpon_harness::{paths, process, program};
 
 use crate::images::registry::Registry;
 
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     packages::ensure(TOOLS)?;
     let folder = paths::target().join("systemd");
     fs::create_dir_all(&folder)?;
-    let tarpon = program(args.bin.as_deref(), &folder)?;
+    let tarpon = stripped(args.bin.as_deref(), &folder)?;
     let root = root::get(&folder)?;
     let registry = Registry::private("systemd/registry")?;
     registry.start()?;
@@ -159,15 +159,9 @@ fn select(names: &[String]) -> Result<Vec<&'static Case>> {
 }
 
 /// A copy of the program to test without what debuggers need, since each guest gets a copy.
-fn program(named: Option<&Path>, folder: &Path) -> Result<PathBuf> {
-    let built = paths::target().join("release/tarpon");
-    if named.is_none() {
-        let mut build = Command::new("cargo");
-        build.args(["build", "--release", "--locked", "--package", "tarpon"]).current_dir(paths::root());
-        process::check(&mut build)?;
-    }
-    let (from, to) = (named.unwrap_or(&built), folder.join("tarpon"));
-    process::check(Command::new("strip").arg("-o").arg(&to).arg(from))?;
+fn stripped(named: Option<&Path>, folder: &Path) -> Result<PathBuf> {
+    let to = folder.join("tarpon");
+    process::check(Command::new("strip").arg("-o").arg(&to).arg(program::named_or_built(named)?))?;
     Ok(to)
 }
 

@@ -18,7 +18,6 @@ mod secrets;
 mod support;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use case::{BUGS, Case, Figures};
@@ -27,6 +26,7 @@ use published::{FORMATS, Published};
 use requests::PHASES;
 use tarpon_testkit::matrix;
 use tarpon_testkit::seeds::{Random, Seeds};
+use tarpon_testkit::watch::{Watch, panic_text};
 
 /// One of so many cases is part of an ordinary run, and of each seed of a run that ends after some time.
 const ORDINARY: u64 = 8;
@@ -58,7 +58,7 @@ fn no_fault_of_any_request_gives_a_wrong_byte_a_long_wait_or_a_lasting_error() {
                 match catch_unwind(AssertUnwindSafe(|| case.run(random))) {
                     Ok(Ok(figures)) => most = most.with(&figures),
                     Ok(Err(why)) => failures.push(format!("{case}: {why}")),
-                    Err(panic) => failures.push(format!("{case}: {}", text(&*panic))),
+                    Err(panic) => failures.push(format!("{case}: {}", panic_text(&*panic))),
                 }
             }
         }
@@ -73,31 +73,6 @@ fn each_case_that_failed_once_still_exists() {
         assert!(FAULTS.iter().any(|row| row.name == fault), "{fault}");
         assert!(FORMATS.iter().any(|known| known.name == format), "{format}");
     }
-}
-
-/// Real time of a case, which takes some milliseconds. Under a clock that stands still a case can wait for ever.
-const CASE: Duration = Duration::from_secs(120);
-
-/// Ends the program, with the name of the case, if this is not dropped in time.
-struct Watch(#[allow(dead_code, reason = "dropping it ends the watch")] Sender<()>);
-
-impl Watch {
-    fn over(case: String) -> Self {
-        let (sender, ended) = channel();
-        std::thread::spawn(move || {
-            if ended.recv_timeout(CASE) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("{case}: never ends");
-                std::process::abort();
-            }
-        });
-        Self(sender)
-    }
-}
-
-/// The message of a panic.
-fn text(panic: &(dyn std::any::Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message")
 }
 
 /// Seconds with one digit.

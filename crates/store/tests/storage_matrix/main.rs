@@ -21,7 +21,6 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use bench::Bench;
@@ -29,6 +28,7 @@ use operations::operations;
 use states::{STATES, State};
 use tarpon_testkit::seeds::Seeds;
 use tarpon_testkit::storage::FaultyDisk;
+use tarpon_testkit::watch::{Watch, panic_text};
 
 /// One of so many cases is part of an ordinary run, and of each seed of a run that ends after some time.
 const CRASHES: u64 = 43;
@@ -68,7 +68,7 @@ impl Run {
         match catch_unwind(AssertUnwindSafe(run)) {
             Ok(Ok(())) => {}
             Ok(Err(why)) => self.failures.push(format!("{name}: {why}")),
-            Err(panic) => self.failures.push(format!("{name}: {}", text(&*panic))),
+            Err(panic) => self.failures.push(format!("{name}: {}", panic_text(&*panic))),
         }
     }
 
@@ -76,7 +76,7 @@ impl Run {
         match catch_unwind(AssertUnwindSafe(|| Bench::new(operation, state, self.seed))) {
             Ok(Ok(bench)) => return Some(bench),
             Ok(Err(why)) => self.failures.push(format!("{} / {state:?}: {why}", operation.name)),
-            Err(panic) => self.failures.push(format!("{} / {state:?}: {}", operation.name, text(&*panic))),
+            Err(panic) => self.failures.push(format!("{} / {state:?}: {}", operation.name, panic_text(&*panic))),
         }
         None
     }
@@ -200,29 +200,4 @@ fn changes(disk: &FaultyDisk, folder: &str) -> Vec<String> {
 /// Calls with paths relative to the store.
 fn relative(log: Vec<String>, folder: &str) -> Vec<String> {
     log.into_iter().map(|call| call.replace(folder, "")).collect()
-}
-
-/// Real time of a case, which takes some milliseconds.
-const CASE: Duration = Duration::from_secs(120);
-
-/// Ends the program, with the name of the case, if this is not dropped in time.
-struct Watch(#[allow(dead_code, reason = "dropping it ends the watch")] Sender<()>);
-
-impl Watch {
-    fn over(case: String) -> Self {
-        let (sender, ended) = channel();
-        std::thread::spawn(move || {
-            if ended.recv_timeout(CASE) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("{case}: never ends");
-                std::process::abort();
-            }
-        });
-        Self(sender)
-    }
-}
-
-/// The message of a panic.
-fn text(panic: &(dyn std::any::Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message")
 }

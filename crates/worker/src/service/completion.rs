@@ -15,10 +15,10 @@ use tarpon_oci::Blob;
 use tokio::net::UnixStream;
 use tokio::sync::OnceCell;
 
+use crate::blob_channel::{BlobChannel, Reply};
 use crate::event;
-use crate::frames::{self, Part, Reader, Tag, invalid};
-use crate::message::{Action, BlobRequest, Failure, ImageName, Step, StepDone, decode};
-use crate::process::BlobChannel;
+use crate::frames::{self, Reader, Tag, invalid};
+use crate::message::{Action, BlobRequest, ImageName, Step, StepDone};
 
 /// The completion of the one image that this worker is for.
 #[derive(Default)]
@@ -30,7 +30,7 @@ pub(super) struct StepService {
 impl StepService {
     /// One more channel to the source.
     pub(super) fn add_source(&self, channel: UnixStream) {
-        self.source.idle.lock().push(BlobChannel { stream: channel, reader: Reader::default() });
+        self.source.idle.lock().push(BlobChannel::new(channel));
     }
 
     /// Does the step of a channel.
@@ -118,39 +118,34 @@ struct Reading {
 
 impl Reading {
     async fn begin(&mut self, request: &BlobRequest) -> io::Result<std::result::Result<(), SourceError>> {
-        let BlobChannel { stream, reader } = &mut self.channel;
-        frames::send_message(stream, Tag::Message, request).await?;
-        match reader.next(stream).await? {
-            Some(Part::Whole(Tag::Head, _)) => Ok(Ok(())),
-            Some(Part::Whole(Tag::Failure, bytes)) => Ok(Err(failure(&bytes))),
-            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        self.channel.send(request).await?;
+        match self.channel.receive().await? {
+            Reply::Head(_) => Ok(Ok(())),
+            Reply::Failure(failure) => Ok(Err(failure.into_error())),
+            Reply::Body(_) | Reply::End(_) => Err(invalid("a response without a head")),
         }
     }
 
     async fn next(reading: Option<Self>) -> Option<(std::result::Result<Bytes, SourceError>, Option<Self>)> {
         let mut reading = reading?;
-        let BlobChannel { stream, reader } = &mut reading.channel;
-        match reader.next(stream).await {
-            Ok(Some(Part::Body(bytes))) => Some((Ok(bytes), Some(reading))),
-            Ok(Some(Part::Whole(Tag::End, _))) => {
-                let Self { channel, idle } = reading;
-                idle.lock().push(channel);
-                None
+        let error = match reading.channel.receive().await {
+            Ok(Reply::Body(bytes)) => return Some((Ok(bytes), Some(reading))),
+            Ok(Reply::End(_)) => {
+                reading.keep();
+                return None;
             }
-            Ok(Some(Part::Whole(Tag::Failure, bytes))) => {
-                let Self { channel, idle } = reading;
-                idle.lock().push(channel);
-                Some((Err(failure(&bytes)), None))
+            Ok(Reply::Failure(failure)) => {
+                reading.keep();
+                failure.into_error()
             }
-            Ok(_) => Some((Err(broken(io::ErrorKind::UnexpectedEof.into())), None)),
-            Err(error) => Some((Err(broken(error)), None)),
-        }
+            Ok(Reply::Head(_)) => broken(invalid("a second head")),
+            Err(error) => broken(error),
+        };
+        Some((Err(error), None))
     }
-}
 
-fn failure(bytes: &[u8]) -> SourceError {
-    match decode::<Failure>(bytes) {
-        Ok(failure) => failure.into_error(),
-        Err(problem) => SourceError::new(Fault::BadData, problem),
+    /// The response was read to its end: the channel serves the next request.
+    fn keep(self) {
+        self.idle.lock().push(self.channel);
     }
 }

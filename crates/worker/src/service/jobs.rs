@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use tarpon_images::preparer::Task;
 use tarpon_images::{
     Access, Error, ErrorKind, ImageRequest, Images, IndexChoice, Pull, Result, ResultExt as _, access,
 };
@@ -14,7 +15,7 @@ use tokio::time::interval;
 
 use crate::event::{self, Reporter};
 use crate::frames::{self, Reader, Tag, invalid};
-use crate::message::{Event, IndexName, JOB_BYTES, Job, TaskName, encode_up_to, one_line};
+use crate::message::{Event, IndexName, JOB_BYTES, Job, Work, encode_up_to, one_line};
 
 /// Does the job of a channel.
 pub(super) async fn serve(mut channel: UnixStream, lookup: Arc<dyn CredentialLookup>) -> io::Result<()> {
@@ -49,20 +50,20 @@ async fn prepare(job: &Job, lookup: Arc<dyn CredentialLookup>, reporter: &Arc<Re
     let request = request(job)?;
     let repository = access::open_with(&request.text, &request.access, lookup).await?;
     let images = || Images::open(&job.store);
-    let (manifest, fallbacks) = match job.task {
-        TaskName::Prepare => {
+    let (manifest, fallbacks) = match job.work {
+        Work::Task(Task::Prepare) => {
             let prepared = images()?.prepare_from(&request, &repository, Some(&**reporter), &**reporter).await?;
             (*prepared.manifest(), prepared.fallbacks)
         }
-        TaskName::WithoutStreaming => {
+        Work::Task(Task::WithoutStreaming) => {
             let prepared = images()?.without_streaming_from(&request, &repository, &**reporter).await?;
             (*prepared.manifest(), prepared.fallbacks)
         }
-        TaskName::Pull => {
+        Work::Task(Task::Pull) => {
             let pulled = images()?.pull_from(&request, &repository, &**reporter).await?;
             (pulled.record.manifest, Vec::new())
         }
-        TaskName::Documents => return documents(&request, &repository).await,
+        Work::Documents => return documents(&request, &repository).await,
     };
     let Stats { requests, bytes } = repository.stats();
     let fallbacks = fallbacks.iter().map(|line| one_line(line)).collect();

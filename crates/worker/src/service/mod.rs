@@ -62,7 +62,6 @@ fn run(when_confined: impl FnOnce()) -> io::Result<()> {
         return Err(failed("start a worker", &cause));
     }
     let confinement = confine(&setup).map_err(|error| failed("confine the worker", &error))?;
-    tracing::debug!("a worker starts: {confinement}");
     when_confined();
     let limits_paths = matches!(confinement.landlock, LandlockStatus::Enforced { .. });
     let service = Service::new(Question::Confined { how: confinement.to_string(), limits_paths })?;
@@ -115,28 +114,24 @@ impl Service {
     }
 
     fn serve(&self, kind: Control, channel: OwnedFd) -> io::Result<()> {
+        let _context = self.runtime.enter();
         match kind {
             Control::Blobs => {
-                let _context = self.runtime.enter();
                 let (stream, images) = (async_stream(channel)?, self.images.clone());
                 self.runtime.spawn(async move { log(blob_service::serve(stream, &*images).await) });
             }
             Control::Job => {
-                let _context = self.runtime.enter();
                 let (stream, lookup) = (async_stream(channel)?, self.images.lookup(0));
                 self.runtime.spawn(async move { log(jobs::serve(stream, lookup).await) });
             }
             Control::Step => {
-                let _context = self.runtime.enter();
                 let (stream, completion) = (async_stream(channel)?, self.completion.clone());
                 self.runtime.spawn(async move { log(completion.step(stream).await) });
             }
             Control::Source => {
-                let _context = self.runtime.enter();
                 self.completion.add_source(async_stream(channel)?);
             }
             Control::Questions => {
-                let _context = self.runtime.enter();
                 self.runtime.spawn(self.questions.clone().run(async_stream(channel)?));
             }
             Control::Chunks => {

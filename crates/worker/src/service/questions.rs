@@ -37,9 +37,7 @@ impl Questions {
         let _sent = send.try_send(confined);
         Self { next: AtomicU64::new(0), send, waiting: Mutex::default(), queue: Mutex::new(Some(queue)) }
     }
-}
 
-impl Questions {
     /// Sends questions and signs of life, and receives answers, until the channel is closed.
     pub(super) async fn run(self: Arc<Self>, channel: UnixStream) {
         let Some(queue) = self.queue.lock().take() else { return };
