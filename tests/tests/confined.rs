@@ -36,18 +36,35 @@ fn status(process: Pid) -> Vec<(String, String)> {
 }
 
 fn confined() -> Vec<(String, String)> {
-    let none = "0000000000000000";
+    reduced_to(NONE)
+}
+
+const NONE: &str = "0000000000000000";
+/// chown, dac_override, dac_read_search, fowner, fsetid, kill, setgid, setuid, setpcap, linux_immutable, sys_chroot, sys_ptrace,
+/// sys_admin, sys_resource, mknod, setfcap, mac_admin.
+const MOUNTER: u64 = 0x2892c03ff;
+
+fn reduced_to(capabilities: &str) -> Vec<(String, String)> {
     [
-        ("CapInh", none),
-        ("CapPrm", none),
-        ("CapEff", none),
-        ("CapBnd", none),
-        ("CapAmb", none),
+        ("CapInh", NONE),
+        ("CapPrm", capabilities),
+        ("CapEff", capabilities),
+        ("CapBnd", capabilities),
+        ("CapAmb", NONE),
         ("NoNewPrivs", "1"),
         ("Seccomp", "2"),
     ]
     .map(|(name, value)| (name.into(), value.into()))
     .into()
+}
+
+/// The four user IDs.
+const OWN_USER: &str = "2147450880 2147450880 2147450880 2147450880";
+
+fn user(process: Pid) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.as_raw_nonzero())).unwrap();
+    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap();
+    ids.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn limit(process: Pid, name: &str) -> String {
@@ -76,11 +93,29 @@ fn the_worker_of_a_server_has_no_capability_no_core_and_a_filter_of_system_calls
         let server = *processes::servers(&tarpon.store()).first().unwrap();
         let worker = wait_for("a worker runs", || processes::workers_of(server).first().copied());
         wait_for("it is confined", || (status(worker) == confined()).then_some(()));
+        assert_eq!(user(worker), OWN_USER);
         assert_eq!(limit(worker, "Max core file size"), "0 0");
         assert_ne!(limit(worker, "Max data size"), "unlimited unlimited");
         tarpon.run("umount", &[&root.to_string_lossy()]).unwrap();
         wait_for("the worker ends with its server", || status(worker).is_empty().then_some(()));
     }
+}
+
+#[test]
+fn a_server_of_root_and_its_holder_keep_what_mounts_need() {
+    if let Some(reason) = real::missing() {
+        return println!("skipped: {reason}");
+    }
+    let mut tarpon = Tarpon::new().unwrap();
+    let root = tarpon.mount(&format!("{}/{IMAGE}:zstdchunked", real::registry().unwrap()), &[]).unwrap();
+    let server = *processes::servers(&tarpon.store()).first().unwrap();
+    let holder = wait_for("a holder runs", || processes::holders(&tarpon.store()).first().copied());
+    // In a container the tests have fewer of them.
+    let ours = status(rustix::process::getpid()).into_iter().find(|(name, _)| name == "CapPrm").unwrap().1;
+    let kept = format!("{:016x}", u64::from_str_radix(&ours, 16).unwrap() & MOUNTER);
+    assert_eq!(status(server), reduced_to(&kept));
+    assert_eq!(status(holder), reduced_to(&kept));
+    tarpon.run("umount", &[&root.to_string_lossy()]).unwrap();
 }
 
 #[test]

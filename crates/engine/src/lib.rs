@@ -24,7 +24,8 @@
 //! ```
 //!
 //! The mounts belong to the server of the store, one process for all of them, which fetches what they read. The engine starts it
-//! with `server_command` when it is needed; that program calls [`serve`] on the same store. With `worker_command` the server starts
+//! with `server_command` when it is needed; that program calls [`serve`] on the same store, and
+//! [`keep_mount_privileges`] before it starts a thread. With `worker_command` the server starts
 //! the confined process that receives and decodes bytes for it; that program calls [`serve_worker`]. A program can also serve in its own
 //! process: [`Server::start`], then [`Server::rootfs`]. `crates/engine/examples/serverless` is a complete program that does both.
 //!
@@ -94,7 +95,7 @@ pub use tarpon_publish::{
 pub use tarpon_registry::serve as registry;
 pub use tarpon_server::{
     BackgroundOptions, Ended, MountChange, Observer, PermanentServer, Server, ServerOptions, ServerSetup,
-    allow_open_files, hold, serve, service,
+    allow_open_files, hold, keep_mount_privileges, serve, service,
 };
 pub use tarpon_store as store;
 pub use tarpon_store::Isolation;

@@ -11,6 +11,8 @@ pub struct Confinement {
     /// Whether the bounding set is empty as well. Without `CAP_SETPCAP` a process cannot change it, and without
     /// programs to execute it has no effect.
     pub is_bounding_set_empty: bool,
+    /// Whether the process has a user ID of its own.
+    pub has_own_user: bool,
     /// Whether the process may make connections.
     pub may_connect: bool,
     /// The limit of private memory in bytes.
@@ -36,6 +38,9 @@ pub enum LandlockStatus {
 impl fmt::Display for Confinement {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "no capabilities, no new privileges, seccomp, {}", self.landlock)?;
+        if self.has_own_user {
+            formatter.write_str(", own user")?;
+        }
         formatter.write_str(if self.may_connect { ", outgoing connections" } else { ", no network" })?;
         if let Some(bytes) = self.memory {
             write!(formatter, ", {} MiB of memory at most", bytes >> 20)?;
@@ -67,14 +72,16 @@ mod tests {
         let all = Confinement {
             landlock: LandlockStatus::Enforced { abi: 7 },
             is_bounding_set_empty: true,
+            has_own_user: true,
             may_connect: true,
             memory: Some(512 << 20),
         };
-        let line = "no capabilities, no new privileges, seccomp, Landlock (ABI 7), outgoing connections, 512 MiB of memory at most";
+        let line = "no capabilities, no new privileges, seccomp, Landlock (ABI 7), own user, outgoing connections, 512 MiB of memory at most";
         assert_eq!(all.to_string(), line);
         let less = Confinement {
             landlock: LandlockStatus::NotSupported,
             is_bounding_set_empty: false,
+            has_own_user: false,
             may_connect: false,
             memory: None,
         };

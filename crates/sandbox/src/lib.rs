@@ -23,11 +23,13 @@
 //! not `stat`); everything with the sockets that the process has, which should be connected stream sockets, because a
 //! Unix datagram socket can send to others; UDP to any address with [`Sandbox::may_connect`]. Without Landlock
 //! ([`Confinement::landlock`]) the file permissions alone limit the paths: then a process of root reads what root owns,
-//! the memory of other processes of root included, so it should have a user of its own. A process that changes its user
-//! does so before it enters.
+//! the memory of other processes of root included, so it should have a user of its own ([`Sandbox::as_own_user`]).
+//!
+//! [`keep_mount_privileges`] is for the process of root that uses such processes.
 
 mod confinement;
 mod error;
+mod mounter;
 mod paths;
 mod privileges;
 mod sandbox;
@@ -35,4 +37,6 @@ mod seccomp;
 
 pub use confinement::{Confinement, LandlockStatus};
 pub use error::SandboxError;
+pub use mounter::keep_mount_privileges;
+pub use privileges::OWN_USER;
 pub use sandbox::Sandbox;

@@ -1,10 +1,14 @@
 //! Core dumps, memory, capabilities and `no_new_privs`.
 
 use rustix::io::Errno;
-use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
+use rustix::process::{DumpableBehavior, Gid, Resource, Rlimit, Uid, set_dumpable_behavior, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::error::{SandboxError, failed};
+
+/// The user ID and group ID of a process that has its own: none of the ranges that systemd, shadow and containers take their
+/// users from has it, so it owns no file.
+pub const OWN_USER: u32 = 2_147_450_880;
 
 /// Capabilities are numbered from 0, and their sets are 64 bits.
 const CAPABILITIES: u32 = u64::BITS;
@@ -23,29 +27,58 @@ fn limit(resource: Resource, value: u64) -> Result<(), Errno> {
     setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) })
 }
 
-/// Clears all sets of capabilities, but for `CAP_DAC_READ_SEARCH` if this process `reads_for_others` and has it. False if the bounding set stays, because this process may not change it.
-pub(crate) fn drop_capabilities(reads_for_others: bool) -> Result<bool, SandboxError> {
+/// Programs inherit nothing by this set.
+pub(crate) fn clear_ambient_set() -> Result<(), SandboxError> {
     match rustix::thread::clear_ambient_capability_set() {
         // Linux before 4.3 has no such set.
-        Ok(()) | Err(Errno::INVAL) => {}
-        Err(cause) => return Err(failed("clearing the ambient capabilities")(cause)),
+        Ok(()) | Err(Errno::INVAL) => Ok(()),
+        Err(cause) => Err(failed("clearing the ambient capabilities")(cause)),
     }
-    let is_bounding_set_empty = empty_bounding_set().map_err(failed("clearing the bounding set of capabilities"))?;
-    let none = CapabilitySet::empty();
-    let kept = match (reads_for_others, rustix::thread::capabilities(None)) {
-        (true, Ok(sets)) => sets.permitted & CapabilitySet::DAC_READ_SEARCH,
-        _ => none,
-    };
-    rustix::thread::set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: none })
-        .map_err(failed("clearing the capabilities"))?;
-    Ok(is_bounding_set_empty)
 }
 
-fn empty_bounding_set() -> Result<bool, Errno> {
+/// Becomes [`OWN_USER`] if this process is root. False in a user namespace that does not have this user, and without root.
+pub(crate) fn become_own_user() -> Result<bool, SandboxError> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(false);
+    }
+    let (user, group) = (Uid::from_raw(OWN_USER), Gid::from_raw(OWN_USER));
+    match rustix::thread::set_thread_res_gid(group, group, group) {
+        Ok(()) => {}
+        Err(Errno::INVAL | Errno::PERM) => return Ok(false),
+        Err(cause) => return Err(failed("changing the group")(cause)),
+    }
+    rustix::thread::set_thread_groups(&[]).map_err(failed("leaving the groups"))?;
+    rustix::thread::set_keep_capabilities(true).map_err(failed("keeping the capabilities"))?;
+    rustix::thread::set_thread_res_uid(user, user, user).map_err(failed("changing the user"))?;
+    rustix::thread::set_keep_capabilities(false).map_err(failed("keeping the capabilities"))?;
+    // The change makes the memory visible again on a host with `fs.suid_dumpable`.
+    hide_memory()?;
+    Ok(true)
+}
+
+/// Gives up all capabilities but these, for good.
+pub(crate) fn keep_capabilities(kept: CapabilitySet) -> Result<(), SandboxError> {
+    const STEP: &str = "giving up capabilities";
+    let permitted = match kept.is_empty() {
+        true => kept,
+        false => rustix::thread::capabilities(None).map_err(failed(STEP))?.permitted & kept,
+    };
+    let sets = CapabilitySets { effective: permitted, permitted, inheritable: CapabilitySet::empty() };
+    rustix::thread::set_capabilities(None, sets).map_err(failed(STEP))
+}
+
+/// Removes all capabilities but these from the set that programs of root would get. False if the set stays, because this process may not
+/// change it.
+pub(crate) fn keep_in_bounding_set(kept: CapabilitySet) -> Result<bool, SandboxError> {
+    reduce_bounding_set(kept).map_err(failed("reducing the bounding set of capabilities"))
+}
+
+fn reduce_bounding_set(kept: CapabilitySet) -> Result<bool, Errno> {
     for number in 0..CAPABILITIES {
         let capability = CapabilitySet::from_bits_retain(1 << number);
         match rustix::thread::capability_is_in_bounding_set(capability) {
             Ok(false) => continue,
+            Ok(true) if kept.contains(capability) => continue,
             Ok(true) => {}
             // The kernel has no more of them.
             Err(Errno::INVAL) => break,

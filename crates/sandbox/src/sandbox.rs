@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use rustix::thread::CapabilitySet;
+
 use crate::confinement::{Confinement, LandlockStatus};
 use crate::error::{SandboxError, failed};
 use crate::{paths, privileges, seccomp};
@@ -15,6 +17,7 @@ pub struct Sandbox {
     may_connect: bool,
     memory: Option<u64>,
     reads_for_others: bool,
+    has_own_user: bool,
 }
 
 impl Sandbox {
@@ -43,6 +46,13 @@ impl Sandbox {
         self
     }
 
+    /// It becomes [`OWN_USER`](crate::OWN_USER), if it runs as root: then the file permissions limit it as well. A process that also reads for
+    /// others stays root, without capabilities, where Landlock does not limit the paths.
+    pub fn as_own_user(mut self) -> Self {
+        self.has_own_user = true;
+        self
+    }
+
     /// It may connect by TCP and exchange UDP datagrams, over IPv4 and IPv6, and may resolve names, for which it reads
     /// the resolver's configuration. It never listens.
     pub fn may_connect(mut self) -> Self {
@@ -68,18 +78,23 @@ impl Sandbox {
         if let Some(bytes) = self.memory {
             privileges::limit_memory(bytes)?;
         }
-        let is_bounding_set_empty = privileges::drop_capabilities(self.reads_for_others)?;
+        privileges::clear_ambient_set()?;
+        let is_bounding_set_empty = privileges::keep_in_bounding_set(CapabilitySet::empty())?;
         privileges::refuse_new_privileges()?;
         let landlock = paths::limit(&self.read, &self.write, self.may_connect)?;
-        if self.reads_for_others && !matches!(landlock, LandlockStatus::Enforced { .. }) {
-            privileges::drop_capabilities(false)?;
-        }
-        seccomp::limit(self.may_connect)?;
-        Ok(Confinement { landlock, is_bounding_set_empty, may_connect: self.may_connect, memory: self.memory })
+        let has_paths = matches!(landlock, LandlockStatus::Enforced { .. });
+        let has_own_user = self.has_own_user && (has_paths || !self.reads_for_others) && privileges::become_own_user()?;
+        privileges::keep_capabilities(match self.reads_for_others && has_paths {
+            true => CapabilitySet::DAC_READ_SEARCH,
+            false => CapabilitySet::empty(),
+        })?;
+        seccomp::allow_only(self.may_connect)?;
+        let Self { may_connect, memory, .. } = self;
+        Ok(Confinement { landlock, is_bounding_set_empty, has_own_user, may_connect, memory })
     }
 }
 
-fn check_that_this_is_the_only_thread() -> Result<(), SandboxError> {
+pub(crate) fn check_that_this_is_the_only_thread() -> Result<(), SandboxError> {
     let threads = std::fs::read_dir("/proc/self/task").map_err(failed("counting the threads"))?.count();
     if threads == 1 { Ok(()) } else { Err(SandboxError::Threads(threads)) }
 }

@@ -1,6 +1,7 @@
-//! seccomp: the system calls that a process may still make. All others fail with `EPERM`.
+//! seccomp: the system calls that a process may still make, or may no longer make. All others fail with `EPERM`.
 
 mod condition;
+mod host;
 mod table;
 
 use std::collections::BTreeMap;
@@ -12,12 +13,24 @@ use crate::error::{SandboxError, failed};
 const STEP: &str = "limiting the system calls (seccomp)";
 
 /// Enforces the limits on all threads of this process.
-pub(crate) fn limit(may_connect: bool) -> Result<(), SandboxError> {
+pub(crate) fn allow_only(may_connect: bool) -> Result<(), SandboxError> {
     let (first, second) = programs(may_connect).map_err(failed(STEP))?;
     for program in [first, second] {
         seccompiler::apply_filter_all_threads(&program).map_err(failed(STEP))?;
     }
     Ok(())
+}
+
+/// Refuses the calls that trace processes or change the machine, for all threads of this process.
+pub(crate) fn refuse_host() -> Result<(), SandboxError> {
+    let program = without_host().map_err(failed(STEP))?;
+    seccompiler::apply_filter_all_threads(&program).map_err(failed(STEP))
+}
+
+fn without_host() -> Result<BpfProgram, seccompiler::BackendError> {
+    let refused = host::REFUSED.iter().map(|call| (*call, Vec::new())).collect();
+    let architecture = std::env::consts::ARCH.try_into()?;
+    SeccompFilter::new(refused, SeccompAction::Allow, refuse(libc::EPERM), architecture)?.try_into()
 }
 
 /// Two filters, as a filter has one answer for what it refuses: `ENOSYS` in the first, `EPERM` in the second. The kernel

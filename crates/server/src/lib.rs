@@ -61,7 +61,7 @@ pub use host::{ExhibitHost, cannot_mount, protected};
 pub use images::LoadedImage;
 pub use observer::Observer;
 pub use process::Server;
-pub use serve::{BackgroundOptions, PermanentServer, ServerOptions, allow_open_files, serve};
+pub use serve::{BackgroundOptions, PermanentServer, ServerOptions, allow_open_files, keep_mount_privileges, serve};
 pub use setup::{NewExhibit, ServerSetup};
 pub use signals::Ended;
 pub use status::exposed;

@@ -300,6 +300,15 @@ pub fn allow_open_files() {
     }
 }
 
+/// Gives up what a server of root does not need ([`tarpon_sandbox::keep_mount_privileges`]). To be called before the process starts a
+/// thread, and not by a process that also runs containers.
+///
+/// # Errors
+/// The process has several threads, or the kernel refuses a step.
+pub fn keep_mount_privileges() -> Result<()> {
+    tarpon_sandbox::keep_mount_privileges().context(ErrorKind::Other, "give up the privileges that mounts do not need")
+}
+
 /// Refuses core dumps of a server of root, which has credentials in its memory. Programs that it executes are not affected.
 ///
 /// Without root other processes of the same user could read its files just as well, and the kernel would deny the server itself what

@@ -29,6 +29,8 @@ pub(crate) struct Setup {
     pub(crate) read: Vec<PathBuf>,
     /// Whether it reads files of other users there, if it runs as root.
     pub(crate) reads_for_others: bool,
+    /// Whether it becomes a user that owns no file, if it runs as root.
+    pub(crate) as_own_user: bool,
     /// Folders in which it may write.
     pub(crate) write: Vec<PathBuf>,
     /// Whether it may connect to hosts.

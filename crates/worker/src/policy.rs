@@ -67,7 +67,7 @@ impl Policy {
         Self { certificates, local }
     }
 
-    /// The paths that not every worker reads. When root uses an image of another user, they belong to that user.
+    /// The paths that not every worker reads. They may belong to another user than root, or be closed to others.
     fn own(&self) -> impl Iterator<Item = PathBuf> {
         self.certificates.iter().chain(&self.local).cloned()
     }
@@ -79,7 +79,8 @@ impl Policy {
 
     /// The setup of a worker that prepares an image in the store at `store`.
     pub(crate) fn setup_to_prepare(&self, store: &Path) -> Setup {
-        let mut setup = Setup { write: vec![store.to_owned()], memory: PREPARE_BYTES, ..self.setup() };
+        let mut setup =
+            Setup { as_own_user: false, write: vec![store.to_owned()], memory: PREPARE_BYTES, ..self.setup() };
         setup.read.push(BOOT_ID.into());
         setup
     }
@@ -87,7 +88,15 @@ impl Policy {
     /// The setup of a worker that completes an image in the store at `store`. Its user requests the blobs.
     pub(crate) fn setup_to_complete(store: &Path) -> Setup {
         let (read, write) = (vec![BOOT_ID.into()], vec![store.to_owned()]);
-        Setup { version: VERSION, read, reads_for_others: false, write, connects: false, memory: PREPARE_BYTES }
+        Setup {
+            version: VERSION,
+            read,
+            reads_for_others: false,
+            as_own_user: false,
+            write,
+            connects: false,
+            memory: PREPARE_BYTES,
+        }
     }
 
     /// The setup of a worker that fetches.
@@ -96,10 +105,12 @@ impl Policy {
         let file = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
         let folders = std::env::var_os("SSL_CERT_DIR").unwrap_or_default();
         let folders: Vec<_> = std::env::split_paths(&folders).filter(|path| !path.as_os_str().is_empty()).collect();
+        let named: Vec<_> = file.into_iter().chain(folders).chain(self.own()).collect();
         Setup {
             version: VERSION,
-            read: fixed.chain(file).chain(folders).chain(self.own()).collect(),
-            reads_for_others: self.own().next().is_some(),
+            reads_for_others: !named.is_empty(),
+            read: fixed.chain(named).collect(),
+            as_own_user: true,
             write: Vec::new(),
             connects: self.local.is_none(),
             memory: FETCH_BYTES,

@@ -34,6 +34,8 @@ pub(crate) struct Serve {
 
 impl Serve {
     pub(crate) fn run(&self, global: &Global) -> Result {
+        // Before the first thread.
+        tarpon_engine::keep_mount_privileges().doing(|| "cannot serve the store")?;
         if let Some(socket) = &self.hold {
             let successor = server_command(&global.store_folder()?)?;
             return tarpon_engine::hold(socket.clone(), successor, self.dead_mount.clone())

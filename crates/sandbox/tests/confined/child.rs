@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 
 use rustix::process::{Gid, Uid};
-use tarpon_sandbox::{Confinement, LandlockStatus, Sandbox};
+use tarpon_sandbox::{Confinement, LandlockStatus, OWN_USER, Sandbox};
 
 use crate::world::{Folders, NOBODY, World};
 use crate::{ends, offences, permitted, status};
@@ -35,12 +35,14 @@ pub(crate) enum User {
     Same,
     /// One without rights.
     Nobody,
+    /// The sandbox's own, which root becomes when it enters.
+    Own,
 }
 
 /// All users that the tests can have: with their names in the names of tests.
 pub(crate) fn users() -> Vec<(User, &'static str)> {
     if rustix::process::geteuid().is_root() {
-        vec![(User::Same, "as root"), (User::Nobody, "as an ordinary user")]
+        vec![(User::Same, "as root"), (User::Nobody, "as an ordinary user"), (User::Own, "as a user of its own")]
     } else {
         vec![(User::Same, "as an ordinary user")]
     }
@@ -51,6 +53,7 @@ pub(crate) struct Surroundings {
     pub(crate) folders: Folders,
     pub(crate) port: u16,
     pub(crate) parent: u32,
+    as_own_user: bool,
 }
 
 impl Confined {
@@ -63,7 +66,8 @@ impl Confined {
     }
 
     /// Enters. The version of Landlock, 0 without it.
-    pub(crate) fn enter(self, folders: &Folders, memory: Option<u64>) -> u32 {
+    pub(crate) fn enter(self, surroundings: &Surroundings, memory: Option<u64>) -> u32 {
+        let folders = &surroundings.folders;
         let mut sandbox = Sandbox::new().may_read(folders.read()).may_read("/nowhere").may_write(folders.write());
         match self {
             Self::Not => return 0,
@@ -73,7 +77,12 @@ impl Confined {
         if let Some(bytes) = memory {
             sandbox = sandbox.limit_memory(bytes);
         }
-        version(&sandbox.enter().unwrap())
+        if surroundings.as_own_user {
+            sandbox = sandbox.as_own_user();
+        }
+        let confinement = sandbox.enter().unwrap();
+        assert_eq!(confinement.has_own_user, surroundings.as_own_user);
+        version(&confinement)
     }
 }
 
@@ -86,7 +95,11 @@ fn version(confinement: &Confinement) -> u32 {
 
 /// Starts a process with a role.
 pub(crate) fn start(world: &World, user: User, confined: Confined, role: &str) -> Child {
-    let user = if user == User::Nobody { NOBODY } else { rustix::process::geteuid().as_raw() };
+    let user = match user {
+        User::Nobody => NOBODY,
+        User::Same => rustix::process::geteuid().as_raw(),
+        User::Own => OWN_USER,
+    };
     Command::new(std::env::current_exe().unwrap())
         .args([ROLE, confined.name(), role, &user.to_string(), &world.port().to_string()])
         .arg(world.folders.path())
@@ -134,7 +147,7 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = String>) -> ExitCode {
     let confined = all.into_iter().find(|one| one.name() == confined).unwrap();
     let (port, folders) = (next().parse().unwrap(), Folders::at(Path::new(&next())));
     let parent = rustix::process::getppid().unwrap().as_raw_nonzero().get().cast_unsigned();
-    let surroundings = Surroundings { folders, port, parent };
+    let surroundings = Surroundings { folders, port, parent, as_own_user: user == OWN_USER };
     become_user(user);
     let done = offences::role(&role, confined, &surroundings)
         || permitted::role(&role, confined, &surroundings)
@@ -145,7 +158,7 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = String>) -> ExitCode {
 }
 
 fn become_user(user: u32) {
-    if user == rustix::process::geteuid().as_raw() {
+    if [rustix::process::geteuid().as_raw(), OWN_USER].contains(&user) {
         return;
     }
     let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));

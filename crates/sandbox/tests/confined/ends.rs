@@ -50,18 +50,18 @@ pub(crate) fn role(role: &str, confined: Confined, surroundings: &Surroundings) 
         ABORT => {
             allow_core_dumps();
             std::env::set_current_dir(surroundings.folders.write()).unwrap();
-            say_confined(confined.enter(&surroundings.folders, None));
+            say_confined(confined.enter(surroundings, None));
             std::process::abort();
         }
         ALLOCATE => {
-            say_confined(confined.enter(&surroundings.folders, Some(LIMIT)));
+            say_confined(confined.enter(surroundings, Some(LIMIT)));
             let mut all = Vec::new();
             loop {
                 all.push(vec![1_u8; 1 << 20]);
             }
         }
         ALLOCATE_AND_RECOVER => {
-            say_confined(confined.enter(&surroundings.folders, Some(LIMIT)));
+            say_confined(confined.enter(surroundings, Some(LIMIT)));
             let can_allocate = |bytes: u64| Vec::<u8>::new().try_reserve_exact(bytes.try_into().unwrap()).is_ok();
             say(format_args!("within: {}, beyond: {}", can_allocate(LIMIT / 2), can_allocate(LIMIT)));
         }

@@ -63,7 +63,7 @@ fn outcome(result: &io::Result<()>) -> String {
 pub(crate) fn role(role: &str, confined: Confined, surroundings: &Surroundings) -> bool {
     let Some(offence) = all().find(|offence| offence.what == role) else { return false };
     let act = (offence.prepare)(surroundings);
-    say_confined(confined.enter(&surroundings.folders, None));
+    say_confined(confined.enter(surroundings, None));
     say(outcome(&act()));
     true
 }

@@ -74,7 +74,7 @@ fn still_can(user: User, confined: Confined, what: &'static str) {
 pub(crate) fn role(role: &str, confined: Confined, surroundings: &Surroundings) -> bool {
     let Some((.., act)) = ROLES.iter().find(|(name, ..)| *name == role) else { return false };
     let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-    say_confined(confined.enter(&surroundings.folders, None));
+    say_confined(confined.enter(surroundings, None));
     act(surroundings, Before { pair });
     say(DONE);
     true

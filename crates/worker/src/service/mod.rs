@@ -75,6 +75,7 @@ fn confine(setup: &Setup) -> Result<tarpon_sandbox::Confinement, tarpon_sandbox:
     let sandbox = Sandbox::new().limit_memory(setup.memory);
     let sandbox = if setup.connects { sandbox.may_connect() } else { sandbox };
     let sandbox = if setup.reads_for_others { sandbox.may_read_for_others() } else { sandbox };
+    let sandbox = if setup.as_own_user { sandbox.as_own_user() } else { sandbox };
     let sandbox = setup.read.iter().fold(sandbox, |sandbox, path| sandbox.may_read(path));
     setup.write.iter().fold(sandbox, |sandbox, path| sandbox.may_write(path)).enter()
 }

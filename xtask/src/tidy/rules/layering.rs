@@ -24,7 +24,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "server",
         &[
             "oci", "layer", "tree", "blob", "registry", "store", "fetch", "trace", "fs", "mount", "holder", "images",
-            "client",
+            "client", "sandbox",
         ],
     ),
     ("podman", &["oci", "blob", "layer", "tree", "store", "fs", "mount", "images", "client", "server"]),
