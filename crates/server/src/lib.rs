@@ -35,6 +35,7 @@ mod idle;
 mod images;
 mod in_process;
 mod listen;
+mod memory;
 mod mend;
 mod metrics;
 mod mount_points;

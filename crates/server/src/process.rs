@@ -26,10 +26,10 @@ use super::in_process::InProcess;
 use super::mount_table::MountTable;
 use super::setup::ServerSetup;
 use super::signals::{Ended, Signals};
-use super::{listen, metrics, recover, service};
+use super::{listen, memory, metrics, recover, service};
 use crate::{Error, ErrorKind, Result, ResultExt};
 
-/// Interval of the store's maintenance: syncing what was published, probing a failing disk.
+/// Interval of the maintenance: syncing what was published, probing a failing disk, giving freed memory back.
 const MAINTENANCE: Duration = Duration::from_secs(30);
 
 /// How long the service manager lets a server start, once it has the store: after an unclean stop of the machine it checks the objects of
@@ -300,7 +300,9 @@ async fn maintain(mounts: Arc<MountTable>) {
             if let Err(error) = kept.mend() {
                 tracing::warn!(%error, "what is damaged is not mended");
             }
-            kept.store().maintain()
+            let maintained = kept.store().maintain();
+            memory::give_back();
+            maintained
         })
         .await;
         if let Ok(Err(error)) = done {
