@@ -15,7 +15,8 @@ pub(crate) fn give_back() {
 #[cfg(not(target_env = "gnu"))]
 pub(crate) fn give_back() {}
 
-#[cfg(all(test, target_env = "gnu"))]
+#[cfg(test)]
+#[cfg(target_env = "gnu")]
 mod tests {
     use super::*;
 

@@ -133,9 +133,10 @@ impl Prefetcher {
             Self::BootPack => {
                 Rules { begin: &[HasPack], first: &[StoreRefuses], next: &[StoreRefuses], lane: Lane::Trace }
             }
+            // Readers try a failing source again. Each of them that waits would start the download otherwise.
             Self::WholeImage => Rules {
-                begin: &[PredictionRuns, SourceIsLocal, StoreRefuses],
-                first: &[PredictionRuns],
+                begin: &[PredictionRuns, SourceIsLocal, StoreRefuses, SourceFails],
+                first: &[PredictionRuns, SourceFails],
                 next: &[StoreRefuses, SourceFails, ReadersQuiet],
                 lane: Lane::Whole,
             },

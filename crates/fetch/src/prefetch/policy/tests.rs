@@ -236,6 +236,11 @@ async fn a_whole_download_needs_a_remote_source() {
 }
 
 #[tokio::test]
+async fn a_whole_download_does_not_begin_while_the_source_fails() {
+    assert_may(Prefetcher::WholeImage, World { source_fails: true, ..CALM }, &[]);
+}
+
+#[tokio::test]
 async fn a_whole_download_ends_with_the_store_the_source_or_the_waits_of_readers() {
     for (world, why) in [
         (World { store_refuses: true, ..CALM }, Obstacle::StoreRefuses),
@@ -294,8 +299,8 @@ fn naive(prefetcher: Prefetcher, step: Step, world: World) -> bool {
         (Prefetcher::Hints | Prefetcher::BootPack, Step::Begin) => pack == PackState::Absent,
         (Prefetcher::Hints, Step::First) => !store_refuses,
         (Prefetcher::Hints, Step::Next) => !store_refuses && !source_fails,
-        (Prefetcher::WholeImage, Step::Begin) => !(prediction_runs || source_is_local || store_refuses),
-        (Prefetcher::WholeImage, Step::First) => !prediction_runs,
+        (Prefetcher::WholeImage, Step::Begin) => !(prediction_runs || source_is_local || store_refuses || source_fails),
+        (Prefetcher::WholeImage, Step::First) => !(prediction_runs || source_fails),
         (Prefetcher::WholeImage, Step::Next) => !store_refuses && !source_fails && world.reader_waits,
     }
 }
