@@ -58,7 +58,6 @@ const COMMANDS: [(&[&str], &str); 24] = [
             "restore",
             "secret",
             "unpause",
-            "unshare",
             "update",
         ],
         PODMAN,

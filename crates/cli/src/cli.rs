@@ -3,14 +3,16 @@
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use tarpon_engine::Hold;
 
-use crate::commands::background::{Keep, Serve, Worker};
+use crate::commands::background::{Keep, MapIds, Serve, Worker};
 use crate::commands::container::lifecycle::{Kill, Rm, Stop, Wait};
 use crate::commands::container::{exec, logs, ps, run};
+use crate::commands::namespace::{self, Need};
 use crate::commands::packaging::{Completions, Man};
 use crate::commands::{
     cache, commit, convert, daemon, demo, doctor, index, inspect, ls, mount, podman, pull, push, record, recover,
-    server, snapshotter, status, trace, umount, why,
+    server, snapshotter, status, trace, umount, unshare, why,
 };
 use crate::exit::{self, Exit};
 use crate::failure::Result;
@@ -40,6 +42,11 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
+    /// Enters the user namespace that the subcommand needs without root.
+    pub(crate) fn enter_namespace(&mut self) -> Result<Option<Hold>> {
+        namespace::enter(&mut self.global, &self.command.needs())
+    }
+
     /// Runs the subcommand.
     pub(crate) fn run(self) -> Result<ExitCode> {
         let global = &self.global;
@@ -62,6 +69,7 @@ impl Cli {
             Command::Cache(command) => command.run(global),
             Command::Trace(command) => command.run(global),
             Command::Recover(command) => command.run(global),
+            Command::Unshare(command) => command.run(global),
             Command::Server(command) => command.run(global),
             Command::Daemon(command) => command.run(global),
             Command::Doctor(command) => command.run(global),
@@ -79,6 +87,7 @@ impl Cli {
             Command::Serve(command) => command.run(global),
             Command::Worker(command) => command.run(),
             Command::Keep(command) => command.run(global),
+            Command::MapIds(command) => command.run(),
         };
         done.map(|()| Exit::Ok.into())
     }
@@ -120,6 +129,7 @@ pub(crate) enum Command {
     Cache(cache::Cache),
     Trace(trace::Trace),
     Recover(recover::Recover),
+    Unshare(unshare::Unshare),
     Server(server::Server),
     Daemon(daemon::Daemon),
     Doctor(doctor::Doctor),
@@ -132,6 +142,8 @@ pub(crate) enum Command {
     Worker(Worker),
     #[command(hide = true)]
     Keep(Keep),
+    #[command(hide = true)]
+    MapIds(MapIds),
 }
 
 impl Command {
@@ -141,6 +153,22 @@ impl Command {
             Self::Serve(_) | Self::Worker(_) | Self::Keep(_) | Self::Daemon(_) | Self::Snapshotter(_) => "info",
             Self::Mount(mount) if mount.foreground => "warn",
             _ => "off",
+        }
+    }
+
+    /// What the command needs of a user namespace without root.
+    fn needs(&self) -> Need<'_> {
+        match self {
+            Self::Run(_) | Self::Record(_) | Self::Commit(_) | Self::Rm(_) | Self::Unshare(_) => Need::Any,
+            Self::Mount(mount) if mount.is_writable() => Need::Any,
+            Self::Ps(_) | Self::Exec(_) | Self::Logs(_) | Self::Wait(_) | Self::Stop(_) | Self::Kill(_) => {
+                Need::Running
+            }
+            Self::Podman(podman) => Need::Podman { checks_driver: podman.sets_up() },
+            Self::Umount(umount) => umount.first().map_or(Need::Nothing, Need::Mount),
+            Self::Why(why) => Need::Mount(&why.mount),
+            Self::Status(status) => status.mount.as_deref().map_or(Need::Nothing, Need::Mount),
+            _ => Need::Nothing,
         }
     }
 

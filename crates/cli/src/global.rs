@@ -38,7 +38,7 @@ impl Global {
         match self.store.as_ref().filter(|dir| !dir.as_os_str().is_empty()) {
             Some(dir) => std::path::absolute(dir)
                 .map_err(|error| Failure::io(format_args!("cannot use the store {}", dir.display()), &error)),
-            None => default_store(rustix::process::geteuid().is_root(), |name| std::env::var_os(name)),
+            None => default_store(is_root_of_the_host(), |name| std::env::var_os(name)),
         }
     }
 }
@@ -48,6 +48,11 @@ fn isolation(text: &str) -> std::result::Result<Isolation, String> {
         .into_iter()
         .find(|kind| kind.name() == text)
         .ok_or_else(|| "expected shared or tenant".to_owned())
+}
+
+/// Root of a user namespace is an ordinary user outside of it.
+fn is_root_of_the_host() -> bool {
+    rustix::process::geteuid().is_root() && !tarpon_engine::store::in_user_namespace()
 }
 
 fn default_store(root: bool, variable: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf> {

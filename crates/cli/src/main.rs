@@ -31,14 +31,20 @@ fn main() -> ExitCode {
         Err(error) => return usage::report(&error),
     };
     logging::start(cli.command.default_log());
-    if !cli.command.answers_interrupts() {
-        signals::end_on_interrupt();
-    }
-    match cli.run() {
+    match run(cli) {
         Ok(code) => code,
         Err(failure) => {
             output::error(&failure);
             failure.exit.into()
         }
     }
+}
+
+fn run(mut cli: cli::Cli) -> failure::Result<ExitCode> {
+    // Before the first thread.
+    let _namespace = cli.enter_namespace()?;
+    if !cli.command.answers_interrupts() {
+        signals::end_on_interrupt();
+    }
+    cli.run()
 }

@@ -390,7 +390,7 @@ impl Client {
 
     /// Connects. `None`: nothing listens.
     fn connect(&self) -> Result<Option<UnixStream>> {
-        match wire::connect(&self.store.run_folder()) {
+        match wire::connect(&self.store.server_folder()) {
             Ok(stream) => Ok(Some(stream)),
             // The queue is full, so a server exists.
             Err(error) if wire::is_late(&error) => {

@@ -11,7 +11,7 @@ pub const SERVER_LOG_BYTES: u64 = 4 << 20;
 
 /// Path of the log of the store's server.
 pub fn path(store: &Store) -> PathBuf {
-    store.run_folder().join("server.log")
+    store.server_folder().join("server.log")
 }
 
 /// Opens it for a server that is being started.

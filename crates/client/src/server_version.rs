@@ -11,7 +11,7 @@ use tarpon_store::Store;
 const THIS: &str = env!("CARGO_PKG_VERSION");
 
 fn path(store: &Store) -> PathBuf {
-    store.run_folder().join("server.version")
+    store.server_folder().join("server.version")
 }
 
 /// Notes that this process is the server, and that another one may replace it.

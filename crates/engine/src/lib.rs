@@ -68,7 +68,8 @@ pub use tarpon_client::protocol::{
 };
 pub use tarpon_client::rootfs::{Rootfs, RootfsRequest};
 pub use tarpon_client::{
-    Client, ContainerName, Namespaces, is_directory, resolve_mountpoint, resolve_upper, server_log, store_of_mount,
+    Client, ContainerName, Hold, Namespaces, is_directory, resolve_mountpoint, resolve_upper, server_log,
+    store_of_mount,
 };
 pub use tarpon_containers::{
     AppArmor, CapabilityChanges, ContainerOptions, ContainerRecord, ContainerState, ContainerStatus, Containers,

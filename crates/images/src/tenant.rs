@@ -83,7 +83,7 @@ impl Images {
     /// The part of the store to which the mount at this path belongs.
     pub fn store_of_mount(&self, mountpoint: &Path) -> Store {
         let isolated = self.is_isolated().unwrap_or_default();
-        let mounts = if isolated { self.store().mounts().unwrap_or_default() } else { Vec::new() };
+        let mounts = if isolated { self.store().all_mounts().unwrap_or_default() } else { Vec::new() };
         let mount = mounts.iter().find(|mount| mount.record.mountpoint == mountpoint);
         mount.map_or_else(|| self.store().clone(), |mount| self.store().of_mount(&mount.record))
     }

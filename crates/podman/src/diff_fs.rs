@@ -20,8 +20,9 @@ use tarpon_layer::Timestamp;
 use tarpon_oci::{Digest, Hasher};
 use tarpon_tree::erofs::ImageError;
 
-/// The xattr that marks an opaque directory for overlayfs.
-const OPAQUE: &[u8] = b"trusted.overlay.opaque";
+/// The xattr that marks an opaque directory for overlayfs, on the host and in a user namespace (mount option `userxattr`), where the kernel
+/// shows no `trusted` xattrs.
+const OPAQUE: [&[u8]; 2] = [b"trusted.overlay.opaque", b"user.overlay.opaque"];
 
 /// First node id of whiteouts that are not in the image. Node ids of inodes are lower: they count 32 bytes of the image.
 const WHITEOUTS: u64 = 1 << 33;
@@ -36,6 +37,8 @@ pub(crate) struct DiffFs<B> {
     digest: Digest,
     /// `None` in the form *alone*, whose image contains the opaque marks.
     merged: Option<Merged>,
+    /// One of [`OPAQUE`].
+    mark: &'static [u8],
 }
 
 struct Merged {
@@ -52,7 +55,8 @@ impl<B: AsRef<[u8]> + Send + Sync + 'static> DiffFs<B> {
         if files.size() / 32 >= WHITEOUTS {
             return Err(ImageError::Corrupt("it is too large"));
         }
-        Ok(Self { files, digest, merged: None })
+        let mark = OPAQUE[usize::from(tarpon_store::in_user_namespace())];
+        Ok(Self { files, digest, merged: None, mark })
     }
 
     /// Creates the layer from the merged tree in `image`, where lower layers have the names `below` in their roots.
@@ -181,7 +185,7 @@ impl<B: AsRef<[u8]> + Send + Sync + 'static> Operations for DiffFs<B> {
         if added(node).is_some() {
             return Err(Errno::NoAttribute);
         }
-        if name == OPAQUE {
+        if name == self.mark {
             return if self.is_opaque(node)? { Ok(b"y".to_vec()) } else { Err(Errno::NoAttribute) };
         }
         self.files.xattr(node, name)
@@ -193,7 +197,7 @@ impl<B: AsRef<[u8]> + Send + Sync + 'static> Operations for DiffFs<B> {
         }
         let mut names = self.files.xattr_names(node)?;
         if self.is_opaque(node)? {
-            names.extend(OPAQUE);
+            names.extend(self.mark);
             names.push(0);
         }
         Ok(names)

@@ -21,6 +21,9 @@ driver = \"overlay\"
 runroot = \"/run/containers/storage\"
 graphroot = \"/var/lib/containers/storage\"
 ";
+
+/// The same without root: Podman finds the folders of the user.
+const LEAST_OF_A_USER: &str = "[storage]\ndriver = \"overlay\"\n";
 /// Suffix of the copy of the original file.
 const BACKUP: &str = "before-tarpon";
 /// Permissions of a new file: every user's Podman reads it.
@@ -127,15 +130,20 @@ fn without_empty_tables(text: &str) -> Option<String> {
     Some(document.to_string())
 }
 
-/// The text of a new file, before our stores are added.
+/// The text of a new file, before our stores are added. The distribution's file names the folders of root.
 fn new_text() -> String {
+    if tarpon_store::in_user_namespace() {
+        return LEAST_OF_A_USER.to_owned();
+    }
     read(Path::new(SHIPPED)).ok().flatten().unwrap_or_else(|| LEAST.to_owned())
 }
 
 /// Whether a file that did not exist before contains only our text. Tables that were made for the store may be left.
 fn is_ours(text: &str) -> bool {
     let bare = without_empty_tables(text);
-    bare.is_some() && (bare == without_empty_tables(&new_text()) || bare == without_empty_tables(LEAST))
+    bare.is_some()
+        && (bare == without_empty_tables(&new_text())
+            || [LEAST, LEAST_OF_A_USER].iter().any(|least| bare == without_empty_tables(least)))
 }
 
 fn read(file: &Path) -> io::Result<Option<String>> {

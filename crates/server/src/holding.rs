@@ -211,7 +211,7 @@ pub fn hold(socket: PathBuf, successor: Vec<OsString>, dead_mounts: Vec<PathBuf>
 
 fn command(client: &Client) -> HolderCommand {
     let (store, mut program) = (client.store(), client.server_command().to_vec());
-    let socket = store.run_folder().join(SOCKET);
+    let socket = store.server_folder().join(SOCKET);
     if !program.is_empty() {
         program.extend([HOLD.into(), socket.clone().into()]);
         // Podman fails as a whole if one of its stores is a dead mount.

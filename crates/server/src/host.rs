@@ -56,7 +56,7 @@ impl ExhibitHost {
         let fetcher = Fetcher::new(Arc::new(store.clone()), runtime.clone(), config);
         let (counters, earlier) = KeptCounters::inherited(&holding);
         fetcher.continue_from(&earlier);
-        let scratch = store.run_folder().join("mounts");
+        let scratch = store.server_folder().join("mounts");
         let objects = Arc::new(fetcher.clone());
         let host = Host::with_holder(objects, runtime.clone(), scratch, holding.of_connections(), inheritance);
         let host = host.map_err(cannot_mount)?;
@@ -146,7 +146,7 @@ pub fn protected(store: &Store) -> Protected {
     const SOCKETS: [&str; 2] = ["/run/tarpon/tarpon.sock", "/run/tarpon/snapshotter.sock"];
     const CLOSED: [&str; 9] =
         ["objects", "partial", "images", "layers", "refs", "mounts", "pins", "commits", "tenants"];
-    let mut reachable = vec![store.run_folder().join("mounts"), store.containers_folder(), store.objects_folder()];
+    let mut reachable = vec![store.server_folder().join("mounts"), store.containers_folder(), store.objects_folder()];
     reachable.extend(SOCKETS.map(PathBuf::from));
     Protected { reachable, closed: CLOSED.map(|name| store.folder().join(name)).into() }
 }

@@ -76,7 +76,7 @@ impl Server {
         let step = "become the server of the store";
         let lock =
             store.server_lock().map_err(|error: LockError| Error::new(ErrorKind::Store, step, error.to_string()))?;
-        let socket = wire::listen(&store.run_folder()).context(ErrorKind::Store, step)?;
+        let socket = wire::listen(&store.server_folder()).context(ErrorKind::Store, step)?;
         server_version::withdraw(store);
         // Before the first mount, which a signal would leave behind.
         let signals = Signals::listen().context(ErrorKind::Store, step)?;

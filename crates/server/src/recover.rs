@@ -158,7 +158,7 @@ async fn show_again(mounts: &Arc<MountTable>, left: Vec<Mount>) -> Vec<MountReco
 
 /// Removes the directory that was created for a recording, when nothing of it is mounted any more.
 fn remove_place(mounts: &MountTable, record: &MountRecord) {
-    let place = record.mountpoint.parent().filter(|place| place.parent() == Some(&mounts.store().run_folder()));
+    let place = record.mountpoint.parent().filter(|place| place.parent() == Some(&mounts.store().server_folder()));
     if let Some(Err(error)) = place.map(std::fs::remove_dir_all) {
         tracing::warn!(%error, "the directory of a recording stays behind");
     }

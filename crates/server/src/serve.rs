@@ -312,9 +312,9 @@ pub fn keep_mount_privileges() -> Result<()> {
 /// Refuses core dumps of a server of root, which has credentials in its memory. Programs that it executes are not affected.
 ///
 /// Without root other processes of the same user could read its files just as well, and the kernel would deny the server itself what
-/// `fusermount3` and user namespaces need in `/proc`.
+/// `fusermount3` and user namespaces need in `/proc`, and other commands the namespaces of a server that is root of one.
 fn refuse_dumps() {
-    if !rustix::process::geteuid().is_root() {
+    if !rustix::process::geteuid().is_root() || tarpon_store::in_user_namespace() {
         return;
     }
     if let Err(error) = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable) {
@@ -337,7 +337,9 @@ async fn start(setup: &ServerSetup, replace: bool) -> Result<Option<Server>> {
             Err(error) => error,
         };
         // The server that hands over listens until its end.
-        if connect(&setup.client.store().run_folder()).is_ok_and(|server| before.is_none() || peer(&server) != before) {
+        if connect(&setup.client.store().server_folder())
+            .is_ok_and(|server| before.is_none() || peer(&server) != before)
+        {
             return Ok(None);
         }
         if began.elapsed() > RACE {

@@ -218,7 +218,7 @@ impl Store {
 /// All images of these parts in order of eviction. `None` if a mounted image's list of objects is unreadable: then
 /// nothing may be removed.
 fn candidates(parts: &[Store]) -> Result<Option<Vec<Candidate>>, StoreError> {
-    let mounts = parts.first().map(Store::mounts).transpose()?.unwrap_or_default();
+    let mounts = parts.first().map(Store::all_mounts).transpose()?.unwrap_or_default();
     let mounted: HashSet<_> = mounts.iter().map(|mount| mount.record.content()).collect();
     let mut images = Vec::new();
     for (number, part) in parts.iter().enumerate() {

@@ -22,6 +22,9 @@ const VERSION: &str = "tarpon store 1\n";
 /// Longest wait for another process that creates the store, sets an old one aside, or isolates it: a few renames on a slow disk.
 pub(crate) const BEGIN_WAIT: Duration = Duration::from_secs(10);
 
+/// Name of the lock of a server in its folder.
+pub(crate) const SERVER_LOCK: &str = "server.lock";
+
 /// Folder of damaged objects, each named `HEX-…`.
 pub(crate) const CORRUPT: &str = "corrupt";
 
@@ -77,6 +80,14 @@ pub(crate) struct Layout {
     /// Folder of [`CONTENT`]: `root`, or the folder of a tenant.
     content: PathBuf,
     tenant: Option<Digest>,
+    /// Whether this process is in another user namespace than the host's.
+    in_user_namespace: bool,
+}
+
+/// Whether this process is in a user namespace that does not map each ID to itself. Without `/proc` nothing shows one.
+pub fn in_user_namespace() -> bool {
+    const INITIAL: [&str; 3] = ["0", "0", "4294967295"];
+    std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| !map.split_whitespace().eq(INITIAL))
 }
 
 impl Layout {
@@ -85,9 +96,13 @@ impl Layout {
         let storage = locks.storage;
         files::create_dir_all(storage, root, DIR_MODE)?;
         let root = root.canonicalize().map_err(io_error("resolving", root))?;
-        let layout = Self { content: root.clone(), root, tenant: None };
+        let in_user_namespace = in_user_namespace();
+        let layout = Self { content: root.clone(), root, tenant: None, in_user_namespace };
         if layout.read_version(storage)?.as_deref() != Some(VERSION) {
             layout.begin(locks)?;
+        }
+        if in_user_namespace {
+            files::create_dir(storage, &layout.server_of(true), DIR_MODE)?;
         }
         Ok(layout)
     }
@@ -129,11 +144,15 @@ impl Layout {
 
     fn set_aside(&self, storage: &dyn Storage, version: &str) -> Result<(), OpenError> {
         let version: String = version.chars().filter(|c| !c.is_control()).take(80).collect();
-        let _server = match locks::try_lock(storage, &self.name("run").join("server.lock")) {
-            Ok(Some(lock)) => Some(lock),
-            Ok(None) => return Err(OpenError::OtherVersionInUse { folder: self.root.clone(), version }),
-            Err(_) => None,
-        };
+        let in_use = || OpenError::OtherVersionInUse { folder: self.root.clone(), version: version.clone() };
+        let mut servers = Vec::new();
+        for in_user_namespace in [false, true] {
+            match locks::try_lock(storage, &self.server_of(in_user_namespace).join(SERVER_LOCK)) {
+                Ok(Some(lock)) => servers.push(lock),
+                Ok(None) => return Err(in_use()),
+                Err(_) => {}
+            }
+        }
         tracing::warn!(store = %self.root.display(), %version, "store of another version set aside, beginning a new one");
         let target = self.name("set-aside").join(unique_name());
         files::create_dir(storage, &self.name("set-aside"), DIR_MODE)?;
@@ -160,7 +179,7 @@ impl Layout {
     /// The same store with the content of a tenant.
     pub(crate) fn of_tenant(&self, tenant: &Digest) -> Self {
         let content = self.root.join(TENANTS).join(tenant.hex());
-        Self { root: self.root.clone(), content, tenant: Some(*tenant) }
+        Self { content, tenant: Some(*tenant), ..self.clone() }
     }
 
     /// The tenant whose content this is; `None`: content shared by all.
@@ -172,6 +191,22 @@ impl Layout {
     pub(crate) fn begin_tenant(&self, storage: &dyn Storage) -> Result<(), StoreError> {
         files::create_dir(storage, &self.content, DIR_MODE)?;
         CONTENT.iter().try_for_each(|folder| files::create_dir(storage, &self.content.join(folder), DIR_MODE))
+    }
+
+    /// Whether this process is in another user namespace than the host's.
+    pub(crate) fn in_user_namespace(&self) -> bool {
+        self.in_user_namespace
+    }
+
+    /// The folder of the server in this user namespace.
+    pub(crate) fn server(&self) -> PathBuf {
+        self.server_of(self.in_user_namespace)
+    }
+
+    /// The folder of the server on the host, or in a user namespace.
+    pub(crate) fn server_of(&self, in_user_namespace: bool) -> PathBuf {
+        let run = self.name("run");
+        if in_user_namespace { run.join("userns") } else { run }
     }
 
     pub(crate) fn podman(&self) -> PathBuf {

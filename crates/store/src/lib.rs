@@ -79,6 +79,7 @@ pub use images::{ImageStaging, LoadedImage};
 pub use layer::{LayerKind, Verification};
 pub use layer_indexes::IndexKey;
 pub use layer_parts::LayerPart;
+pub use layout::in_user_namespace;
 pub use lock::{LockError, ServerLock};
 pub use maintain::{RemoveError, Swept};
 pub use map::MappedFile;

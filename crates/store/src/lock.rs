@@ -1,8 +1,9 @@
-//! One server per store.
+//! One server per store, and for an ordinary user a second one in a user namespace.
 
 use crate::StoreError;
 use crate::file_lock::FileLock;
 use crate::files::{self, io_error};
+use crate::layout::SERVER_LOCK;
 use crate::locks;
 use crate::process::ProcessId;
 use crate::sealed;
@@ -33,7 +34,7 @@ impl Store {
     /// Makes this process the server of the store; the error names the current server.
     pub fn server_lock(&self) -> Result<ServerLock, LockError> {
         let storage = self.shared.storage();
-        let path = self.run_folder().join("server.lock");
+        let path = self.server_folder().join(SERVER_LOCK);
         let Some(file) = locks::try_lock(storage, &path)? else {
             let pid = self.server().map(|process| process.pid);
             return Err(LockError::Held { pid });
@@ -48,9 +49,19 @@ impl Store {
         Ok(ServerLock { _file: file })
     }
 
-    /// The process that serves this store, if any.
+    /// The process that serves this store in this user namespace, if any.
     pub fn server(&self) -> Option<ProcessId> {
-        let text = files::read(self.shared.storage(), &self.run_folder().join("server.lock"), 4096).ok()??;
+        self.server_of(self.shared.layout.in_user_namespace())
+    }
+
+    /// The process that serves this store in a user namespace, if any.
+    pub fn server_in_user_namespace(&self) -> Option<ProcessId> {
+        self.server_of(true)
+    }
+
+    fn server_of(&self, in_user_namespace: bool) -> Option<ProcessId> {
+        let path = self.shared.layout.server_of(in_user_namespace).join(SERVER_LOCK);
+        let text = files::read(self.shared.storage(), &path, 4096).ok()??;
         let process: ProcessId = sealed::unseal(&text).ok()?;
         process.is_alive(self.shared.durability.boot()).then_some(process)
     }

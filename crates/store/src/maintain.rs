@@ -132,7 +132,7 @@ impl Store {
     }
 
     fn drop_unmounted(&self, manifest: &Digest) -> Result<u64, RemoveError> {
-        let (mounts, parts) = (self.mounts()?, self.parts()?);
+        let (mounts, parts) = (self.all_mounts()?, self.parts()?);
         let is_here = |mount: &&Mount| parts.iter().any(|part| part.content(manifest) == mount.record.content());
         if let Some(mount) = mounts.iter().find(is_here) {
             return Err(RemoveError::Mounted(mount.record.mountpoint.clone()));
@@ -147,7 +147,7 @@ impl Store {
     /// Removes everything that is neither mounted nor being imported.
     pub fn clear(&self) -> Result<Evicted, StoreError> {
         let _lock = self.shared.lock_eviction(COMMAND_WAIT, "clear the store")?;
-        let mounted: HashSet<_> = self.mounts()?.iter().map(|mount| mount.record.content()).collect();
+        let mounted: HashSet<_> = self.all_mounts()?.iter().map(|mount| mount.record.content()).collect();
         let mut images = Vec::new();
         let mut bytes = 0;
         for part in self.whole().parts()? {

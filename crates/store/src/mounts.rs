@@ -34,6 +34,9 @@ pub struct MountRecord {
     pub created: u64,
     /// The process that serves it.
     pub server: ProcessId,
+    /// Whether that process is in a user namespace of an ordinary user: the mount is visible there only.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_user_namespace: bool,
 }
 
 /// A mount record, and whether its server is alive.
@@ -78,10 +81,11 @@ impl Store {
             request: request.to_owned(),
             created: self.shared.seconds(),
             server: ProcessId::current(self.shared.durability.boot()),
+            in_user_namespace: self.in_user_namespace(),
         };
         let folder = self.shared.layout.name("mounts");
         let text = sealed::seal(&record).map_err(|error| io_error("writing", &folder)(error.into()))?;
-        files::replace(self.shared.storage(), &folder, &mount_name(mountpoint), &text)
+        files::replace(self.shared.storage(), &folder, &self.mount_name(mountpoint), &text)
             .map_err(|error| self.shared.refuse(error))?;
         self.shared.wait_for_eviction()?;
         Ok(record)
@@ -89,13 +93,20 @@ impl Store {
 
     /// Removes the record of the mount at `mountpoint`, if it exists.
     pub fn forget_mount(&self, mountpoint: &Path) -> Result<(), StoreError> {
-        let path = self.shared.layout.name("mounts").join(mount_name(mountpoint));
+        let path = self.shared.layout.name("mounts").join(self.mount_name(mountpoint));
         files::unlink(self.shared.storage(), &path)
+    }
+
+    /// The recorded mounts of servers in this user namespace, of all tenants, by mountpoint.
+    pub fn mounts(&self) -> Result<Vec<Mount>, StoreError> {
+        let mut mounts = self.all_mounts()?;
+        mounts.retain(|mount| mount.record.in_user_namespace == self.in_user_namespace());
+        Ok(mounts)
     }
 
     /// All recorded mounts, of all tenants, by mountpoint. Damaged records are left out (`sweep` removes them).
     /// The record of a dead server's mount protects its image until [`Store::forget_mount`]: unmount it first.
-    pub fn mounts(&self) -> Result<Vec<Mount>, StoreError> {
+    pub fn all_mounts(&self) -> Result<Vec<Mount>, StoreError> {
         let folder = self.shared.layout.name("mounts");
         let boot = self.shared.durability.boot();
         let mut mounts = Vec::new();
@@ -107,10 +118,12 @@ impl Store {
         mounts.sort_by(|a, b| a.record.mountpoint.cmp(&b.record.mountpoint));
         Ok(mounts)
     }
-}
 
-fn mount_name(mountpoint: &Path) -> String {
-    format!("{}.json", Digest::of(mountpoint.as_os_str().as_bytes()).hex())
+    /// The same path is another directory in another namespace.
+    fn mount_name(&self, mountpoint: &Path) -> String {
+        let of = if self.in_user_namespace() { "userns-" } else { "" };
+        format!("{of}{}.json", Digest::of(mountpoint.as_os_str().as_bytes()).hex())
+    }
 }
 
 /// A path as text: unchanged if it is UTF-8 without `%`, else with `%` and the invalid bytes as `%XX`.

@@ -142,7 +142,18 @@ impl Store {
         self.shared.layout.name("objects")
     }
 
-    /// The folder for the server's sockets and scratch folders.
+    /// The folder for the sockets, logs and scratch folders of the server in this user namespace: the mounts of an ordinary user's
+    /// server on the host are of other namespaces than those of its containers.
+    pub fn server_folder(&self) -> PathBuf {
+        self.shared.layout.server()
+    }
+
+    /// Whether this process is in another user namespace than the host's.
+    pub fn in_user_namespace(&self) -> bool {
+        self.shared.layout.in_user_namespace()
+    }
+
+    /// The folder for locks and temporary files of all processes.
     pub fn run_folder(&self) -> PathBuf {
         self.shared.layout.name("run")
     }

@@ -70,10 +70,12 @@ impl Store {
         }
         usage.leftover_bytes += shared.tree_size(&shared.layout.name("set-aside"))?;
         usage.committed_bytes = shared.tree_size(&shared.layout.name(COMMITS))?;
-        let scratch = shared.layout.name("run").join("mounts");
-        for name in files::list(shared.storage(), &scratch).unwrap_or_default() {
-            if name.to_string_lossy().starts_with(UPPERS) {
-                usage.written_bytes += shared.tree_size(&scratch.join(name))?;
+        for scratch in [false, true].map(|in_user_namespace| shared.layout.server_of(in_user_namespace).join("mounts"))
+        {
+            for name in files::list(shared.storage(), &scratch).unwrap_or_default() {
+                if name.to_string_lossy().starts_with(UPPERS) {
+                    usage.written_bytes += shared.tree_size(&scratch.join(name))?;
+                }
             }
         }
         Ok(usage)

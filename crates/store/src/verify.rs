@@ -194,7 +194,7 @@ impl Store {
         // Of a mount of an earlier boot only the record exists.
         let is_mounted =
             |mount: &Mount| mount.record.content() == self.content(manifest) && mount.record.server.boot == boot;
-        if self.mounts()?.iter().any(is_mounted) {
+        if self.all_mounts()?.iter().any(is_mounted) {
             checked.damaged_images.push(*manifest);
             return Ok(());
         }

@@ -1,14 +1,17 @@
 //! The hidden subcommands: processes that other subcommands start. `serve` serves the mounts of a store, `worker` receives and
-//! decodes for it, `keep` supervises a detached container.
+//! decodes for it, `keep` supervises a detached container, `map-ids`
+//! maps IDs into a user namespace.
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use clap::Args;
+use rustix::process::Pid;
 use tarpon_engine::{BackgroundOptions, ContainerName, Signals, server_log};
 
 use super::scrub::ScrubChoice;
 use super::session::{Session, runtime, server_command};
+use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
 use crate::global::Global;
 use crate::logging;
@@ -81,5 +84,21 @@ impl Keep {
             let ended = session.engine().keep(&self.name, lock, std::io::stdout(), &mut signals).await;
             ended.map_err(|failed| Failure::engine(doing(), failed.error))
         })
+    }
+}
+
+/// Map the IDs of /etc/subuid and /etc/subgid into the user namespace of a process, once a line arrives on standard input
+#[derive(Debug, Args)]
+pub(crate) struct MapIds {
+    /// Process
+    #[arg(value_parser = clap::value_parser!(i32).range(1..))]
+    process: i32,
+}
+
+impl MapIds {
+    pub(crate) fn run(&self) -> Result {
+        let failed = |cause: String| Failure::new(Exit::CannotMount, cause);
+        let process = Pid::from_raw(self.process).ok_or_else(|| failed("0 is no process".to_owned()))?;
+        tarpon_userns::map_ids(process).map_err(|error| failed(error.to_string()))
     }
 }

@@ -7,6 +7,7 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 
 use clap::Args;
+use tarpon_engine::store::in_user_namespace;
 use tarpon_engine::{
     Backfill, Ended, ModeChoice, MountRequest, MountStatus, Server, Writable, is_directory, resolve_mountpoint,
     resolve_upper,
@@ -95,6 +96,10 @@ pub(crate) struct Mount {
 }
 
 impl Mount {
+    pub(crate) fn is_writable(&self) -> bool {
+        self.rw.is_some()
+    }
+
     pub(crate) fn run(self, global: &Global) -> Result {
         let session = Session::open(global)?;
         self.set_store_size(global, &session)?;
@@ -196,7 +201,8 @@ impl Mount {
             output::json(mount)?;
         } else if !global.quiet {
             let (image, dir) = (escape(mount.image.as_bytes()), self.dir.display());
-            output::note(&format!("mounted {image} ({}) on {dir}, mode {}", mount.manifest, mount.mode));
+            let visible = if in_user_namespace() { "; visible to tarpon unshare" } else { "" };
+            output::note(&format!("mounted {image} ({}) on {dir}, mode {}{visible}", mount.manifest, mount.mode));
         }
         Ok(())
     }

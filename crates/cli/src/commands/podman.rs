@@ -24,7 +24,7 @@ After a reboot or a crash of the server, run `tarpon recover`.";
 /// Run images lazily with Podman
 ///
 /// Added images appear in `podman images` under their own names and IDs, in an additional image store that tarpon's server provides.
-/// With `layers`, `podman pull` of images in a suitable format is lazy, too. Requires root.
+/// With `layers`, `podman pull` of images in a suitable format is lazy, too. Without root, Podman's user namespace is used.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, subcommand_required = true, arg_required_else_help = true)]
 #[command(disable_help_subcommand = true)]
@@ -43,6 +43,11 @@ enum Command {
 }
 
 impl Podman {
+    /// Whether Podman gets an additional store.
+    pub(crate) fn sets_up(&self) -> bool {
+        matches!(&self.command, Command::Setup(setup) if !setup.undo)
+    }
+
     pub(crate) fn run(self, global: &Global) -> Result {
         match self.command {
             Command::Add(command) => command.run(global),

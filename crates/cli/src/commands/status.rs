@@ -42,7 +42,7 @@ pub(crate) struct Status {
     json: bool,
     /// Mount point
     #[arg(value_name = "MOUNT")]
-    mount: Option<PathBuf>,
+    pub(crate) mount: Option<PathBuf>,
 }
 
 impl Status {

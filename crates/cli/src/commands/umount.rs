@@ -37,6 +37,11 @@ pub(crate) struct Umount {
 }
 
 impl Umount {
+    /// The first mount point. One command unmounts in one namespace.
+    pub(crate) fn first(&self) -> Option<&Path> {
+        self.dirs.first().map(PathBuf::as_path)
+    }
+
     pub(crate) fn run(self, global: &Global) -> Result {
         if self.all {
             let session = Session::open(global)?;

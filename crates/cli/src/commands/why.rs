@@ -37,7 +37,7 @@ pub(crate) struct Why {
     json: bool,
     /// Mount point
     #[arg(value_name = "MOUNT")]
-    mount: PathBuf,
+    pub(crate) mount: PathBuf,
 }
 
 impl Why {

@@ -52,7 +52,7 @@ pub(super) struct MountDir {
 impl Folders {
     /// Nothing is created yet.
     pub fn of(store: &Store) -> Self {
-        Self { run: store.run_folder(), folder: Mutex::default(), hold: Mutex::default() }
+        Self { run: store.server_folder(), folder: Mutex::default(), hold: Mutex::default() }
     }
 
     /// Keeps the server running as long as the engine lives. Otherwise each single root file system would start and end a server.
@@ -179,7 +179,7 @@ mod tests {
         let host = Client::new(store.clone(), Vec::new());
         let held = Folders::of(&store);
         let dir = held.new_dir(&host).unwrap();
-        let left = store.run_folder().join("rootfs-left");
+        let left = store.server_folder().join("rootfs-left");
         std::fs::create_dir_all(left.join("7")).unwrap();
         let other = Folders::of(&store);
         let another = other.new_dir(&host).unwrap();

@@ -9,7 +9,7 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::volume::destination;
-use super::{ContainerOptions, Tmpfs, Volume, init};
+use super::{ContainerOptions, Network, Tmpfs, Volume, init};
 
 /// Directories that stay writable in a container with a read-only root, as with Podman.
 const SCRATCH: [&str; 3] = ["/tmp", "/run", "/var/tmp"];
@@ -19,10 +19,35 @@ const SHM: &str = "/dev/shm";
 const SIZE: &str = "size=";
 
 /// Mount points of the kernel's file systems, where a runtime hides some paths.
-const KERNEL: [&str; 2] = ["/proc", "/sys"];
+const KERNEL: [&str; 2] = ["/proc", SYS];
+const SYS: &str = "/sys";
+
+/// The group that owns terminals, in every distribution.
+const TTY: u64 = 5;
 
 /// Permissions of a volume whose path does not exist in the image.
 const VOLUME_MODE: u32 = 0o755;
+
+/// Leaves the group of terminals out of the options of `/dev/pts`: the kernel knows no group by this ID in the namespace.
+fn without_tty(mount: &mut Mount) {
+    let group = format!("gid={TTY}");
+    let options = mount.options().iter().flatten().filter(|option| **option != group).cloned().collect();
+    mount.set_options(Some(options));
+}
+
+/// Whether an ID exists in a namespace with this map, by the lines of `/proc/self/gid_map`: the first ID, that outside, the count.
+fn has_id(map: &str, id: u64) -> bool {
+    map.lines().any(|line| {
+        let mut numbers = line.split_whitespace().map_while(|word| word.parse::<u64>().ok());
+        let (first, count) = (numbers.next(), numbers.nth(1));
+        first.zip(count).is_some_and(|(first, count)| (first..first.saturating_add(count)).contains(&id))
+    })
+}
+
+/// The `/sys` of the host: root of a user namespace may mount one only for a network of its own.
+fn host_sysfs() -> Result<Mount, String> {
+    bind(Path::new(SYS), Path::new(SYS), &["ro", "nosuid", "nodev", "noexec"].map(str::to_owned))
+}
 
 /// The mount of the init in the container.
 ///
@@ -38,6 +63,14 @@ fn init_mount(program: &Path) -> Result<Mount, String> {
 /// One line: two mounts have the same destination, or a source does not exist.
 pub(super) fn all(options: &ContainerOptions, own: Vec<Mount>) -> Result<Vec<Mount>, String> {
     let mut mounts = get_default_mounts();
+    if tarpon_store::in_user_namespace() {
+        if options.network == Network::Host {
+            put(&mut mounts, host_sysfs()?);
+        }
+        if !std::fs::read_to_string("/proc/self/gid_map").is_ok_and(|map| has_id(&map, TTY)) {
+            mounts.iter_mut().for_each(without_tty);
+        }
+    }
     if let Some(size) = options.shm_size {
         mounts.iter_mut().filter(|mount| mount.destination() == Path::new(SHM)).for_each(|shm| resize(shm, size));
     }
@@ -196,6 +229,13 @@ mod tests {
     fn volumes(texts: &[&str]) -> ContainerOptions {
         let volumes = texts.iter().map(|text| text.parse().unwrap()).collect();
         ContainerOptions { volumes, ..ContainerOptions::default() }
+    }
+
+    #[test]
+    fn a_map_has_the_ids_of_its_lines() {
+        let map = "         0       4711          1\n         1     300000      65536\n";
+        assert!([0, 1, 5, 65_536].into_iter().all(|id| has_id(map, id)));
+        assert!(!has_id(map, 65_537) && !has_id("0 4711 1\n", 5) && !has_id("", 0) && !has_id("x", 0));
     }
 
     #[test]

@@ -134,7 +134,7 @@ struct Recording {
 impl Recording {
     fn run(self, runtime: &Runtime) -> Result<Recorded> {
         let step = "make a place for the container";
-        let folder = self.containers.store().run_folder();
+        let folder = self.containers.store().server_folder();
         let folder = tempfile::Builder::new().prefix("record-").tempdir_in(folder).context(ErrorKind::Store, step)?;
         let (root, state) = (folder.path().join("rootfs"), folder.path().join("state"));
         for directory in [&root, &state] {

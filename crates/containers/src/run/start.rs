@@ -123,12 +123,12 @@ impl Drop for NameFile {
     }
 }
 
-/// Mounting, and confining a container's processes, requires root.
+/// Mounting, and confining a container's processes, requires root, if only of a user namespace.
 fn check_user() -> Result<()> {
     if rustix::process::geteuid().is_root() {
         return Ok(());
     }
-    let cause = "it needs root: containers of other users are not offered";
+    let cause = "this process is not root, of the host or of a user namespace";
     Err(Error::new(ErrorKind::CannotMount, "run a container", cause)
-        .hint("`tarpon mount` works without root; so do `podman` and `tarpon convert`"))
+        .hint("enter a user namespace first, as `tarpon run` and `tarpon unshare` do"))
 }

@@ -15,6 +15,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("store", &["oci", "blob"]),
     ("sandbox", &[]),
     ("holder", &[]),
+    ("userns", &[]),
     ("fs", &["oci", "layer", "tree", "blob", "fetch"]),
     ("mount", &["oci", "layer", "tree", "fs"]),
     ("images", &["oci", "layer", "tree", "blob", "registry", "store", "fetch", "trace"]),
@@ -55,7 +56,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("daemon", &["engine"]),
     ("snapshotter", &["oci", "engine"]),
-    ("cli", &["oci", "engine", "daemon", "snapshotter"]),
+    ("cli", &["oci", "userns", "engine", "daemon", "snapshotter"]),
     ("testkit", &["oci", "layer", "tree", "blob", "registry", "store", "fetch", "trace", "fs"]),
 ];
 

@@ -37,7 +37,7 @@ A container uses the network of this host, or none; exposed ports need no publis
 image declares are directories in the container's writable layer: they start with the image's content,
 stay writable with --read-only and are removed with the container.
 For other features use Podman with tarpon's image store: see `tarpon podman --help`.
-Requires root, and crun or runc.";
+Requires crun or runc. Without root the container runs in a user namespace: see tarpon unshare --help.";
 
 /// Maximum size in bytes of a file of variables.
 const ENV_FILE_BYTES: u64 = 1 << 20;

@@ -122,5 +122,5 @@ async fn registry_access(engine: &Engine, host: &str) -> Check {
 /// The machine's Podman configuration, unless the environment names another.
 pub(super) fn podman_conf() -> PathBuf {
     let named = std::env::var_os("CONTAINERS_STORAGE_CONF").filter(|path| !path.is_empty());
-    named.map_or_else(|| crate::commands::podman::setup::STORAGE_CONF.into(), PathBuf::from)
+    named.map_or_else(crate::commands::podman::setup::storage_conf, PathBuf::from)
 }

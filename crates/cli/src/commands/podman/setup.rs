@@ -1,8 +1,9 @@
 //! `tarpon podman setup`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
+use tarpon_engine::store::in_user_namespace;
 use tarpon_engine::{Access, DiffIds, PodmanVersion, auth_files};
 
 use crate::commands::session::Session;
@@ -10,8 +11,19 @@ use crate::failure::{Context, Failure, Result};
 use crate::global::Global;
 use crate::output;
 
-/// The machine's Podman configuration.
-pub(crate) const STORAGE_CONF: &str = "/etc/containers/storage.conf";
+/// The machine's Podman configuration, and that of an ordinary user in its folder of configuration.
+const STORAGE_CONF: &str = "/etc/containers/storage.conf";
+const USER_STORAGE_CONF: &str = "containers/storage.conf";
+
+/// The configuration that Podman reads for this user.
+pub(crate) fn storage_conf() -> PathBuf {
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let folder = || absolute("XDG_CONFIG_HOME").or_else(|| absolute("HOME").map(|home| home.join(".config")));
+    match in_user_namespace().then(folder).flatten() {
+        Some(folder) => folder.join(USER_STORAGE_CONF),
+        None => STORAGE_CONF.into(),
+    }
+}
 
 const EXAMPLES: &str = "\
 Examples:
@@ -43,8 +55,8 @@ pub(super) struct Setup {
     layers: bool,
     /// Undo the setup
     #[arg(long)]
-    undo: bool,
-    /// Path of storage.conf [default: /etc/containers/storage.conf]
+    pub(super) undo: bool,
+    /// Path of storage.conf [default: /etc/containers/storage.conf as root, else ~/.config/containers/storage.conf]
     #[arg(long, value_name = "STORAGE_CONF", env = "CONTAINERS_STORAGE_CONF")]
     file: Option<PathBuf>,
 }
@@ -52,7 +64,8 @@ pub(super) struct Setup {
 impl Setup {
     pub(super) fn run(self, global: &Global) -> Result {
         let session = Session::open(global)?;
-        let file = self.file.unwrap_or_else(|| STORAGE_CONF.into());
+        let usual = storage_conf();
+        let file = self.file.unwrap_or_else(|| usual.clone());
         let problem = self.layers.then(PodmanVersion::installed).flatten().and_then(PodmanVersion::problem_with_layers);
         let layers = self.layers && problem.is_none();
         if let Some(problem) = &problem {
@@ -61,7 +74,7 @@ impl Setup {
         if layers {
             session.engine().podman().may_show().doing(|| "cannot serve layers to Podman")?;
         }
-        if self.undo && (file == Path::new(STORAGE_CONF) || !session.engine().podman().reads(Path::new(STORAGE_CONF))) {
+        if self.undo && (file == usual || !session.engine().podman().reads(&usual)) {
             // Podman no longer reads this store, so its images are useless.
             session.engine().podman().remove_all().doing(|| "cannot undo the setup")?;
         }

@@ -1,0 +1,146 @@
+//! Everything works for an ordinary user, who enters a user namespace without noticing.
+
+use tarpon_tests::ordinary::{self, FIRST, Ordinary};
+use tarpon_tests::real;
+
+const IMAGE: &str = "dev/debian-base:zstdchunked";
+
+fn image() -> String {
+    format!("{}/{IMAGE}", real::registry().unwrap())
+}
+
+/// `None`, and the reason is printed, where there can be no ordinary user.
+fn user() -> Option<Ordinary> {
+    if let Some(reason) = ordinary::missing() {
+        println!("skipped: {reason}");
+        return None;
+    }
+    Some(Ordinary::new().unwrap())
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn a_container_runs_as_with_podman_and_its_users_are_those_of_the_user() {
+    let Some(anna) = user() else { return };
+    let script = "id -u; cat /proc/self/uid_map; grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status; ls -A /sys/firmware; touch /tmp/x";
+    let shown = anna.tarpon(&["run", "--rm", &image(), "sh", "-c", script]).unwrap();
+    let words: Vec<&str> = shown.split_whitespace().collect();
+    let first = FIRST.to_string();
+    assert_eq!(words[..7], ["0", "0", "4711", "1", "1", first.as_str(), "65536"], "{shown}");
+    // The capabilities that Podman gives, and its filter of system calls.
+    for line in ["CapEff:\t00000000800405fb", "CapBnd:\t00000000800405fb", "NoNewPrivs:\t0", "Seccomp:\t2"] {
+        assert!(shown.contains(line), "{shown}");
+    }
+    assert!(shown.ends_with("Seccomp:\t2\n"), "/sys/firmware is masked: {shown}");
+}
+
+#[test]
+fn a_container_in_the_background_is_used_committed_and_removed() {
+    let Some(anna) = user() else { return };
+    anna.tarpon(&["run", "-d", "--name", "one", &image(), "sleep", "1000"]).unwrap();
+    assert!(anna.tarpon(&["ps"]).unwrap().contains("running since"));
+    let write = "echo text > /root/file; chown 33:44 /root/file; stat -c '%u %g' /root/file";
+    assert_eq!(anna.tarpon(&["exec", "one", "sh", "-c", write]).unwrap(), "33 44\n");
+    let layout = format!("oci:{}:v1", anna.home().join("layout").display());
+    anna.tarpon(&["commit", "one", &layout]).unwrap();
+    anna.tarpon(&["rm", "-f", "one"]).unwrap();
+    assert!(!anna.tarpon(&["ps", "-a"]).unwrap().contains("one"));
+    anna.tarpon(&["push", &layout]).unwrap();
+    // Under the name of the commit it is an image of the store.
+    anna.run("cp", &["-r", "layout", "copy"]).unwrap();
+    let (copy, show) = (layout.replace("layout", "copy"), "cat /root/file; stat -c '%u %g' /root/file");
+    let shown = anna.tarpon(&["run", "--rm", &copy, "sh", "-c", show]).unwrap();
+    assert_eq!(shown, "text\n33 44\n");
+}
+
+#[test]
+fn a_writable_mount_is_in_the_namespace_and_a_read_only_one_on_the_host() {
+    let Some(anna) = user() else { return };
+    for name in ["rw", "ro"] {
+        anna.run("mkdir", &[name]).unwrap();
+    }
+    anna.tarpon(&["mount", "--rw", &image(), "rw"]).unwrap();
+    anna.tarpon(&["mount", &image(), "ro"]).unwrap();
+    assert!(anna.run("ls", &["ro"]).unwrap().contains("etc") && anna.run("ls", &["rw"]).unwrap().is_empty());
+    anna.tarpon(&["unshare", "sh", "-c", "rm -r rw/etc/apt && mkdir rw/etc/apt && touch rw/etc/apt/new"]).unwrap();
+    assert_eq!(anna.tarpon(&["unshare", "ls", "rw/etc/apt"]).unwrap(), "new\n");
+    assert!(anna.tarpon(&["status", "rw"]).unwrap().contains("/rw"));
+    assert!(anna.tarpon(&["unshare", "tarpon", "status"]).unwrap().contains("/rw"));
+    anna.tarpon(&["umount", "rw"]).unwrap();
+    anna.tarpon(&["umount", "ro"]).unwrap();
+    assert!(!anna.tarpon(&["unshare", "tarpon", "status"]).unwrap().contains("/rw"));
+}
+
+#[test]
+fn commands_at_the_same_time_share_one_namespace() {
+    let Some(anna) = user() else { return };
+    anna.tarpon(&["pull", &image()]).unwrap();
+    let image = image();
+    let show = ["run", "--rm", &image, "readlink", "/proc/self/ns/user"];
+    let shown: Vec<String> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| anna.tarpon(&show).unwrap())).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(shown.iter().all(|one| *one == shown[0] && one.starts_with("user:[")), "{shown:?}");
+}
+
+#[test]
+fn without_subordinate_ids_the_container_has_one_user() {
+    if let Some(reason) = ordinary::missing() {
+        return println!("skipped: {reason}");
+    }
+    let anna = Ordinary::with("").unwrap();
+    let shown = anna.tarpon(&["run", "--rm", &image(), "cat", "/proc/self/uid_map"]).unwrap();
+    assert_eq!(shown.split_whitespace().collect::<Vec<_>>(), ["0", "4711", "1"]);
+}
+
+#[test]
+fn ids_that_newuidmap_refuses_are_one_line_with_a_hint() {
+    if let Some(reason) = ordinary::missing() {
+        return println!("skipped: {reason}");
+    }
+    // More than the kernel has.
+    let anna = Ordinary::with("anna:4294967290:5\nberta:1:1\n").unwrap();
+    let output = anna.output(&["unshare", "id"]).unwrap();
+    let error = text(&output.stderr);
+    let is_mapped = output.status.success();
+    assert!(is_mapped || error.contains("/etc/subuid") && error.lines().count() == 2, "{error}");
+}
+
+#[test]
+fn podman_runs_an_added_image_without_pulling_it() {
+    let Some(anna) = user() else { return };
+    if !real::have(&["podman"]) {
+        return println!("skipped: podman is not installed");
+    }
+    let image = image();
+    anna.tarpon(&["podman", "setup"]).unwrap();
+    anna.tarpon(&["podman", "add", &image]).unwrap();
+    let listed = anna.run("podman", &["images", "--format", "{{.Repository}}:{{.Tag}} {{.ReadOnly}}"]).unwrap();
+    assert_eq!(listed.trim(), format!("{image} true"));
+    let script = "rm -r /usr/share/doc; mkdir /usr/share/doc; ls -A /usr/share/doc; head -1 /etc/os-release";
+    let options = ["run", "--rm", "--network=none", "--cgroups=disabled", "--pull=never", &image];
+    let shown = anna.run("podman", &[&options[..], &["sh", "-c", script]].concat()).unwrap();
+    assert!(shown.starts_with("PRETTY_NAME="), "{shown}");
+    anna.tarpon(&["podman", "rm", &image]).unwrap();
+    assert_eq!(anna.run("podman", &["images", "--quiet"]).unwrap(), "");
+}
+
+#[test]
+fn podman_with_a_driver_without_additional_stores_is_not_changed() {
+    let Some(anna) = user() else { return };
+    if !real::have(&["podman"]) {
+        return println!("skipped: podman is not installed");
+    }
+    anna.run("podman", &["--storage-driver=vfs", "images"]).unwrap();
+    let output = anna.output(&["podman", "setup"]).unwrap();
+    let error = text(&output.stderr);
+    assert!(
+        !output.status.success() && error.contains("driver vfs") && error.contains("podman system reset"),
+        "{error}"
+    );
+    anna.run("podman", &["images"]).unwrap();
+}
