@@ -143,4 +143,19 @@ mod tests {
         let other = r#"{"os":"linux","architecture":"amd64","rootfs":{"type":"windows","diff_ids":[]}}"#;
         assert!(matches!(parse(other), Err(InvalidManifest::NotAnImage(_))));
     }
+
+    #[test]
+    fn the_size_and_the_layers_of_a_config_are_bounded() {
+        let of = |layers: usize, bytes: usize| {
+            let digest = format!("\"{}\"", Digest::of(b""));
+            let rootfs = format!(r#"{{"type":"layers","diff_ids":[{}]}}"#, vec![digest; layers].join(","));
+            let mut text = format!(r#"{{"os":"linux","architecture":"amd64","rootfs":{rootfs}}}"#);
+            text.push_str(&" ".repeat(bytes.saturating_sub(text.len())));
+            parse(&text)
+        };
+        let most = usize::try_from(limits::MANIFEST_BYTES).unwrap();
+        assert_eq!(of(limits::LAYERS, most).unwrap().diff_ids.len(), limits::LAYERS);
+        assert!(matches!(of(limits::LAYERS + 1, 0), Err(InvalidManifest::TooManyLayers(n)) if n == limits::LAYERS + 1));
+        assert!(matches!(of(0, most + 1), Err(InvalidManifest::TooLarge { .. })));
+    }
 }

@@ -154,4 +154,14 @@ mod tests {
             assert!(text.parse::<Digest>().is_err(), "{text}");
         }
     }
+
+    #[test]
+    fn the_raw_value_and_the_text_are_two_forms_of_one_digest() {
+        let digest = Digest::of(b"");
+        assert_eq!(digest.as_bytes()[..3], [0xe3, 0xb0, 0xc4]);
+        assert_eq!(Digest::from_bytes(*digest.as_bytes()), digest);
+        assert_eq!(serde_json::to_string(&digest).unwrap(), format!("\"{EMPTY}\""));
+        assert_eq!(serde_json::from_str::<Digest>(&format!("\"{EMPTY}\"")).unwrap(), digest);
+        assert!(serde_json::from_str::<Digest>("[0,1]").is_err());
+    }
 }

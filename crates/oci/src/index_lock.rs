@@ -177,4 +177,12 @@ mod tests {
         }
         assert!(lock.to_json().is_err(), "more images than anybody reads");
     }
+
+    #[test]
+    fn a_lock_may_be_as_large_as_the_limit() {
+        let most = usize::try_from(limits::LOCK_BYTES).unwrap();
+        let mut text = lock().to_json().unwrap();
+        text.resize(most, b' ');
+        assert_eq!(IndexLock::parse(&text).unwrap(), lock());
+    }
 }

@@ -214,4 +214,18 @@ mod tests {
         assert!(check(many.as_bytes()).is_err());
         assert!(check(b"{} {}").is_err());
     }
+
+    #[test]
+    fn a_list_and_an_object_may_have_as_many_items_as_the_limit() {
+        let most = limits::JSON_ITEMS;
+        let list = |items: usize| format!("{{\"x\":[{}]}}", vec!["0"; items].join(","));
+        let object = |keys: usize| {
+            let keys: Vec<String> = (0..keys).map(|key| format!("\"{key}\":true")).collect();
+            format!("{{{}}}", keys.join(","))
+        };
+        check(list(most).as_bytes()).unwrap();
+        check(object(most).as_bytes()).unwrap();
+        assert!(check(list(most + 1).as_bytes()).is_err());
+        assert!(check(object(most + 1).as_bytes()).is_err());
+    }
 }

@@ -372,4 +372,75 @@ mod tests {
         let error = Manifest::parse(Verified::seal(Bytes::from(text))).unwrap_err();
         assert!(matches!(error, InvalidManifest::TooManyLayers(n) if n == limits::LAYERS + 1));
     }
+
+    /// A manifest of exactly this many bytes, whose config and layer have these sizes.
+    fn sized(bytes: u64, config: u64, layer: u64) -> Result<Document, InvalidManifest> {
+        let descriptor = |media_type: &str, size: u64| {
+            format!(r#"{{"mediaType":"{media_type}","digest":"{}","size":{size}}}"#, digest("x"))
+        };
+        let (config, layer) = (descriptor(OCI_CONFIG, config), descriptor(Compression::Gzip.layer_media_type(), layer));
+        let mut text = format!(r#"{{"schemaVersion":2,"config":{config},"layers":[{layer}]}}"#);
+        let padding = usize::try_from(bytes).unwrap().saturating_sub(text.len());
+        text.push_str(&" ".repeat(padding));
+        Document::parse(Verified::seal(Bytes::from(text)), None)
+    }
+
+    #[test]
+    fn documents_configs_and_blobs_may_be_as_large_as_their_limits_and_not_larger() {
+        let checked = |document| match document {
+            Ok(Document::Manifest(manifest)) => manifest.check_image(),
+            Ok(Document::Index(_)) => panic!("no index was written"),
+            Err(error) => Err(error),
+        };
+        let most = limits::MANIFEST_BYTES;
+        assert!(checked(sized(most, most, limits::BLOB_BYTES)).is_ok());
+        let (one, two) = (checked(sized(most + 1, 2, 2)), checked(sized(0, most + 1, 2)));
+        for too_large in [one, two] {
+            assert!(matches!(too_large, Err(InvalidManifest::TooLarge { size }) if size == most + 1));
+        }
+        let blob = sized(0, 2, limits::BLOB_BYTES + 1);
+        assert!(matches!(blob, Err(InvalidManifest::BlobTooLarge { size, .. }) if size == limits::BLOB_BYTES + 1));
+    }
+
+    #[test]
+    fn an_image_may_have_as_many_layers_as_the_limit() {
+        let layer = format!(r#"{{"mediaType":"x","digest":"{}","size":2}}"#, digest("l"));
+        let image = manifest(&vec![layer; limits::LAYERS].join(","));
+        assert_eq!((image.layers.len(), image.layers_size()), (limits::LAYERS, 2 * limits::LAYERS as u64));
+    }
+
+    #[test]
+    fn a_config_that_describes_another_number_of_layers_is_refused() {
+        let layer = format!(r#"{{"mediaType":"x","digest":"{}","size":2}}"#, digest("l"));
+        let config = |diff_ids: &[String]| {
+            let diff_ids: Vec<String> = diff_ids.iter().map(|digest| format!("\"{digest}\"")).collect();
+            let rootfs = format!(r#"{{"type":"layers","diff_ids":[{}]}}"#, diff_ids.join(","));
+            let text = format!(r#"{{"os":"linux","architecture":"amd64","rootfs":{rootfs}}}"#);
+            ImageConfig::parse(Verified::seal(Bytes::from(text))).unwrap()
+        };
+        let image = manifest(&layer);
+        image.check_config(&config(&[digest("l")])).unwrap();
+        for diff_ids in [vec![], vec![digest("l"), digest("m")]] {
+            let refused = image.check_config(&config(&diff_ids));
+            assert!(
+                matches!(refused, Err(InvalidManifest::LayerCount { layers: 1, diff_ids: n }) if n == diff_ids.len())
+            );
+        }
+    }
+
+    #[test]
+    fn an_empty_media_type_or_artifact_type_is_none() {
+        let config = format!(r#"{{"mediaType":"{OCI_CONFIG}","digest":"{}","size":2}}"#, digest("config"));
+        let text = |kind: &str| {
+            format!(r#"{{"mediaType":"","artifactType":"{kind}","config":{config},"layers":[],"schemaVersion":2}}"#)
+        };
+        let manifest = |kind| Manifest::parse(Verified::seal(Bytes::from(text(kind)))).unwrap();
+        assert_eq!((manifest("").media_type.as_str(), manifest("").artifact_type), (OCI_MANIFEST, None));
+        assert_eq!(manifest("a/b").artifact_type.as_deref(), Some("a/b"));
+        let index = |kind: &str| {
+            let text = format!(r#"{{"artifactType":"{kind}","manifests":[],"schemaVersion":2}}"#);
+            ImageIndex::parse(Verified::seal(Bytes::from(text))).unwrap()
+        };
+        assert_eq!((index("").artifact_type, index("a/b").artifact_type.as_deref()), (None, Some("a/b")));
+    }
 }

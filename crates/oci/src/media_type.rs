@@ -194,4 +194,19 @@ mod tests {
         }
         assert_eq!(MediaType::parse("text/html"), MediaType::Other("text/html".to_owned()));
     }
+
+    #[test]
+    fn each_half_of_a_media_type_is_bounded() {
+        let half = "a".repeat(NAME_BYTES);
+        assert!(is_valid(&format!("{half}/{half}")));
+        assert!(!is_valid(&format!("{half}a/{half}")) && !is_valid(&format!("{half}/{half}a")));
+    }
+
+    #[test]
+    fn the_numbers_of_stored_compressions_stay_the_same() {
+        let numbers = [Compression::None, Compression::Gzip, Compression::Zstd].map(Compression::number);
+        assert_eq!(numbers, [0, 1, 2]);
+        assert_eq!(numbers.map(Compression::from_number), Compression::ALL.map(Some));
+        assert_eq!(Compression::from_number(3), None);
+    }
 }

@@ -216,4 +216,19 @@ mod tests {
             assert!(text.parse::<Platform>().is_err(), "{text}");
         }
     }
+
+    #[test]
+    fn its_parts_are_bounded_and_read_back() {
+        let part = "a".repeat(32);
+        let platform: Platform = format!("{part}/{part}").parse().unwrap();
+        assert_eq!((platform.os(), platform.architecture()), (&*part, &*part));
+        assert!(format!("{part}a/{part}").parse::<Platform>().is_err());
+    }
+
+    #[test]
+    fn a_later_arm64_machine_runs_builds_for_v8_and_not_the_reverse() {
+        let [v8, v9]: [Platform; 2] = ["linux/arm64/v8", "linux/arm64/v9"].map(|text| text.parse().unwrap());
+        assert_eq!((v9.distance(&v8), v8.distance(&v9)), (Some(1), None));
+        assert_eq!(v8.fallbacks(), []);
+    }
 }

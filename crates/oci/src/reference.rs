@@ -335,4 +335,22 @@ mod tests {
         // Nearly half of the cases are valid as they were made, and many others are refused: both are tried.
         assert!((CASES * 2 / 5..CASES * 9 / 10).contains(&accepted.get()), "{} of {CASES} parsed", accepted.get());
     }
+
+    #[test]
+    fn names_and_tags_may_be_as_long_as_their_limits() {
+        let name = |bytes: usize| format!("localhost/{}", "a".repeat(bytes - "localhost".len()));
+        assert!(name(NAME_BYTES).parse::<Reference>().is_ok());
+        assert!(name(NAME_BYTES + 1).parse::<Reference>().is_err());
+        assert!(is_tag(&"a".repeat(TAG_BYTES)));
+        assert!(!is_tag(&"a".repeat(TAG_BYTES + 1)));
+    }
+
+    #[test]
+    fn its_parts_are_those_of_the_text() {
+        let reference: Reference = format!("r.example:5000/a/b:t@{PIN}").parse().unwrap();
+        assert_eq!((reference.registry(), reference.repository()), ("r.example:5000", "a/b"));
+        assert_eq!((reference.tag(), reference.digest()), (Some("t"), Some(&PIN.parse().unwrap())));
+        let reference: Reference = "r.example:5000/a".parse().unwrap();
+        assert_eq!((reference.tag(), reference.digest()), (Some(DEFAULT_TAG), None));
+    }
 }
