@@ -5,7 +5,10 @@ use std::io::{BufReader, Read};
 use flate2::GzBuilder;
 use proptest::prelude::*;
 use tarpon_layer::Codec;
-use tarpon_layer::decode::{Compression, DecodeError, LayerReader, decode_chunk};
+use tarpon_layer::chunks::CheckpointEntry;
+use tarpon_layer::decode::{Compression, DecodeError, LayerReader, decode_chunk, decode_span};
+use tarpon_layer::spans::WINDOW_BYTES;
+use tarpon_oci::limits;
 use tarpon_testkit::layers::{gzip, gzip_members, gzip_with_header, skippable_frame, zstd, zstd_frames};
 
 fn text(length: usize) -> Vec<u8> {
@@ -86,6 +89,32 @@ fn requested_ranges_are_bounded() {
     assert_eq!(out, [0; 100]);
     assert!(matches!(decode_chunk(Codec::Zstd, &bomb, 0, 1, &mut out), Err(DecodeError::Malformed { .. })));
     assert!(matches!(decode_chunk(Codec::Gzip, b"", 0, 1, &mut out), Err(DecodeError::Malformed { .. })));
+}
+
+#[test]
+fn ranges_as_large_as_the_limits_are_decoded() {
+    let (chunk, member) = (limits::CHUNK_BYTES, limits::MEMBER_BYTES);
+    let short = |missing| Err(DecodeError::TooShort { missing });
+    let mut out = Vec::new();
+    let one = gzip(b"x");
+    for codec in [Codec::Raw, Codec::Gzip] {
+        let blob: &[u8] = if codec == Codec::Raw { b"x" } else { &one };
+        assert_eq!(decode_chunk(codec, blob, 0, chunk, &mut out), short(chunk - 1), "{codec:?}");
+        assert_eq!(decode_chunk(codec, blob, 0, chunk + 1, &mut out), Err(DecodeError::TooLarge), "{codec:?}");
+    }
+    assert_eq!(decode_chunk(Codec::Gzip, &one, member - 1, 1, &mut out), short(member - 1));
+    assert_eq!(decode_chunk(Codec::Gzip, &one, member, 1, &mut out), Err(DecodeError::TooLarge));
+    assert_eq!(decode_chunk(Codec::Raw, b"x", member, 1, &mut out), short(member), "raw bytes may be anywhere");
+    let window = zstd(&[0; WINDOW_BYTES]);
+    let checkpoint = CheckpointEntry { used_bits: 0, window: &window };
+    let deflate = &one[10..];
+    decode_span(&checkpoint, deflate, 0, 1, &mut out).unwrap();
+    assert_eq!(out, b"x");
+    assert_eq!(decode_span(&checkpoint, deflate, 0, chunk, &mut out), short(chunk - 1));
+    assert_eq!(decode_span(&checkpoint, deflate, member - 1, 1, &mut out), short(member - 1));
+    for (skip, size) in [(0, chunk + 1), (member, 1), (u64::MAX, 1)] {
+        assert_eq!(decode_span(&checkpoint, deflate, skip, size, &mut out), Err(DecodeError::TooLarge));
+    }
 }
 
 #[test]

@@ -39,13 +39,13 @@ fn inflate(used_bits: u8, encoded: &[u8], out: &mut [u8]) -> Result<(), DecodeEr
     let (mut inflate, mut rest) = start(used_bits, encoded);
     let mut filled = WINDOW_BYTES;
     while filled < out.len() {
-        let missing = (out.len() - filled) as u64;
         let flags = TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
         let (status, taken, given) = decompress(&mut inflate, rest, out, filled, flags);
         filled += given;
         rest = &rest[taken..];
+        let missing = (out.len() - filled) as u64;
         match status {
-            _ if filled == out.len() => break,
+            _ if missing == 0 => break,
             // The next member, behind checksum and length. The digest of the chunk is the check.
             TINFLStatus::Done => {
                 let next = rest.get(8..).filter(|next| !next.is_empty()).ok_or(DecodeError::TooShort { missing })?;
@@ -53,7 +53,7 @@ fn inflate(used_bits: u8, encoded: &[u8], out: &mut [u8]) -> Result<(), DecodeEr
                 inflate.init();
             }
             TINFLStatus::FailedCannotMakeProgress | TINFLStatus::NeedsMoreInput => {
-                return Err(DecodeError::TooShort { missing: (out.len() - filled) as u64 });
+                return Err(DecodeError::TooShort { missing });
             }
             _ => return Err(malformed("gzip", "malformed deflate")),
         }
