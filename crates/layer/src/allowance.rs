@@ -234,4 +234,15 @@ mod tests {
         assert_eq!(allowance.take_zeros(1), Err(Excess::Zeros));
         assert_eq!(allowance.take_zeros(u64::MAX), Err(Excess::Zeros));
     }
+
+    #[test]
+    fn a_share_that_grows_in_steps_takes_each_byte_once() {
+        let allowance = Allowance::default();
+        let mut share = allowance.share();
+        for step in 0..=MEMORY_BASE / (STEP - 1) {
+            share.grow_to(step * (STEP - 1)).unwrap();
+        }
+        share.grow_to(MEMORY_BASE).unwrap();
+        assert_eq!(share.take(1), Err(EXCESS));
+    }
 }

@@ -5,9 +5,12 @@
 use proptest::prelude::*;
 use tarpon_layer::packed::{InvalidPacked, pack, unpack};
 use tarpon_layer::plain::{Access, Options, import};
-use tarpon_layer::spans::{Checkpoint, SpanReader};
-use tarpon_layer::{Attributes, ChunkPlace, Entry, InvalidEntry, InvalidPath, LayerIndex, LayerPath, Node};
-use tarpon_oci::{Blob, Digest};
+use tarpon_layer::spans::{Checkpoint, SpanReader, WINDOW_BYTES};
+use tarpon_layer::{
+    Attributes, Chunk, ChunkPlace, Codec, Device, Entry, FileContent, InvalidEntry, InvalidPath, LayerIndex, LayerPath,
+    Node, Xattr,
+};
+use tarpon_oci::{Blob, Digest, limits};
 use tarpon_testkit::layers::{
     Dialect, EstargzOptions, Item, Layer, RawHeader, Tar, ZstdChunkedOptions, check_index, estargz, gzip, random, tar,
     zstd, zstd_chunked,
@@ -166,6 +169,123 @@ fn checkpoints_come_along_and_are_needed() {
     }
     index.checkpoints.clear();
     assert_eq!(unpack(&pack(&index), blob(&gzipped)), Err(InvalidPacked::Chunks));
+}
+
+/// An index of one file at `a` with these chunks, in a blob of this size.
+fn one_file(blob_bytes: u64, chunks: &[(u64, ChunkPlace)]) -> Result<LayerIndex, InvalidPacked> {
+    let size = chunks.iter().map(|(size, _)| size).sum();
+    let content = FileContent { size, object: Digest::of(b"a file"), first_chunk: 0, chunk_count: chunks.len() as u32 };
+    let mut offset = 0;
+    let chunk = |&(size, place)| {
+        let digest = if chunks.len() == 1 { content.object } else { Digest::of(b"a chunk") };
+        offset += size;
+        Chunk { object_offset: offset - size, size, digest, place }
+    };
+    let chunks = chunks.iter().map(chunk).collect();
+    let entries = vec![entry("a", Node::File(content))];
+    let index = LayerIndex { entries, chunks, ..LayerIndex::default() };
+    unpack(&pack(&index), Blob { digest: Digest::of(b"a layer"), size: blob_bytes })
+}
+
+fn entry(path: &str, node: Node) -> Entry {
+    Entry { path: LayerPath::from_normal(path.as_bytes()).expect("a path"), node, attributes: Attributes::default() }
+}
+
+fn placed(codec: Codec, offset: u64, length: u64, skip: u64) -> ChunkPlace {
+    ChunkPlace::Blob { codec, offset, length, skip }
+}
+
+#[test]
+fn chunks_may_be_as_large_as_their_limits_and_reach_the_end_of_the_layer() {
+    let (chunk, member) = (limits::CHUNK_BYTES, limits::MEMBER_BYTES);
+    let refused = Err(InvalidPacked::Chunks);
+    let raw = |blob, size, length, skip| one_file(blob, &[(size, placed(Codec::Raw, 5, length, skip))]);
+    assert!(raw(chunk + 5, chunk, chunk, 0).is_ok());
+    assert_eq!(raw(chunk + 4, chunk, chunk, 0), refused, "it ends behind its layer");
+    assert_eq!(raw(chunk + 6, chunk, chunk, 1), refused, "it ends behind its place");
+    assert_eq!(raw(chunk + 6, chunk + 1, chunk + 1, 0), refused);
+    for codec in [Codec::Gzip, Codec::Zstd] {
+        let packed = |blob, size, length, skip| one_file(blob, &[(size, placed(codec, 5, length, skip))]);
+        assert!(packed(member + 5, chunk, member, member - chunk).is_ok());
+        assert_eq!(packed(member + 4, chunk, member, 0), refused);
+        assert_eq!(packed(member + 6, chunk, member + 1, 0), refused);
+        assert_eq!(packed(member + 5, chunk + 1, member, 0), refused);
+        assert_eq!(packed(member + 5, chunk, member, member - chunk + 1), refused);
+    }
+    let checked = placed(Codec::CheckedSpan, 0, 10, 0);
+    assert_eq!(one_file(10, &[(5, checked)]), refused, "its name cannot be stated");
+}
+
+#[test]
+fn a_streamed_file_may_be_as_large_as_a_file_and_has_its_own_place() {
+    let file = limits::FILE_BYTES;
+    let stream = |size, length, skip| one_file(1, &[(size, placed(Codec::Stream, 0, length, skip))]);
+    assert!(stream(file, file, 0).is_ok());
+    assert_eq!(stream(file + 1, file + 1, 0), Err(InvalidPacked::Column("sizes")));
+    assert_eq!(stream(10, 11, 0), Err(InvalidPacked::Chunks));
+    assert_eq!(stream(10, 10, 1), Err(InvalidPacked::Chunks));
+    let end = (1, placed(Codec::Raw, 0, 1, 0));
+    assert!(one_file(1, &[(limits::SPARSE_HOLE_BYTES, ChunkPlace::Zeros), end]).is_ok());
+    let too_many = one_file(1, &[(limits::SPARSE_HOLE_BYTES + 1, ChunkPlace::Zeros), end]);
+    assert_eq!(too_many, Err(InvalidPacked::Chunks));
+}
+
+#[test]
+fn paths_devices_and_modes_may_be_as_large_as_their_limits() {
+    let unpacked = |entry: Entry| {
+        let index = LayerIndex { entries: vec![entry], ..LayerIndex::default() };
+        unpack(&pack(&index), blob(b""))
+    };
+    let path =
+        |last: usize| format!("{}{}/{}", format!("{}/", "a".repeat(255)).repeat(15), "b".repeat(100), "c".repeat(last));
+    assert_eq!(path(155).len(), limits::PATH_BYTES);
+    assert!(unpacked(entry(&path(155), Node::Fifo)).is_ok());
+    assert!(LayerPath::from_normal(path(156).as_bytes()).is_none());
+    let deep = |depth: usize| LayerPath::from_normal(vec!["d"; depth].join("/").as_bytes());
+    assert!(deep(limits::PATH_DEPTH).is_some() && deep(limits::PATH_DEPTH + 1).is_none());
+    let (major, minor) = (limits::DEVICE_MAJOR as u32, limits::DEVICE_MINOR as u32);
+    let device = |major, minor| unpacked(entry("d", Node::CharDevice(Device { major, minor })));
+    assert!(device(major, minor).is_ok());
+    for wrong in [device(major + 1, 0), device(0, minor + 1)] {
+        assert_eq!(wrong, Err(InvalidPacked::Column("devices")));
+    }
+    let mode =
+        |mode| unpacked(Entry { attributes: Attributes { mode, ..Attributes::default() }, ..entry("f", Node::Fifo) });
+    assert!(mode(0o7777).is_ok());
+    assert_eq!(mode(0o10000), Err(InvalidPacked::Column("attributes")));
+}
+
+#[test]
+fn xattrs_may_be_as_large_as_their_limits() {
+    let with = |name: usize, value: usize, count: usize| {
+        let xattr = |number| {
+            let name = format!("user.{number:0width$}", width = name - "user.".len());
+            Xattr { name: name.into_bytes().into(), value: vec![7; value].into() }
+        };
+        let attributes = Attributes { xattrs: (0..count).map(xattr).collect(), ..Attributes::default() };
+        let entries = vec![Entry { attributes, ..entry("f", Node::Fifo) }];
+        unpack(&pack(&LayerIndex { entries, ..LayerIndex::default() }), blob(b""))
+    };
+    let (name, value) = (limits::XATTR_NAME_BYTES, limits::XATTR_VALUE_BYTES);
+    assert!(with(name, value, 1).is_ok());
+    assert!(with(10, 1, limits::XATTRS).is_ok());
+    for (name, value, count) in [(name + 1, 1, 1), (name, value + 1, 1), (10, 1, limits::XATTRS + 1)] {
+        assert!(matches!(with(name, value, count), Err(InvalidPacked::Xattr(_))), "{name} {value} {count}");
+    }
+}
+
+#[test]
+fn checkpoints_ascend_without_two_at_one_place() {
+    let window = ::zstd::bulk::compress(&[0; WINDOW_BYTES], 1).expect("memory takes all bytes");
+    let at = |offsets: &[u64]| {
+        let checkpoint = |&offset| Checkpoint { offset, used_bits: 7, window: window.clone().into() };
+        let checkpoints = offsets.iter().map(checkpoint).collect();
+        unpack(&pack(&LayerIndex { checkpoints, ..LayerIndex::default() }), blob(&[0; 10]))
+    };
+    assert!(at(&[3, 9]).is_ok());
+    for wrong in [&[3, 3][..], &[9, 3], &[3, 10]] {
+        assert_eq!(at(wrong), Err(InvalidPacked::Column("checkpoints")), "{wrong:?}");
+    }
 }
 
 proptest! {

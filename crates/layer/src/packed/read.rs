@@ -253,3 +253,44 @@ fn take_text<'a>(texts: &mut &'a [u8]) -> Option<&'a [u8]> {
     *texts = &texts[end + 1..];
     Some(text)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The error of an index without entries whose columns were changed.
+    fn refusal(change: impl Fn(&mut Columns)) -> Option<InvalidPacked> {
+        let mut columns = Columns { version: VERSION, ..Columns::default() };
+        change(&mut columns);
+        let bytes = postcard::to_stdvec(&columns).unwrap();
+        unpack(&bytes, Blob { digest: Digest::of(b""), size: 1 << 20 }).err()
+    }
+
+    #[test]
+    fn values_that_belong_to_no_entry_are_refused_in_each_column() {
+        type Change = (&'static str, fn(&mut Columns));
+        assert_eq!(refusal(|_| {}), None);
+        let changes: [Change; 12] = [
+            ("paths", |columns| columns.shared.push(0)),
+            ("paths", |columns| columns.paths.push(0)),
+            ("links", |columns| columns.targets.push(0)),
+            ("devices", |columns| columns.devices.push((0, 0))),
+            ("attributes", |columns| columns.owner.push(0)),
+            ("attributes", |columns| columns.seconds.push(0)),
+            ("attributes", |columns| columns.nanoseconds.push(0)),
+            ("sizes", |columns| columns.sizes.push(0)),
+            ("sizes", |columns| columns.counts.push(0)),
+            ("sizes", |columns| columns.chunks.sizes.push(0)),
+            ("digests", |columns| columns.digests.extend([0; 32])),
+            ("places", |columns| columns.chunks.place.push(0)),
+        ];
+        for (column, change) in changes {
+            assert_eq!(refusal(change), Some(InvalidPacked::Column(column)));
+        }
+        assert_eq!(refusal(|columns| columns.chunks.skip.push(0)), Some(InvalidPacked::Column("places")));
+        assert_eq!(refusal(|columns| columns.digests.push(0)), Some(InvalidPacked::Column("digests")));
+        // Of three columns with one name, values in two do not cancel each other out.
+        let two = |columns: &mut Columns| (columns.seconds.push(0), columns.owner.push(0)).0;
+        assert_eq!(refusal(two), Some(InvalidPacked::Column("attributes")));
+    }
+}
