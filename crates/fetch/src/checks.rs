@@ -52,3 +52,27 @@ impl Checks {
         self.running.lock().remove(kept_as);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_is_hashed_once_for_all_waiters_and_again_after_that() {
+        let (checks, object) = (Checks::default(), ObjectId::of(b"an object"));
+        let (waiter, sender) = checks.join(object);
+        assert!(sender.is_some() && checks.join(object).1.is_none());
+        assert!(checks.join(ObjectId::of(b"another")).1.is_some());
+        checks.end(&object);
+        drop(sender);
+        assert!(waiter.has_changed().is_err(), "the channel closes for those who waited");
+        assert!(checks.join(object).1.is_some(), "it may have changed since, and is hashed again");
+    }
+
+    #[test]
+    fn small_objects_do_not_queue_behind_large_ones() {
+        let checks = Checks::default();
+        assert!(Arc::ptr_eq(&checks.turns(SMALL - 1), &checks.small));
+        assert!(Arc::ptr_eq(&checks.turns(SMALL), &checks.large));
+    }
+}

@@ -225,6 +225,9 @@ impl Drop for Priority {
 }
 
 #[cfg(test)]
+mod interleavings;
+
+#[cfg(test)]
 mod tests {
     use futures::FutureExt;
 
