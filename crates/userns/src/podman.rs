@@ -17,7 +17,8 @@ pub fn podman_process() -> Option<Pid> {
 
 fn in_folder(folder: &Path) -> Option<Pid> {
     let process = std::fs::read_to_string(folder.join(FILE)).ok()?.trim().parse::<RawPid>().ok()?;
-    let process = Pid::from_raw(process).filter(|_| process > 0)?;
+    // `from_raw` panics for a negative ID.
+    let process = (process > 0).then(|| Pid::from_raw(process)).flatten()?;
     // The ID may have been given to another process since.
     let maps = std::fs::read_to_string(format!("/proc/{}/uid_map", process.as_raw_nonzero())).ok()?;
     let user = rustix::process::getuid().as_raw().to_string();
