@@ -150,7 +150,9 @@ impl Layout {
             match locks::try_lock(storage, &self.server_of(in_user_namespace).join(SERVER_LOCK)) {
                 Ok(Some(lock)) => servers.push(lock),
                 Ok(None) => return Err(in_use()),
-                Err(_) => {}
+                // Without its folder no server has run there, or its folder is set aside already.
+                Err(StoreError::Io { error, .. }) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error.into()),
             }
         }
         tracing::warn!(store = %self.root.display(), %version, "store of another version set aside, beginning a new one");

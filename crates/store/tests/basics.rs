@@ -303,6 +303,22 @@ fn a_folder_with_foreign_files_is_not_made_a_store() {
 }
 
 #[test]
+fn a_store_of_another_version_stays_if_the_lock_of_its_server_cannot_be_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let digest = put(&open(folder.path()), b"of another time").unwrap();
+    let version = fs::read(folder.path().join("version")).unwrap();
+    fs::write(folder.path().join("version"), "tarpon store 99\n").unwrap();
+    let lock = folder.path().join("run/server.lock");
+    let _ = fs::remove_file(&lock);
+    fs::create_dir(&lock).unwrap();
+    let error = Store::open(folder.path(), StoreConfig::default()).unwrap_err().to_string();
+    assert!(error.contains("server.lock"), "{error}");
+    fs::remove_dir(&lock).unwrap();
+    fs::write(folder.path().join("version"), version).unwrap();
+    assert!(get(&open(folder.path()), &digest).is_some(), "nothing was moved");
+}
+
+#[test]
 fn a_store_of_another_version_is_set_aside_unless_a_server_runs_on_it() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
