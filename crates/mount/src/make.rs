@@ -15,13 +15,14 @@ use tokio::runtime::Handle;
 use crate::adapter::{Adapter, OpenPolicy, Opens};
 use crate::connection::Connection;
 use crate::device;
+use crate::erofs::{self, Backing};
 use crate::error::MountError;
 use crate::fusermount;
 use crate::holder::ConnectionHolder;
 use crate::kernel::{self, StepError};
 use crate::mounted::{Live, Parts};
 use crate::mountpoint::Mountpoint;
-use crate::overlay::{self, ImageLayers, Layer, Manner, Reach, Reachable};
+use crate::overlay::{self, ImageLayers, Manner, Reach, Reachable};
 use crate::pool::{ConnectionPool, LazyObjects};
 use crate::spec::{Mode, MountSpec, Writable};
 use crate::table::{self, SOURCE};
@@ -35,6 +36,8 @@ pub(crate) struct Maker {
     runtime: Handle,
     scratch: PathBuf,
     reach: Reach,
+    /// What the kernel is to mount trees from.
+    erofs: Backing,
     pool: Arc<ConnectionPool>,
     /// Source of its mounts in the table of mounts.
     source: OsString,
@@ -50,7 +53,17 @@ impl Maker {
         pool: Arc<ConnectionPool>,
         holder: Arc<dyn ConnectionHolder>,
     ) -> Self {
-        Self { objects, number: 0, runtime, scratch, reach, pool, source: SOURCE.into(), holder }
+        Self {
+            objects,
+            number: 0,
+            runtime,
+            scratch,
+            reach,
+            erofs: Backing::first(),
+            pool,
+            source: SOURCE.into(),
+            holder,
+        }
     }
 
     /// The same for other objects, which have this number.
@@ -61,6 +74,7 @@ impl Maker {
             runtime: self.runtime.clone(),
             scratch: self.scratch.clone(),
             reach: self.reach,
+            erofs: self.erofs,
             pool: self.pool.clone(),
             source: self.source.clone(),
             holder: self.holder.clone(),
@@ -114,20 +128,16 @@ impl Maker {
         if !spec.read_ahead {
             lazy.connection.stop_read_ahead();
         }
-        let tree = Reachable::new(overlay::erofs(&spec.tree.file)?, self.reach, &self.scratch)?;
+        let tree = Reachable::new(erofs::mount(&spec.tree.file, self.erofs)?.0, self.reach, &self.scratch)?;
         let objects =
             rustix::fs::open(&spec.objects, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, FileMode::empty())
                 .map_err(|errno| StepError::new(format!("open {}", spec.objects.display()), errno))?;
-        let objects = match self.reach {
-            Reach::Detached => Layer::Open(objects.as_fd()),
-            Reach::ByPath => Layer::Path(&spec.objects),
-        };
-        let layers = ImageLayers { tree: tree.layer(), objects, lazy: lazy.root.layer() };
+        let layers = ImageLayers { tree: tree.root(), objects: objects.as_fd(), lazy: lazy.root.root() };
         let mount = match (&spec.writable, upper) {
             (Writable::Upper(_), Some(upper)) => {
                 let image = overlay::image(&layers, None, self.manner(), overlay::INNER)?;
                 let image = Reachable::new(image, self.reach, &self.scratch)?;
-                overlay::writable(image.layer(), upper, self.manner(), attributes)?
+                overlay::writable(image.root(), upper, self.manner(), attributes)?
             }
             (_, upper) => overlay::image(&layers, upper, self.manner(), attributes)?,
         };
@@ -152,7 +162,7 @@ impl Maker {
                 None => Ok((connection, mount)),
                 Some(upper) => {
                     let image = Reachable::new(mount, self.reach, &self.scratch)?;
-                    Ok((connection, overlay::writable(image.layer(), upper, self.manner(), attributes)?))
+                    Ok((connection, overlay::writable(image.root(), upper, self.manner(), attributes)?))
                 }
             }
         });
@@ -407,6 +417,27 @@ mod tests {
             let run = self.folder.path().join("run");
             table::mounts().unwrap().iter().filter(|mount| mount.mountpoint.starts_with(&run)).count()
         }
+    }
+
+    #[test]
+    fn a_tree_on_a_loop_device_is_mounted_and_the_device_ends_with_the_mount() {
+        let Some(mut fixture) = Fixture::new(Reach::ByPath, false) else { return };
+        if !Path::new("/dev/loop-control").exists() {
+            return println!("skipped: there are no loop devices");
+        }
+        fixture.maker.erofs = Backing::LoopDevice;
+        let tree = fixture.folder.path().join("tree").canonicalize().unwrap();
+        let devices = || {
+            let devices = std::fs::read_dir("/sys/block").unwrap().flatten();
+            let files = devices.filter_map(|it| std::fs::read_to_string(it.path().join("loop/backing_file")).ok());
+            files.filter(|file| Path::new(file.trim_end()) == tree).count()
+        };
+        let mountpoint = fixture.spec.mountpoint.clone();
+        let live = fixture.maker.native(&fixture.spec, &opened(&mountpoint)).unwrap();
+        assert_eq!(std::fs::read(mountpoint.join("f")).unwrap(), b"abc");
+        assert_eq!(devices(), 1);
+        live.unmount(true).unwrap();
+        assert_eq!(devices(), 0);
     }
 
     #[test]

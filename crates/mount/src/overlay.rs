@@ -1,7 +1,6 @@
-//! The file systems of a native mount: EROFS from a file, overlayfs over it.
+//! The overlays of a mount.
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -16,15 +15,6 @@ use crate::upper::Upper;
 pub(crate) const INNER: MountAttrFlags =
     MountAttrFlags::MOUNT_ATTR_RDONLY.union(MountAttrFlags::MOUNT_ATTR_NODEV).union(MountAttrFlags::MOUNT_ATTR_NOSUID);
 
-/// A layer directory of an overlay.
-#[derive(Clone, Copy)]
-pub(crate) enum Layer<'a> {
-    /// The root of a mount that may be detached (kernel 6.15 or newer), or any open directory (6.13).
-    Open(BorrowedFd<'a>),
-    /// A path in this mount namespace.
-    Path(&'a Path),
-}
-
 /// Settings that all overlays of a host share.
 #[derive(Clone, Copy)]
 pub(crate) struct Manner<'a> {
@@ -33,19 +23,11 @@ pub(crate) struct Manner<'a> {
     pub(crate) reach: Reach,
 }
 
-/// The layers of an image, uppermost first.
+/// The layers of an image, uppermost first: roots of mounts, or any open directory.
 pub(crate) struct ImageLayers<'a> {
-    pub(crate) tree: Layer<'a>,
-    pub(crate) objects: Layer<'a>,
-    pub(crate) lazy: Layer<'a>,
-}
-
-/// Mounts an EROFS image directly from its file: without a loop device, so nothing outlives the mount. Needs kernel 6.12.
-pub(crate) fn erofs(image: &File) -> Result<OwnedFd, StepError> {
-    let context = Context::open("erofs")?;
-    // By descriptor, so that the checked file is the mounted file.
-    context.text("source", format!("/proc/self/fd/{}", image.as_raw_fd()))?.flag("ro")?;
-    context.mount(INNER)
+    pub(crate) tree: BorrowedFd<'a>,
+    pub(crate) objects: BorrowedFd<'a>,
+    pub(crate) lazy: BorrowedFd<'a>,
 }
 
 /// Mounts the image: metadata from `tree`, content from the first data layer that has it.
@@ -60,15 +42,13 @@ pub(crate) fn image(
     let Manner { source, reach } = maker;
     let context = Context::open("overlay")?;
     context.text("source", source)?.text("metacopy", "on")?.text("redirect_dir", "on")?;
-    add(&context, "lowerdir+", layers.tree)?;
-    add(&context, "datadir+", layers.objects)?;
-    add(&context, "datadir+", layers.lazy)?;
+    add_layers(&context, reach, layers.tree, &[layers.objects, layers.lazy])?;
     finish(&context, upper, reach, attributes)
 }
 
 /// Mounts an ordinary overlay: `upper` over any one read-only directory.
 pub(crate) fn writable(
-    lower: Layer<'_>,
+    lower: BorrowedFd<'_>,
     upper: &Upper,
     maker: Manner<'_>,
     attributes: MountAttrFlags,
@@ -83,7 +63,7 @@ pub(crate) fn writable(
         // No redirects here either: users cannot set them.
         context.flag("userxattr")?;
     }
-    add(&context, "lowerdir+", lower)?;
+    add_layers(&context, reach, lower, &[])?;
     finish(&context, Some(upper), reach, attributes)
 }
 
@@ -114,12 +94,25 @@ fn finish(
     }
 }
 
-fn add(context: &Context, key: &str, layer: Layer<'_>) -> Result<(), StepError> {
-    match layer {
-        Layer::Open(directory) => context.file(key, directory)?,
-        Layer::Path(path) => context.text(key, path)?,
-    };
-    Ok(())
+/// Sets the layers: `lower`, and below it the data-only layers.
+fn add_layers(
+    context: &Context,
+    reach: Reach,
+    lower: BorrowedFd<'_>,
+    data: &[BorrowedFd<'_>],
+) -> Result<(), StepError> {
+    match reach {
+        Reach::Detached => {
+            context.file("lowerdir+", lower)?;
+            data.iter().try_for_each(|layer| context.file("datadir+", *layer).map(drop))
+        }
+        Reach::ByPath => {
+            let layers = std::iter::once(&lower).chain(data);
+            // The kernel limits an option to 255 bytes, which paths in a store may exceed.
+            let paths = layers.map(|layer| format!("/proc/self/fd/{}", layer.as_raw_fd())).collect::<Vec<_>>();
+            context.text("lowerdir", paths.join("::")).map(drop)
+        }
+    }
 }
 
 /// Whether this is the initial user namespace. In any other, overlayfs may not use `trusted.*` attributes.
@@ -140,7 +133,8 @@ pub fn sees_trusted() -> bool {
 pub(crate) enum Reach {
     /// By open descriptors of detached mounts.
     Detached,
-    /// By short-lived private paths: for kernels whose overlayfs accepts no detached mounts.
+    /// By paths, of mounts that are attached at short-lived private directories: for kernels whose overlayfs accepts no
+    /// detached mounts.
     ByPath,
 }
 
@@ -188,11 +182,8 @@ impl Reachable {
         crate::kernel::forget_unused(self.mount.as_fd(), Path::new(""), true)
     }
 
-    pub(crate) fn layer(&self) -> Layer<'_> {
-        match &self.path {
-            None => Layer::Open(self.mount.as_fd()),
-            Some(path) => Layer::Path(path),
-        }
+    pub(crate) fn root(&self) -> BorrowedFd<'_> {
+        self.mount.as_fd()
     }
 }
 

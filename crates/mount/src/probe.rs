@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::io::Write as _;
+use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,6 +19,7 @@ use tokio::runtime::Handle;
 use crate::adapter::{Adapter, OpenPolicy, Opens};
 use crate::connection::Connection;
 use crate::device;
+use crate::erofs::{self, Backing};
 use crate::fusermount;
 use crate::holder::{ConnectionHolder, NoHolder};
 use crate::overlay::{self, ImageLayers, Manner, Reach, Reachable};
@@ -40,10 +42,10 @@ pub fn probe(scratch: &Path, runtime: Handle) -> Vec<Capability> {
     let offered = offered(runtime);
     let passthrough = offers(&offered, InitFlags::FUSE_PASSTHROUGH, "6.9");
     vec![
-        capability("kernel", "mode native needs 6.12", kernel()),
+        capability("kernel", "mode native needs 6.5", kernel()),
         capability("root", "mode native", root()),
         capability("/dev/fuse", "both modes", fuse_device()),
-        capability("EROFS from a file", "mode native", erofs(scratch).map(|_| "works".to_owned())),
+        capability("EROFS", "mode native", erofs(scratch)),
         capability("overlayfs with data-only layers", "mode native", data_only(scratch)),
         capability("FUSE passthrough", "speed of large files in mode fuse", passthrough),
         capability("FUSE resend", "no errors when the server dies", resend(&offered)),
@@ -54,10 +56,10 @@ pub fn probe(scratch: &Path, runtime: Handle) -> Vec<Capability> {
 
 fn kernel() -> Result<String, String> {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    if overlay::kernel_version(&release) >= (6, 12) {
+    if overlay::kernel_version(&release) >= (6, 5) {
         Ok(release)
     } else {
-        Err(format!("{release}: mode native mounts EROFS images from files, which needs Linux 6.12"))
+        Err(format!("{release}: mode native needs data-only layers of overlayfs, which Linux 6.5 and newer have"))
     }
 }
 
@@ -69,22 +71,31 @@ fn fuse_device() -> Result<String, String> {
     device::open().map(|_| "can be opened".to_owned()).map_err(|error| error.to_string())
 }
 
-fn erofs(scratch: &Path) -> Result<Reachable, String> {
+fn tree(scratch: &Path) -> Result<(Reachable, Backing), String> {
     let image = tiny_image(scratch).map_err(|error| format!("no image to try it with: {error}"))?;
-    let mount = overlay::erofs(&image).map_err(|error| error.to_string())?;
-    Reachable::new(mount, Reach::of_this_kernel(), scratch).map_err(|error| error.to_string())
+    let (mount, backing) = erofs::mount(&image, Backing::first()).map_err(|error| error.to_string())?;
+    let tree = Reachable::new(mount, Reach::of_this_kernel(), scratch).map_err(|error| error.to_string())?;
+    Ok((tree, backing))
+}
+
+fn erofs(scratch: &Path) -> Result<String, String> {
+    let (_, backing) = tree(scratch)?;
+    Ok(match backing {
+        Backing::File => "mounted from files".to_owned(),
+        Backing::LoopDevice => "mounted from loop devices: this kernel mounts no files (6.12 and newer do)".to_owned(),
+    })
 }
 
 fn data_only(scratch: &Path) -> Result<String, String> {
-    let tree = erofs(scratch).map_err(|error| format!("not tried without EROFS ({error})"))?;
-    let directory = || tempfile::tempdir_in(scratch).map_err(|error| error.to_string());
-    let (objects, lazy) = (directory()?, directory()?);
-    let manner = Manner { source: SOURCE.as_ref(), reach: Reach::of_this_kernel() };
-    let layers = ImageLayers {
-        tree: tree.layer(),
-        objects: overlay::Layer::Path(objects.path()),
-        lazy: overlay::Layer::Path(lazy.path()),
+    let (tree, _) = tree(scratch).map_err(|error| format!("not tried without EROFS ({error})"))?;
+    let directory = || -> std::io::Result<_> {
+        let directory = tempfile::tempdir_in(scratch)?;
+        Ok((crate::place::open_directory(directory.path())?, directory))
     };
+    let both = directory().and_then(|objects| Ok((objects, directory()?)));
+    let ((objects, _kept), (lazy, _too)) = both.map_err(|error| error.to_string())?;
+    let manner = Manner { source: SOURCE.as_ref(), reach: Reach::of_this_kernel() };
+    let layers = ImageLayers { tree: tree.root(), objects: objects.as_fd(), lazy: lazy.as_fd() };
     overlay::image(&layers, None, manner, overlay::INNER).map(|_| "works".to_owned()).map_err(|error| error.to_string())
 }
 
