@@ -1,18 +1,51 @@
 //! Progress of a preparation, as events between the worker and its user.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tarpon_images::index::pack::PackListener;
 use tarpon_images::{Cause, Error, ErrorKind, LayerPlan, Progress};
-use tarpon_oci::{Blob, Digest};
+use tarpon_oci::{Blob, Digest, limits};
+use tokio::io::AsyncRead;
 use tokio::sync::mpsc;
 
-use crate::message::{Event, one_line};
+use crate::frames::{Reader, invalid};
+use crate::message::{Event, JOB_BYTES, one_line};
 
 /// Received bytes are reported this often: a progress bar moves smoothly.
 pub(crate) const REPORT: Duration = Duration::from_millis(50);
+
+/// Reports the events of a worker, and returns the last; `None` if the worker closed the channel before.
+pub(crate) async fn listen(from: &mut (impl AsyncRead + Unpin), report: impl Fn(Event)) -> io::Result<Option<Event>> {
+    let mut reader = Reader::up_to(JOB_BYTES);
+    loop {
+        let Some(event) = reader.message::<Event>(from).await? else { return Ok(None) };
+        if !is_possible(&event) {
+            return Err(invalid("an event of no image"));
+        }
+        match event {
+            last @ (Event::Done { .. } | Event::Documents { .. } | Event::Failed(_)) => return Ok(Some(last)),
+            event => report(event),
+        }
+    }
+}
+
+/// Whether an image within its limits can cause the event: numbers of a worker are added up and are places in lists.
+fn is_possible(event: &Event) -> bool {
+    match event {
+        Event::Resolved { layers, .. } => {
+            layers.iter().all(|layer| layer.number < limits::LAYERS && layer.size <= limits::BLOB_BYTES)
+        }
+        Event::Received { layer, .. } | Event::LayerDone { layer } => (*layer as usize) < limits::LAYERS,
+        Event::Pack(blob) => blob.size <= limits::BLOB_BYTES,
+        Event::Documents { manifest, config, .. } => {
+            [manifest, config].iter().all(|document| document.len() as u64 <= limits::MANIFEST_BYTES)
+        }
+        Event::Note(_) | Event::Done { .. } | Event::Failed(_) => true,
+    }
+}
 
 /// Passes an event of a worker on.
 pub(crate) fn report(event: Event, listener: Option<&dyn PackListener>, progress: &dyn Progress) {

@@ -1,14 +1,16 @@
 //! What a worker and its user send to each other. The user treats each message of a worker as hostile.
 
+use std::fmt;
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::de::{DeserializeOwned, Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use tarpon_blob::{Fault, SourceError};
 use tarpon_images::LayerPlan;
 use tarpon_images::preparer::Task;
-use tarpon_oci::{Blob, Digest};
+use tarpon_oci::{Blob, Digest, limits};
 use tarpon_registry::Stats;
 use zeroize::Zeroizing;
 
@@ -20,6 +22,9 @@ pub(crate) const MESSAGE_BYTES: usize = 128 << 10;
 
 /// Longest encoded job or event: a job may have a lock of 4 MiB, and an event a manifest and a config of 4 MiB each.
 pub(crate) const JOB_BYTES: usize = 9 << 20;
+
+/// Most fallbacks of an image: a few for each of its layers.
+const FALLBACKS: usize = 2_000;
 
 /// The first message to a worker: how it confines itself.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -132,6 +137,7 @@ pub(crate) enum IndexName {
 pub(crate) enum Event {
     Resolved {
         manifest: Digest,
+        #[serde(deserialize_with = "at_most::<{ limits::LAYERS }, _, _>")]
         layers: Vec<LayerPlan>,
     },
     Received {
@@ -146,6 +152,7 @@ pub(crate) enum Event {
     Pack(Blob),
     Done {
         manifest: Digest,
+        #[serde(deserialize_with = "at_most::<FALLBACKS, _, _>")]
         fallbacks: Vec<String>,
         requests: u64,
         bytes: u64,
@@ -258,6 +265,32 @@ pub(crate) fn encode_up_to(limit: usize, message: &impl Serialize) -> Result<Vec
         return Err(format!("a message of {} bytes is too long for a worker", bytes.len()));
     }
     Ok(bytes)
+}
+
+/// A list of at most `N` items. Of a longer one no more is decoded: in memory an item may take many times its bytes.
+fn at_most<'de, const N: usize, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+    struct Items<T, const N: usize>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>, const N: usize> Visitor<'de> for Items<T, N> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "a list of at most {N} items")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Self::Value, A::Error> {
+            let mut items = Vec::new();
+            while let Some(item) = from.next_element()? {
+                if items.len() == N {
+                    return Err(A::Error::custom("a list that is too long"));
+                }
+                items.push(item);
+            }
+            Ok(items)
+        }
+    }
+
+    from.deserialize_seq(Items::<T, N>(PhantomData))
 }
 
 /// Decodes a message of at most [`MESSAGE_BYTES`]. Allocates in proportion to its length, whatever it claims.

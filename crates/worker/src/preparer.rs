@@ -15,14 +15,11 @@ use tarpon_registry::Stats;
 use tokio::net::UnixStream;
 
 use crate::event;
-use crate::frames::{self, Reader, Tag};
+use crate::frames::{self, Tag};
 use crate::message::{Control, Event, ImageName, IndexName, JOB_BYTES, Job, Setup, Work, encode_up_to, one_line};
 use crate::policy::{Policy, Watched};
 use crate::process::{Process, async_stream};
 use crate::supervise::{self, Credentials};
-
-/// Most fallbacks of an image: a few for each of its layers.
-const FALLBACKS: usize = 2_000;
 
 /// Prepares each image in a worker of its own, which can write in the store and nowhere else.
 #[derive(Debug)]
@@ -45,15 +42,10 @@ impl WorkerPreparer {
         let images = supervise::Images::of(0, Credentials::of(&source, found));
         supervise::begin(&process, images, Watched::nothing()).map_err(failed)?;
         let mut channel = begin(&process, job).await.map_err(failed)?;
-        let mut reader = Reader::up_to(JOB_BYTES);
-        loop {
-            match reader.message::<Event>(&mut channel).await {
-                Ok(Some(Event::Failed(error))) => return Err(event::error_of(&error)),
-                Ok(Some(last @ (Event::Done { .. } | Event::Documents { .. }))) => return Ok(last),
-                Ok(Some(event)) => report(event),
-                Ok(None) => return Err(ended(&process, "its end")),
-                Err(error) => return Err(failed(error)),
-            }
+        match event::listen(&mut channel, report).await.map_err(failed)? {
+            Some(Event::Failed(error)) => Err(event::error_of(&error)),
+            Some(last) => Ok(last),
+            None => Err(ended(&process, "its end")),
         }
     }
 }
@@ -72,7 +64,7 @@ impl Preparer for WorkerPreparer {
             let report = |event| event::report(event, listener, progress);
             match self.run(&setup, &job(Work::Task(task), store, request)?, request, report).await? {
                 Event::Done { manifest, fallbacks, requests, bytes } => {
-                    let fallbacks = fallbacks.iter().take(FALLBACKS).map(|line| one_line(line)).collect();
+                    let fallbacks = fallbacks.iter().map(|line| one_line(line)).collect();
                     Ok(Finished { manifest, fallbacks, fetched: Stats { requests, bytes } })
                 }
                 _ => Err(Error::new(ErrorKind::Other, "prepare the image", WRONG_EVENT)),

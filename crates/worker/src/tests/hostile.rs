@@ -1,5 +1,6 @@
 //! Whatever a worker sends, its user gets an error and allocates nothing by its claims.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -7,12 +8,15 @@ use tarpon_blob::{Fault, SourceError};
 use tarpon_images::Access;
 use tarpon_images::preparer::{Preparer as _, Task};
 use tarpon_images::sources::Sources as _;
-use tarpon_images::{ErrorKind, ImageRequest, Silent};
+use tarpon_images::{ErrorKind, ImageRequest, LayerPlan, LayerWay, Silent};
 use tarpon_layer::Codec;
 use tarpon_layer::decode::DecodeError;
-use tarpon_oci::{Blob, Digest, Platform};
+use tarpon_oci::{Blob, Digest, Platform, limits};
 
 use super::roles::command;
+use crate::event;
+use crate::frames::{self, Tag};
+use crate::message::{Event, JOB_BYTES, encode_up_to};
 use crate::{WorkerPreparer, Workers};
 
 const IMAGE: &str = "localhost:1/image:1";
@@ -56,6 +60,53 @@ async fn a_chunk_of_another_size_is_an_error_and_not_allocated() {
         let decode = move || decoder.chunk(Codec::Gzip, &[1; 100], 0, 1_000, &mut Vec::new());
         let error = tokio::task::spawn_blocking(decode).await.unwrap().unwrap_err();
         assert!(matches!(&error, DecodeError::Process { problem } if problem.contains("failed 6 times")), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn an_event_that_no_image_can_cause_is_an_error_and_not_reported() {
+    let manifest = Digest::of(b"manifest");
+    let layers = |count: usize, number: usize, size: u64| {
+        let layer = LayerPlan { number, digest: manifest, size, way: LayerWay::Stream };
+        Event::Resolved { manifest, layers: vec![layer; count] }
+    };
+    let done =
+        |fallbacks: usize| Event::Done { manifest, fallbacks: vec![String::new(); fallbacks], requests: 0, bytes: 0 };
+    let documents = |bytes: usize| Event::Documents {
+        digest: manifest,
+        manifest: Vec::new(),
+        config: vec![0; bytes],
+        index_digest: None,
+    };
+    let (layer, size) = (limits::LAYERS, limits::BLOB_BYTES);
+    let number = u32::try_from(layer).unwrap();
+    let config = usize::try_from(limits::MANIFEST_BYTES).unwrap();
+    for (event, is_possible) in [
+        (layers(2, layer - 1, size), true),
+        // Two of these overflow where sizes are added up.
+        (layers(2, 0, u64::MAX), false),
+        (layers(1, 0, size + 1), false),
+        (layers(1, layer, size), false),
+        (layers(layer, 0, size), true),
+        (layers(layer + 1, 0, size), false),
+        (Event::Received { layer: number - 1, bytes: u64::MAX }, true),
+        (Event::Received { layer: number, bytes: 1 }, false),
+        (Event::LayerDone { layer: u32::MAX }, false),
+        (Event::Pack(Blob { digest: manifest, size: size + 1 }), false),
+        (done(2_000), true),
+        // 200 MiB of empty lines.
+        (done(8 << 20), false),
+        (documents(config), true),
+        (documents(config + 1), false),
+    ] {
+        let (mut channel, reported) = (Vec::new(), Cell::new(0));
+        let event = encode_up_to(JOB_BYTES, &event).unwrap();
+        frames::send(&mut channel, Tag::Message, &event).await.unwrap();
+        let outcome = event::listen(&mut &channel[..], |_| reported.set(reported.get() + 1)).await;
+        let last = matches!(outcome, Ok(Some(_)));
+        let kind = event[0];
+        assert_eq!(outcome.is_ok(), is_possible, "event of kind {kind}: {:?}", outcome.err());
+        assert_eq!(reported.get() == 1 || last, is_possible, "event of kind {kind}");
     }
 }
 
