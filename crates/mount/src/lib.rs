@@ -18,6 +18,8 @@ mod device;
 mod erofs;
 mod error;
 mod fusermount;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod holder;
 mod host;
 mod in_use;

@@ -6,7 +6,7 @@
 //! requests already ([`device::for_server`]).
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use fuser::{Config, InitFlags, Session, SessionACL};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -33,13 +33,23 @@ pub(crate) fn session(
     offered: InitFlags,
     config: Config,
 ) -> Result<Session<Adapter>, StepError> {
+    let (session, _socket) = on_socket(adapter, offered, config)?;
+    device::replace(session.as_fd(), device).map_err(|error| io_step("take the FUSE connection over", &error))?;
+    Ok(session)
+}
+
+/// An initialised session on a socket, and the other end of that, where its response to INIT is to be read.
+pub(crate) fn on_socket(
+    adapter: Adapter,
+    offered: InitFlags,
+    config: Config,
+) -> Result<(Session<Adapter>, OwnedFd), StepError> {
     let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
     let (ours, kernel) = pair.map_err(|errno| StepError::new("create a pair of sockets", errno))?;
     rustix::io::write(&kernel, &init(offered)).map_err(|errno| StepError::new("send INIT", errno))?;
     let session = Session::from_fd(adapter, ours, SessionACL::All, config)
         .map_err(|error| io_step("start serving FUSE", &error))?;
-    device::replace(session.as_fd(), device).map_err(|error| io_step("take the FUSE connection over", &error))?;
-    Ok(session)
+    Ok((session, kernel))
 }
 
 /// Makes the kernel send all requests again that were read and not answered. It must have offered to

@@ -3,6 +3,7 @@
 use std::io;
 
 use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 
 use crate::frames::{self, Part, Reader, Tag, invalid};
@@ -10,8 +11,8 @@ use crate::message::{BlobRequest, Failure, Totals, decode};
 
 /// A channel for requests of blobs, one after the other.
 #[derive(Debug)]
-pub(crate) struct BlobChannel {
-    stream: UnixStream,
+pub(crate) struct BlobChannel<S = UnixStream> {
+    stream: S,
     reader: Reader,
 }
 
@@ -28,8 +29,8 @@ pub(crate) enum Reply {
     Failure(Failure),
 }
 
-impl BlobChannel {
-    pub(crate) fn new(stream: UnixStream) -> Self {
+impl<S: AsyncRead + AsyncWrite + Unpin> BlobChannel<S> {
+    pub(crate) fn new(stream: S) -> Self {
         Self { stream, reader: Reader::default() }
     }
 

@@ -7,8 +7,7 @@ use bytes::BytesMut;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use tarpon_blob::{BlobStream, SourceError};
-use tokio::net::UnixStream;
-use tokio::net::unix::OwnedWriteHalf;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout_at};
 
 use crate::frames::{self, Reader, Tag, invalid};
@@ -33,8 +32,10 @@ pub(crate) trait Blobs: Send + Sync {
 }
 
 /// Answers the requests of a channel, one after the other, until it is closed.
-pub(crate) async fn serve(channel: UnixStream, blobs: &dyn Blobs) -> io::Result<()> {
-    let (mut from, mut to) = channel.into_split();
+pub(crate) async fn serve(
+    (mut from, mut to): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin),
+    blobs: &dyn Blobs,
+) -> io::Result<()> {
     let mut reader = Reader::default();
     while let Some(request) = reader.message::<BlobRequest>(&mut from).await? {
         tokio::select! {
@@ -50,7 +51,7 @@ pub(crate) async fn serve(channel: UnixStream, blobs: &dyn Blobs) -> io::Result<
     Ok(())
 }
 
-async fn respond(request: &BlobRequest, blobs: &dyn Blobs, to: &mut OwnedWriteHalf) -> io::Result<()> {
+async fn respond(request: &BlobRequest, blobs: &dyn Blobs, to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
     let range = &request.range;
     if range.start >= range.end || range.end > request.blob.size {
         return Err(invalid("a range outside of the blob"));
@@ -70,7 +71,7 @@ async fn respond(request: &BlobRequest, blobs: &dyn Blobs, to: &mut OwnedWriteHa
 }
 
 /// Sends the bytes as they arrive: the first at once, later ones gathered. The outer error is the reader's end.
-async fn copy(mut stream: BlobStream, to: &mut OwnedWriteHalf) -> io::Result<Result<(), SourceError>> {
+async fn copy(mut stream: BlobStream, to: &mut (impl AsyncWrite + Unpin)) -> io::Result<Result<(), SourceError>> {
     let mut gathered = BytesMut::new();
     let mut is_first = true;
     while let Some(piece) = stream.next().await {

@@ -118,8 +118,11 @@ pub(crate) fn serve(from: impl Read, to: &mut impl Write) -> io::Result<()> {
         let is_short = window <= WINDOW_BYTES && encoded as u64 <= limits::MEMBER_BYTES;
         let codec = CODECS.get(usize::from(head[0])).copied().filter(|_| is_short);
         let codec = codec.ok_or_else(|| invalid("not a request for a chunk"))?;
-        input.resize(window + encoded, 0);
-        from.read_exact(&mut input)?;
+        input.clear();
+        // Grows with what arrives.
+        if from.by_ref().take((window + encoded) as u64).read_to_end(&mut input)? < window + encoded {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         let long = |at: usize| (number(at) as u64) | (number(at + 4) as u64) << 32;
         let (window, encoded) = input.split_at(window);
         let call = Call { codec, used_bits: head[1], window, encoded, skip: long(12), size: long(20) };

@@ -108,7 +108,7 @@ impl WorkerCompletion {
         for _ in 0..SOURCES {
             let (channel, source) = (async_stream(process.open(Control::Source)?)?, Layers(self.source.clone()));
             // It ends with the worker.
-            tokio::spawn(async move { blob_service::serve(channel, &source).await });
+            tokio::spawn(async move { blob_service::serve(channel.into_split(), &source).await });
         }
         Ok(())
     }

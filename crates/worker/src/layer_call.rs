@@ -45,7 +45,7 @@ pub(crate) fn begin(process: &Process, compression: Compression, mut input: Laye
         // The worker decodes what it has, and fails at an end that is too early. A channel that is closed already needs no end.
         let _closed = to.shutdown(std::net::Shutdown::Write);
     })?;
-    Ok(Box::new(Decoded { from, left: 0, has_ended: false, problem }))
+    Ok(Box::new(Decoded::new(Channel(from), problem)))
 }
 
 /// Sends the layer. An error of `input` is reported; one of the channel is noticed by its reader.
@@ -73,8 +73,8 @@ fn send_part(to: &mut impl Write, part: &[u8]) -> io::Result<()> {
 }
 
 /// The decoded bytes.
-struct Decoded {
-    from: UnixStream,
+pub(crate) struct Decoded<R> {
+    from: R,
     /// Bytes of the current part that are to come.
     left: usize,
     has_ended: bool,
@@ -82,7 +82,7 @@ struct Decoded {
     problem: Arc<Mutex<Option<io::Error>>>,
 }
 
-impl Read for Decoded {
+impl<R: Read> Read for Decoded<R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         if self.has_ended || out.is_empty() {
             return Ok(0);
@@ -91,7 +91,12 @@ impl Read for Decoded {
     }
 }
 
-impl Decoded {
+impl<R: Read> Decoded<R> {
+    /// The bytes that a worker sends. An error of the input, once it is there, is the cause of every other.
+    pub(crate) fn new(from: R, problem: Arc<Mutex<Option<io::Error>>>) -> Self {
+        Self { from, left: 0, has_ended: false, problem }
+    }
+
     fn next(&mut self, out: &mut [u8]) -> io::Result<usize> {
         if self.left == 0 {
             match self.length()? {
@@ -129,28 +134,36 @@ fn ended() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, "the worker process that decodes the layer has ended")
 }
 
-impl Drop for Decoded {
+/// The user's end of the channel.
+struct Channel(UnixStream);
+
+impl Read for Channel {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        self.0.read(out)
+    }
+}
+
+impl Drop for Channel {
     fn drop(&mut self) {
         // The thread that sends ends. It has a duplicate, so closing is not enough.
-        let _closed = self.from.shutdown(std::net::Shutdown::Both);
+        let _closed = self.0.shutdown(std::net::Shutdown::Both);
     }
 }
 
 /// Decodes the layer of a channel.
-pub(crate) fn serve(channel: UnixStream) -> io::Result<()> {
-    let mut to = channel.try_clone()?;
-    let mut from = io::BufReader::with_capacity(PART_BYTES, channel);
+pub(crate) fn serve(from: impl Read, to: &mut impl Write) -> io::Result<()> {
+    let mut from = io::BufReader::with_capacity(PART_BYTES, from);
     let mut number = [0];
     from.read_exact(&mut number)?;
     let compression =
         COMPRESSIONS.get(usize::from(number[0])).copied().ok_or_else(|| invalid("no such compression"))?;
     let parts = io::BufReader::with_capacity(PART_BYTES, Parts { from, left: 0, has_ended: false });
-    match decode(parts, compression, &mut to) {
+    match decode(parts, compression, to) {
         Ok(()) => to.write_all(&0_u32.to_le_bytes()),
         Err(error) => {
             let message = error.to_string();
             to.write_all(&FAILED.to_le_bytes())?;
-            send_part(&mut to, &message.as_bytes()[..message.len().min(MESSAGE_BYTES)])
+            send_part(to, &message.as_bytes()[..message.len().min(MESSAGE_BYTES)])
         }
     }
 }

@@ -24,6 +24,8 @@ mod completion;
 mod decoder;
 mod event;
 mod frames;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod image;
 mod image_state;
 mod layer_call;

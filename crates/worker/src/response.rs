@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use crate::blob_channel::{BlobChannel, Reply};
 use crate::frames::invalid;
 use crate::image_state::ImageState;
-use crate::message::BlobRequest;
+use crate::message::{BlobRequest, Failure, Totals};
 use crate::process::Process;
 use crate::slot::Tries;
 
@@ -33,6 +33,28 @@ pub(crate) struct Response {
 struct Receiving {
     process: Arc<Process>,
     channel: BlobChannel,
+}
+
+/// What a part of a response means for the rest of its range.
+pub(crate) enum Progress {
+    /// The next bytes of the range.
+    Bytes(Bytes),
+    /// The range is complete.
+    End(Totals),
+    /// The source has failed.
+    Failed(Failure),
+}
+
+impl Progress {
+    /// Checks a part of a response, after its head, against the `left` bytes of the range that are to come.
+    pub(crate) fn of(part: Reply, left: u64) -> io::Result<Self> {
+        match part {
+            Reply::Body(bytes) if bytes.len() as u64 <= left => Ok(Self::Bytes(bytes)),
+            Reply::End(totals) if left == 0 => Ok(Self::End(totals)),
+            Reply::Failure(failure) => Ok(Self::Failed(failure)),
+            _ => Err(invalid("bytes outside of the range")),
+        }
+    }
 }
 
 /// A failed attempt.
@@ -122,21 +144,21 @@ impl Response {
     async fn receive(&mut self, receiving: &mut Receiving) -> Result<Option<Bytes>, Failed> {
         let Receiving { process, channel } = receiving;
         let failed = |error| Failed::Worker(Some(process.clone()), error);
-        match channel.receive().await.map_err(failed)? {
-            Reply::Body(bytes) if bytes.len() as u64 <= self.left() => {
+        let part = channel.receive().await.map_err(failed)?;
+        match Progress::of(part, self.left()).map_err(failed)? {
+            Progress::Bytes(bytes) => {
                 self.request.range.start += bytes.len() as u64;
                 self.image.received(bytes.len());
                 Ok(Some(bytes))
             }
-            Reply::End(totals) if self.left() == 0 => {
+            Progress::End(totals) => {
                 self.image.count(process.generation, totals);
                 Ok(None)
             }
-            Reply::Failure(failure) => {
+            Progress::Failed(failure) => {
                 self.image.count(process.generation, failure.totals);
                 Err(Failed::Source(failure.into_error()))
             }
-            _ => Err(failed(invalid("bytes outside of the range"))),
         }
     }
 

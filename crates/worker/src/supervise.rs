@@ -143,9 +143,17 @@ pub(crate) async fn trial(process: &Process) -> io::Result<(String, bool)> {
 }
 
 async fn answer(images: &Images, to: &Mutex<OwnedWriteHalf>, question: Question) {
+    let Some(answer) = answer_to(images, question).await else { return };
+    let Ok(encoded) = encode(&answer).map(Zeroizing::new) else { return };
+    // A worker that is gone needs no answer.
+    let _sent = frames::send(&mut *to.lock().await, Tag::Message, &encoded).await;
+}
+
+/// The answer to a question, if it needs one.
+pub(crate) async fn answer_to(images: &Images, question: Question) -> Option<Answer> {
     let credentials = |image| images.get(image);
-    let answer = match question {
-        Question::Alive | Question::Confined { .. } => return,
+    match question {
+        Question::Alive | Question::Confined { .. } => None,
         Question::Credentials { id, image } => {
             let pair = match credentials(image) {
                 Some(Credentials { registry, repository, source }) => source.find(&registry, &repository).await,
@@ -153,17 +161,14 @@ async fn answer(images: &Images, to: &Mutex<OwnedWriteHalf>, question: Question)
             };
             let pair = pair.as_ref().map(|found| found.pair());
             let secret = |text: &str| Zeroizing::new(text.to_owned());
-            Answer::Credentials { id, pair: pair.map(|(user, password)| (secret(user), secret(password))) }
+            Some(Answer::Credentials { id, pair: pair.map(|(user, password)| (secret(user), secret(password))) })
         }
         Question::MayHave { id, image, host } => {
             let may = match credentials(image).filter(|_| host.len() <= NAME_BYTES) {
                 Some(Credentials { registry, source, .. }) => source.may_have(&registry, &host).await,
                 None => false,
             };
-            Answer::MayHave { id, may }
+            Some(Answer::MayHave { id, may })
         }
-    };
-    let Ok(encoded) = encode(&answer).map(Zeroizing::new) else { return };
-    // A worker that is gone needs no answer.
-    let _sent = frames::send(&mut *to.lock().await, Tag::Message, &encoded).await;
+    }
 }

@@ -10,6 +10,12 @@ mod decode_chunk;
 mod digest_reference;
 mod erofs_image;
 mod estargz_footer_toc;
+#[cfg(feature = "mount")]
+mod fuse;
+#[cfg(feature = "mount")]
+mod fuse_requests;
+mod http;
+mod http_responses;
 mod index_lock;
 mod manifest_index;
 mod packed_index;
@@ -19,6 +25,10 @@ mod spanned_layer;
 mod tar_walk;
 mod trace_file;
 mod tree_build;
+#[cfg(feature = "worker")]
+mod worker_requests;
+#[cfg(feature = "worker")]
+mod worker_responses;
 mod write_layer;
 mod www_authenticate;
 mod zstd_chunked_toc;
@@ -38,6 +48,9 @@ pub use decode_chunk::decode_chunk;
 pub use digest_reference::digest_reference;
 pub use erofs_image::erofs_image;
 pub use estargz_footer_toc::estargz_footer_toc;
+#[cfg(feature = "mount")]
+pub use fuse_requests::fuse_requests;
+pub use http_responses::http_responses;
 pub use index_lock::index_lock;
 pub use manifest_index::manifest_index;
 pub use packed_index::packed_index;
@@ -47,6 +60,10 @@ pub use spanned_layer::spanned_layer;
 pub use tar_walk::tar_walk;
 pub use trace_file::trace_file;
 pub use tree_build::tree_build;
+#[cfg(feature = "worker")]
+pub use worker_requests::worker_requests;
+#[cfg(feature = "worker")]
+pub use worker_responses::worker_responses;
 pub use write_layer::write_layer;
 pub use www_authenticate::www_authenticate;
 pub use zstd_chunked_toc::zstd_chunked_toc;

@@ -85,7 +85,7 @@ fn failed(error: &Error) -> Event {
     Event::Failed(event::encode_error(error))
 }
 
-fn request(job: &Job) -> Result<ImageRequest> {
+pub(crate) fn request(job: &Job) -> Result<ImageRequest> {
     let step = "read the job";
     let source: Source = job.source.parse().context(ErrorKind::Other, step)?;
     let platform: Platform = job.platform.parse().context(ErrorKind::Other, step)?;

@@ -26,6 +26,9 @@ use self::completion::StepService;
 use self::images::Images;
 use self::questions::Questions;
 
+#[cfg(feature = "fuzz")]
+pub(crate) use self::jobs::request as request_of;
+
 /// Threads that receive. Decoding has threads of its own.
 const THREADS: usize = 2;
 /// Threads that resolve names, of which each may wait for seconds.
@@ -119,7 +122,7 @@ impl Service {
         match kind {
             Control::Blobs => {
                 let (stream, images) = (async_stream(channel)?, self.images.clone());
-                self.runtime.spawn(async move { log(blob_service::serve(stream, &*images).await) });
+                self.runtime.spawn(async move { log(blob_service::serve(stream.into_split(), &*images).await) });
             }
             Control::Job => {
                 let (stream, lookup) = (async_stream(channel)?, self.images.lookup(0));
@@ -139,7 +142,10 @@ impl Service {
                 let channel = BlockingStream::from(channel);
                 spawn(move || log(chunk_call::serve(&channel, &mut &channel)))?;
             }
-            Control::Layer => spawn(move || log(layer_call::serve(channel.into())))?,
+            Control::Layer => {
+                let channel = BlockingStream::from(channel);
+                spawn(move || log(layer_call::serve(&channel, &mut &channel)))?;
+            }
             Control::Forget(_) => return Err(io::Error::other("a descriptor without a channel")),
         }
         Ok(())
