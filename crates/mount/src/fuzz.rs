@@ -27,6 +27,7 @@ pub struct Served {
     kernel: OwnedFd,
     session: Option<JoinHandle<()>>,
     counters: Arc<Counters>,
+    buffer: Vec<u8>,
     /// For answers that are given later.
     _runtime: Runtime,
 }
@@ -48,7 +49,8 @@ impl Served {
             let _ended = session.run();
         };
         let session = std::thread::Builder::new().name("fuse-session".to_owned()).spawn(serve)?;
-        let served = Self { kernel, session: Some(session), counters, _runtime: runtime };
+        let buffer = vec![0; ANSWER_BYTES];
+        let mut served = Self { kernel, session: Some(session), counters, buffer, _runtime: runtime };
         served.receive()?;
         Ok(served)
     }
@@ -66,7 +68,7 @@ impl Served {
     ///
     /// # Errors
     /// The session has ended, or there is no answer in time.
-    pub fn receive(&self) -> io::Result<Vec<u8>> {
+    pub fn receive(&mut self) -> io::Result<&[u8]> {
         let time = Timespec::try_from(ANSWER).map_err(io::Error::other)?;
         loop {
             match poll(&mut [PollFd::from_borrowed_fd(self.kernel.as_fd(), PollFlags::IN)], Some(&time)) {
@@ -76,13 +78,9 @@ impl Served {
                 Err(errno) => return Err(errno.into()),
             }
         }
-        let mut answer = vec![0; ANSWER_BYTES];
-        match rustix::io::read(&self.kernel, &mut answer)? {
+        match rustix::io::read(&self.kernel, &mut self.buffer)? {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            length => {
-                answer.truncate(length);
-                Ok(answer)
-            }
+            length => Ok(&self.buffer[..length]),
         }
     }
 

@@ -106,7 +106,9 @@ fn check_layer(data: &[u8]) {
     let mut expected = Vec::new();
     let reader = LayerReader::new(&encoded[..], compression);
     let is_sound = reader.and_then(|mut reader| reader.read_to_end(&mut expected)).is_ok();
-    assert!(expected.starts_with(&decoded), "other bytes");
+    // How much of a broken layer is decoded before its error depends on the sizes of the reads.
+    let is_prefix = expected.starts_with(&decoded) || !is_sound && decoded.starts_with(&expected);
+    assert!(is_prefix, "other bytes");
     if is_complete {
         assert!(is_sound && decoded == expected, "a layer that has no end is complete");
     } else {

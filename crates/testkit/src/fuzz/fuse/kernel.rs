@@ -139,14 +139,14 @@ impl Kernel {
         self.unique
     }
 
-    fn receive(&self) -> (u64, Answer) {
+    fn receive(&mut self) -> (u64, Answer) {
         let answer = self.served.receive().expect("an answer");
-        assert!(answer.len() >= ANSWER_HEADER && number(&answer, 0) == answer.len(), "an answer of the wrong length");
+        assert!(answer.len() >= ANSWER_HEADER && number(answer, 0) == answer.len(), "an answer of the wrong length");
         let error = i32::from_ne_bytes(answer[4..8].try_into().expect("four bytes"));
         let body = answer[ANSWER_HEADER..].to_vec();
         assert!(error == 0 || (-4095..0).contains(&error) && body.is_empty(), "error {error}, {} bytes", body.len());
         let outcome = if error == 0 { Ok(body) } else { Err(Errno::from_raw_os_error(-error)) };
-        (long(&answer, 8), outcome)
+        (long(answer, 8), outcome)
     }
 
     /// Looks a name up. `None`: there is none.
