@@ -108,6 +108,16 @@ fn responses() -> Vec<(u8, u8, Vec<String>)> {
                 range.clone(),
             ],
         ),
+        (
+            0,
+            0,
+            vec![
+                to("https://cdn.test/blob?sig=1"),
+                status("403 Forbidden"),
+                to("https://cdn.test/2"),
+                status("403 No"),
+            ],
+        ),
         (1, 0, vec![to("/v2/app/elsewhere"), to("http://cdn.test/"), chunked(&whole)]),
         (0, 0, vec![status("429 Too Many Requests\r\nRetry-After: 2"), status("503 Busy"), range.clone()]),
         (0, 0, vec![ranged("\r\nContent-Encoding: gzip")]),
