@@ -375,16 +375,21 @@ fn systemd_takes_the_units() {
         return;
     }
     let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../contrib/systemd");
-    // With the binary of this build: an installed one is not required.
-    let work = real::scratch().unwrap();
-    for unit in ["tarpon.service", "tarpon.socket"] {
-        let text = std::fs::read_to_string(units.join(unit)).unwrap();
-        let text = text.replace("/usr/local/bin/tarpon", binary().to_str().unwrap());
-        std::fs::write(work.path().join(unit), text.replace("Documentation=man:tarpon-daemon(1)\n", "")).unwrap();
+    let of_system = ["tarpon.service", "tarpon.socket", "tarpon-snapshotter.service"];
+    for (manager, folder, names) in [("--system", ".", &of_system[..]), ("--user", "user", &of_system[..2])] {
+        let work = real::scratch().unwrap();
+        for name in names {
+            let text = std::fs::read_to_string(units.join(folder).join(name)).unwrap();
+            // With the binary of this build: an installed one is not required, nor are its manual pages.
+            let text = text.replace("=tarpon ", &format!("={} ", binary().display()));
+            let text: String = text.split_inclusive('\n').filter(|line| !line.starts_with("Documentation=")).collect();
+            std::fs::write(work.path().join(name), text).unwrap();
+        }
+        let mut verify = Command::new("systemd-analyze");
+        verify.env("XDG_RUNTIME_DIR", work.path());
+        let output = verify.args([manager, "verify"]).args(names).current_dir(work.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let ours: Vec<_> = said.lines().filter(|line| line.contains("tarpon")).collect();
+        assert!(output.status.success() && ours.is_empty(), "{said}");
     }
-    let mut verify = Command::new("systemd-analyze");
-    let output = verify.args(["verify", "tarpon.service", "tarpon.socket"]).current_dir(work.path()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let ours: Vec<_> = said.lines().filter(|line| line.contains("tarpon")).collect();
-    assert!(output.status.success() && ours.is_empty(), "{said}");
 }

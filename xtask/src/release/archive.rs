@@ -1,58 +1,52 @@
-//! The archive of a release.
+//! The archive of a release: `tar --directory /usr/local --strip-components=1` installs it.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result};
-use tarpon_harness::process;
+use flate2::write::GzEncoder;
+use flate2::{Compression, GzBuilder};
+use tar::{EntryType, Header};
 
-/// Files beside the program, by their paths in the repository. Cargo.lock lists all crates of the program: tools for
-/// advisories read it.
-const FILES: &[&str] = &[
-    "LICENSE",
-    "README.md",
-    "CHANGELOG.md",
-    "SECURITY.md",
-    "Cargo.lock",
-    "contrib/systemd/tarpon.service",
-    "contrib/systemd/tarpon.socket",
-];
-
-/// What goes into an archive.
-pub(super) struct Input<'a> {
-    /// Name of the archive without `.tar.gz`, and of the only folder in it.
-    pub(super) name: String,
-    pub(super) program: &'a Path,
-    /// The root of the repository.
-    pub(super) root: &'a Path,
-    /// The modification time of all files.
-    pub(super) seconds: u64,
-    /// The folder of the archive.
-    pub(super) to: &'a Path,
-}
-
-/// Writes the archive. The same input gives the same bytes: names in order, no owner, one time, fixed modes.
-pub(super) fn write(input: &Input<'_>) -> Result<PathBuf> {
-    let folder = input.to.join(&input.name);
-    copy(input.program, &folder.join("tarpon"))?;
-    for file in FILES {
-        copy(&input.root.join(file), &folder.join(file))?;
-    }
-    let (tar, packed) = (format!("{}.tar", input.name), input.to.join(format!("{}.tar.gz", input.name)));
-    let mut command = Command::new("tar");
-    command.args(["--create", "--format=ustar", "--sort=name", "--owner=0", "--group=0", "--numeric-owner"]);
-    command.arg("--mode=u=rwX,go=rX").arg(format!("--mtime=@{}", input.seconds));
-    process::check(command.args(["--file", &tar, &input.name]).current_dir(input.to))?;
+/// Writes a folder as NAME.tar.gz, and returns its path. The same files give the same bytes: names in order, no owner, one
+/// time, fixed modes.
+pub(super) fn write(tree: &Path, name: &str, seconds: u64, to: &Path) -> Result<PathBuf> {
+    let file = to.join(format!("{name}.tar.gz"));
+    let out = File::create(&file).with_context(|| format!("cannot write {}", file.display()))?;
     // Without name and time in the header.
-    process::check(Command::new("gzip").args(["-9", "--no-name", &tar]).current_dir(input.to))?;
-    fs::remove_dir_all(&folder)?;
-    Ok(packed)
+    let mut archive = tar::Builder::new(GzBuilder::new().write(out, Compression::best()));
+    append(&mut archive, tree, Path::new(name), seconds)?;
+    archive.into_inner()?.finish()?.flush()?;
+    Ok(file)
 }
 
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    let parent = to.parent().unwrap_or(to);
-    fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
-    fs::copy(from, to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+fn append(archive: &mut tar::Builder<GzEncoder<File>>, folder: &Path, name: &Path, seconds: u64) -> Result<()> {
+    let mut entries = fs::read_dir(folder)?.collect::<std::io::Result<Vec<_>>>()?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    archive.append_data(&mut header(EntryType::Directory, 0o755, seconds), name, &[][..])?;
+    for entry in entries {
+        let (path, name) = (entry.path(), name.join(entry.file_name()));
+        if entry.file_type()?.is_dir() {
+            append(archive, &path, &name, seconds)?;
+            continue;
+        }
+        let is_program = path.parent().is_some_and(|parent| parent.ends_with("bin"));
+        let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let mut header = header(EntryType::Regular, if is_program { 0o755 } else { 0o644 }, seconds);
+        header.set_size(bytes.len().try_into()?);
+        archive.append_data(&mut header, name, &bytes[..])?;
+    }
     Ok(())
+}
+
+fn header(kind: EntryType, mode: u32, seconds: u64) -> Header {
+    let mut header = Header::new_ustar();
+    header.set_entry_type(kind);
+    header.set_mode(mode);
+    header.set_mtime(seconds);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_size(0);
+    header
 }

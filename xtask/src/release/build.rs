@@ -5,34 +5,41 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use tarpon_harness::{paths, process};
+use tarpon_harness::process;
 
-/// The compiler of a release: another one gives other bytes.
-const TOOLCHAIN: &str = "1.95.0";
+use super::common::{Folders, PROFILE, TOOLCHAIN, with_toolchain};
+use super::target::Target;
+use super::tools::Tools;
 
-/// Builds with the versions of Cargo.lock, and without the names of this machine's folders.
-pub(super) fn program(root: &Path) -> Result<PathBuf> {
-    check_compiler()?;
-    // Apart from the ordinary builds, which have other flags and would be built again after it.
-    let target = paths::target().join("release-build");
-    let (sources, home) = (text(root)?, cargo_home()?);
-    let rust = format!("--remap-path-prefix={sources}=/tarpon --remap-path-prefix={home}=/cargo");
-    let c = format!("-ffile-prefix-map={home}=/cargo -ffile-prefix-map={}=/target", text(&target)?);
-    let mut build = with_toolchain("cargo");
-    build.args(["build", "--release", "--locked", "--package", "tarpon", "--target-dir"]).arg(&target);
-    build.current_dir(root).env("RUSTFLAGS", rust).env("CFLAGS", c).env_remove("CARGO_ENCODED_RUSTFLAGS");
+/// Builds with the versions of Cargo.lock, a C compiler and a linker of one version each, and without the names of this
+/// machine's folders. The list of all crates is in the program, for `cargo audit bin`.
+pub(super) fn program(folders: &Folders, target: Target, tools: &Tools) -> Result<PathBuf> {
+    let mut rust = vec!["-Clinker=rust-lld".to_owned(), "-Clink-self-contained=yes".to_owned()];
+    let mut c = Vec::new();
+    for (folder, to) in [(&folders.root, "/tarpon"), (&folders.target, "/target"), (&folders.home, "/cargo")] {
+        let folder = text(folder)?;
+        rust.push(format!("--remap-path-prefix={folder}={to}"));
+        c.push(format!("-ffile-prefix-map={folder}={to}"));
+    }
+    let variable = target.triple().replace('-', "_");
+    let mut build = tools.cargo(folders)?;
+    build.args(["auditable", "build", "--locked", "--package", "tarpon", "--profile", PROFILE]);
+    build.args(["--target", target.triple(), "--target-dir"]).arg(&folders.target);
+    build.current_dir(&folders.root).env("RUSTFLAGS", rust.join(" ")).env_remove("CARGO_ENCODED_RUSTFLAGS");
+    build.env(format!("CC_{variable}"), tools.c_compiler(target)?).env(format!("CFLAGS_{variable}"), c.join(" "));
+    build.env(format!("AR_{variable}"), tools.archiver()?);
+    build.env("ZIG_GLOBAL_CACHE_DIR", tools.zig_cache()).env("ZIG_LOCAL_CACHE_DIR", tools.zig_cache());
     process::check(&mut build)?;
-    Ok(target.join("release/tarpon"))
+    Ok(folders.results(target).join("tarpon"))
 }
 
-/// The target that the compiler builds for: x86_64-unknown-linux-gnu for example.
-pub(super) fn host() -> Result<String> {
-    let text = process::output(with_toolchain("rustc").arg("-vV"))?;
-    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
-    Ok(host.context("rustc -vV names no host")?.to_owned())
-}
-
-fn check_compiler() -> Result<()> {
+/// Installs the standard library of the targets, if rustup is here, and checks the version of the compiler.
+pub(super) fn install_compiler(targets: &[Target]) -> Result<()> {
+    if process::find("rustup").is_some() {
+        let triples = targets.iter().map(|target| target.triple());
+        process::output(Command::new("rustup").args(["target", "add", "--toolchain", TOOLCHAIN]).args(triples))
+            .with_context(|| format!("cannot install the targets: rustup toolchain install {TOOLCHAIN}"))?;
+    }
     let version = process::output(with_toolchain("rustc").arg("--version"))?;
     if version.split(' ').nth(1) != Some(TOOLCHAIN) {
         bail!("a release is built with Rust {TOOLCHAIN}, and this is {version}: rustup toolchain install {TOOLCHAIN}");
@@ -40,17 +47,11 @@ fn check_compiler() -> Result<()> {
     Ok(())
 }
 
-/// Rustup takes the toolchain from this variable; without rustup it has no effect.
-fn with_toolchain(program: &str) -> Command {
-    let mut command = Command::new(program);
-    command.env("RUSTUP_TOOLCHAIN", TOOLCHAIN);
-    command
-}
-
-fn cargo_home() -> Result<String> {
+/// Cargo's home.
+pub(super) fn cargo_home() -> Result<PathBuf> {
     let home = env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo")));
-    text(&home.context("neither CARGO_HOME nor HOME is set: set one")?)
+    home.context("neither CARGO_HOME nor HOME is set: set one")
 }
 
 /// A path as part of a list of flags, which are separated by blanks.

@@ -10,10 +10,10 @@ use sha2::{Digest as _, Sha256};
 use tarpon_harness::process;
 
 /// Name of the file.
-const NAME: &str = "SHA256SUMS";
+pub(super) const NAME: &str = "SHA256SUMS";
 
 /// Writes the checksums of `files`, which are in `folder`.
-pub(super) fn write(folder: &Path, files: &[&Path]) -> Result<PathBuf> {
+pub(super) fn write(folder: &Path, files: &[PathBuf]) -> Result<PathBuf> {
     let mut text = Vec::new();
     for file in files {
         let name = file.file_name().context("a file of a release has a name")?.to_string_lossy();

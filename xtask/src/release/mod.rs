@@ -1,21 +1,34 @@
-//! Makes the files of a release: an archive with the program, checksums, and with a key a signature of the checksums.
+//! Makes the files of a release: for each target an archive, packages and a bill of materials; checksums, and with a key a
+//! signature of the checksums.
 //!
-//! docs/releases.md describes them for those who verify a release. The same commit gives the same bytes in any folder, on
-//! any machine with the same compilers: `build` and `archive` remove what differs.
+//! docs/releases.md describes them for those who verify a release. The same commit gives the same bytes in any folder: the
+//! tools have one version each, and `build` and `archive` remove what differs. `again` checks it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use tarpon_harness::packages::{self, tool};
-use tarpon_harness::{paths, process};
+use tarpon_harness::paths;
 
+use self::common::{Folders, VERSION, git};
+use self::target::Target;
+use self::tools::Tools;
+
+mod again;
 mod archive;
 mod build;
+mod check;
 mod checksums;
+mod common;
+mod make;
+mod package;
+mod parts;
+mod target;
 #[cfg(test)]
 mod tests;
+mod tools;
+mod tree;
 
 /// The options of `cargo xtask release`.
 #[derive(clap::Args)]
@@ -23,37 +36,51 @@ pub(crate) struct Args {
     /// Where the files go, an empty folder [default: release-VERSION in the target folder]
     #[arg(long, value_name = "DIR")]
     to: Option<PathBuf>,
+    /// Only for these processors [default: all]
+    #[arg(long = "target", value_name = "TARGET")]
+    targets: Vec<Target>,
     /// Sign the checksums with this secret key of minisign
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
+    /// Make everything a second time in other folders, and compare
+    #[arg(long)]
+    verify_reproducible: bool,
+    /// Make nothing: install the packages in DIR on a clean Debian, use them, remove them; needs root
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["to", "targets", "key", "verify_reproducible"])]
+    check: Option<PathBuf>,
 }
 
-/// The version of all packages.
-const VERSION: &str = env!("CARGO_PKG_VERSION");
-
 pub(crate) fn run(args: &Args) -> Result<()> {
+    if let Some(folder) = &args.check {
+        return check::run(folder);
+    }
     // Before the build, which takes minutes.
-    packages::ensure(&[tool("tar", "tar"), tool("gzip", "gzip")])?;
+    packages::ensure(&[tool("python3", "python3"), tool("pip3", "python3-pip")])?;
     if args.key.is_some() {
         packages::ensure(&[tool("minisign", "minisign")])?;
     }
+    let targets = if args.targets.is_empty() { Target::ALL } else { args.targets.as_slice() };
     let root = paths::root();
     check_clean(&root)?;
     let to = args.to.clone().unwrap_or_else(|| paths::target().join(format!("release-{VERSION}")));
     check_empty(&to)?;
-    let program = build::program(&root)?;
-    let archive = archive::write(&archive::Input {
-        name: format!("tarpon-{VERSION}-{}", build::host()?),
-        program: &program,
-        root: &root,
+    build::install_compiler(targets)?;
+    let tools = Tools::install()?;
+    let folders = Folders {
         seconds: commit_seconds(&root)?,
-        to: &to,
-    })?;
-    let sums = checksums::write(&to, &[&archive])?;
+        target: paths::target().join("release-build"),
+        home: build::cargo_home()?,
+        root,
+    };
+    let sums = make::make(&folders, targets, &tools, &to)?;
+    if args.verify_reproducible {
+        again::compare(&to, &folders, targets, &tools, &paths::target().join("release-again"))?;
+    }
     if let Some(key) = &args.key {
         checksums::sign(&sums, key, &format!("tarpon {VERSION}"))?;
     }
-    println!("{} is {VERSION} of commit {}", to.display(), git(&root, &["rev-parse", "HEAD"])?);
+    print!("{}", fs::read_to_string(&sums)?);
+    println!("{} is {VERSION} of commit {}", to.display(), git(&folders.root, &["rev-parse", "HEAD"])?);
     if args.key.is_none() {
         println!("it is not signed: no --key was given");
     }
@@ -81,8 +108,4 @@ fn check_empty(folder: &Path) -> Result<()> {
 /// The time of the commit, which all files in the archive get.
 fn commit_seconds(root: &Path) -> Result<u64> {
     git(root, &["log", "-1", "--format=%ct"])?.parse().context("git gives no time of the commit")
-}
-
-fn git(root: &Path, arguments: &[&str]) -> Result<String> {
-    process::output(Command::new("git").args(arguments).current_dir(root))
 }

@@ -1,5 +1,7 @@
 use std::os::unix::fs::PermissionsExt as _;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
+
+use tarpon_harness::process;
 
 use super::*;
 
@@ -10,25 +12,28 @@ struct Release {
     sums: PathBuf,
 }
 
-const NAME: &str = "tarpon-1.2.3-x86_64-unknown-linux-gnu";
+const NAME: &str = "tarpon-1.2.3-x86_64-unknown-linux-musl";
+
+/// Answers as `tarpon completions SHELL` and `tarpon man DIR` do.
+const PROGRAM: &str = "#!/bin/sh
+if [ \"$1\" = completions ]; then echo \"completions for $2\"; else
+    /bin/mkdir -p \"$2\" && echo page >\"$2/tarpon.1\" && echo page >\"$2/tarpon-mount.1\"
+fi
+";
 
 impl Release {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("program");
-        fs::write(&program, "#!/bin/sh\necho the program\n").unwrap();
+        fs::write(&program, PROGRAM).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
         let to = folder.path().join("release");
         check_empty(&to).unwrap();
-        let input = archive::Input {
-            name: NAME.to_owned(),
-            program: &program,
-            root: &paths::root(),
-            seconds: 1_700_000_000,
-            to: &to,
-        };
-        let archive = archive::write(&input).unwrap();
-        let sums = checksums::write(&to, &[&archive]).unwrap();
+        let (root, tree) = (paths::root(), folder.path().join("tree"));
+        let input = tree::Input { root: &root, program: &program, runnable: &program, licences: "licences" };
+        tree::write(&input, &tree).unwrap();
+        let archive = archive::write(&tree, NAME, 1_700_000_000, &to).unwrap();
+        let sums = checksums::write(&to, std::slice::from_ref(&archive)).unwrap();
         Self { folder, archive, sums }
     }
 
@@ -71,7 +76,7 @@ fn a_signed_release_is_accepted_and_each_changed_file_and_each_other_key_is_reje
     // A changed archive, then checksums that fit it.
     append(&release.archive, "x");
     assert_eq!(release.verify(&public), [true, false]);
-    checksums::write(release.sums.parent().unwrap(), &[&release.archive]).unwrap();
+    checksums::write(release.sums.parent().unwrap(), std::slice::from_ref(&release.archive)).unwrap();
     assert_eq!(release.verify(&public), [false, true]);
 }
 
@@ -98,10 +103,42 @@ fn the_same_program_gives_the_same_archive_with_one_folder_and_no_owner() {
     assert_eq!(fs::read(&first.sums).unwrap(), fs::read(&second.sums).unwrap());
     let listed = process::output(Command::new("tar").args(["-tvzf"]).arg(&first.archive)).unwrap();
     for line in listed.lines() {
-        assert!(line.contains(NAME) && line.contains(" 0/0 "), "{line}");
+        assert!(line.contains(NAME) && line.contains(" 0/0 ") && line.contains("2023-11-14"), "{line}");
     }
-    let program = listed.lines().find(|line| line.ends_with("/tarpon")).unwrap();
-    assert!(program.starts_with("-rwxr-xr-x") && program.contains("2023-11-14"), "{program}");
+    let program = listed.lines().find(|line| line.ends_with("/bin/tarpon")).unwrap();
+    assert!(program.starts_with("-rwxr-xr-x"), "{program}");
+    let page = listed.lines().find(|line| line.ends_with("/share/man/man1/tarpon-mount.1.gz")).unwrap();
+    assert!(page.starts_with("-rw-r--r--"), "{page}");
+}
+
+#[test]
+fn the_packages_take_every_file_of_the_tree() {
+    let release = Release::new();
+    let manifest = fs::read_to_string(paths::root().join("crates/cli/Cargo.toml")).unwrap();
+    let (deb, rpm) = manifest.split_once("[package.metadata.generate-rpm]").unwrap();
+    // Debian has its own file for the licence, and cargo-deb finds these units by itself.
+    let not_named = ["share/licenses/", "lib/systemd/system/tarpon.service", "lib/systemd/system/tarpon.socket"];
+    let tree = release.folder.path().join("tree");
+    let mut folders = vec![tree.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let name = path.strip_prefix(&tree).unwrap().to_str().unwrap();
+            let takes = |assets: &str| {
+                let sources = assets.split('"').filter_map(|part| part.strip_prefix("target/release/tree/"));
+                sources.into_iter().any(|source| name.starts_with(source.trim_end_matches('*').trim_end_matches("**/")))
+            };
+            assert!(takes(rpm), "the package for RPM does not take {name}");
+            assert!(
+                takes(deb) || not_named.iter().any(|start| name.starts_with(start)),
+                "Debian's does not take {name}"
+            );
+        }
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use tarpon_harness::paths;
 
 use super::guest::{Files, Guest};
 
-/// Where the units of the repository expect the program.
+/// Where systemd finds the program that the units name.
 pub(super) const PROGRAM: &str = "usr/local/bin/tarpon";
 
 /// The port for streams is shared with the host.
@@ -19,15 +19,14 @@ const CRI_ADDITIONS: &str = "\n[plugins.\"io.containerd.grpc.v1.cri\"]\n  stream
 pub(super) fn copy(files: &Files, tarpon: &Path, daemon: bool) -> Result<()> {
     fs::copy(tarpon, files.root(PROGRAM)?).with_context(|| format!("cannot copy {}", tarpon.display()))?;
     let repository = paths::root();
-    for unit in ["tarpon.service", "tarpon.socket"].into_iter().filter(|_| daemon) {
+    let daemon_units = ["tarpon.service", "tarpon.socket"].into_iter().filter(|_| daemon);
+    for unit in daemon_units.chain(["tarpon-snapshotter.service"]) {
         fs::copy(repository.join("contrib/systemd").join(unit), files.root(&format!("etc/systemd/system/{unit}"))?)?;
     }
     let document = fs::read_to_string(repository.join("docs/containerd.md"))?;
-    let block = |language, with| {
-        block(&document, language, with).with_context(|| format!("docs/containerd.md has no block with {with}"))
-    };
-    fs::write(files.root("etc/systemd/system/tarpon-snapshotter.service")?, block("ini", "tarpon snapshotter")?)?;
-    let config = format!("{}{CRI_ADDITIONS}", block("toml", "version = 2")?);
+    let block =
+        block(&document, "toml", "version = 2").context("docs/containerd.md has no configuration with version = 2")?;
+    let config = format!("{block}{CRI_ADDITIONS}");
     fs::write(files.root("etc/containerd/config.toml")?, config)?;
     Ok(())
 }
