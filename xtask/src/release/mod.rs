@@ -64,6 +64,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     check_clean(&root)?;
     let to = args.to.clone().unwrap_or_else(|| paths::target().join(format!("release-{VERSION}")));
     check_empty(&to)?;
+    // Programs that write to it run in other folders.
+    let to = to.canonicalize()?;
     build::install_compiler(targets)?;
     let tools = Tools::install()?;
     let folders = Folders {
