@@ -12,29 +12,34 @@ mount -t proc proc "$root/proc"
 mount -t sysfs -o ro sysfs "$root/sys"
 mount -t tmpfs tmpfs "$root/run"
 mount -t tmpfs tmpfs "$root/tmp"
+# Open to everybody, as udev makes it on most machines.
+mknod -m 666 "$work/fuse" c 10 229
+mount --bind "$work/fuse" "$root/dev/fuse"
 cp /etc/resolv.conf "$root/etc/resolv.conf"
 cp "$package" "$root/tmp/tarpon.deb"
 within() { env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive chroot "$root" "$@"; }
-# What package managers and man keep of their own is not the package's.
+apt() { within apt-get -qq -y "$@" >"$work/apt" 2>&1 || { cat "$work/apt"; fail "apt-get $*"; }; }
+# The folders of package managers, logs and man's index are not the package's.
 files() { within find / -xdev \( -path /var/lib/dpkg -o -path /var/lib/apt -o -path /var/cache -o -path /var/log -o -path /tmp -o -path /run \
     -o -path /proc -o -path /sys -o -path /dev -o -path /var/lib/systemd/deb-systemd-helper-enabled \) -prune -o -print | sort; }
 
 echo "== install"
-within apt-get -qq update
-within apt-get -qq install -y fuse3 crun uidmap >/dev/null
+apt update
+apt install fuse3 crun uidmap
+within useradd -m user
 files >"$work/before"
-within apt-get -qq install -y /tmp/tarpon.deb
+apt install /tmp/tarpon.deb
 files >"$work/installed"
 comm -13 "$work/before" "$work/installed"
 
 echo "== program"
+demo() { "$@" >"$work/demo" 2>&1 || { cat "$work/demo"; fail "the demo failed"; }; tail -n 3 "$work/demo"; }
 within tarpon --version
-within tarpon doctor || [ $? = 7 ] || fail "tarpon doctor failed"
-within tarpon demo | tail -n 4
-echo "== program without root"
-within useradd -m user
-within su -l user -c 'tarpon --version && tarpon demo' | tail -n 4
-within userdel -r user 2>/dev/null
+# 7: no image can be mounted, which is up to the machine.
+within tarpon doctor --registry none || [ $? = 7 ] || fail "tarpon doctor failed"
+demo within tarpon demo
+demo within su -l user -c 'tarpon demo'
+rm -rf "$root/var/lib/tarpon"
 
 echo "== manual pages"
 for page in tarpon tarpon-mount tarpon-daemon tarpon-snapshotter; do
@@ -59,9 +64,10 @@ within systemctl is-enabled tarpon.socket && fail "a unit is enabled"
 within systemctl enable tarpon.socket tarpon-snapshotter.service
 
 echo "== install again, remove and purge"
-within apt-get -qq install -y --reinstall /tmp/tarpon.deb
-within apt-get -qq remove -y tarpon
-within apt-get -qq purge -y tarpon
+apt install --reinstall /tmp/tarpon.deb
+apt remove tarpon
+[ ! -e "$root/usr/bin/tarpon" ] || fail "the program is left"
+apt purge tarpon
 files >"$work/after"
 diff "$work/before" "$work/after" || fail "these files are left or gone"
 [ -z "$(find "$root/var/lib/systemd" -name '*tarpon*' 2>/dev/null)" ] || fail "deb-systemd-helper keeps something of tarpon"
