@@ -16,7 +16,7 @@ const REQUESTS: usize = 100;
 const ROOMS: [u32; 4] = [512, 600, 4_096, 65_536];
 /// `FOPEN_KEEP_CACHE` and `FOPEN_NOFLUSH`.
 const CACHED: u32 = 1 << 1 | 1 << 5;
-/// MKDIR, UNLINK, RMDIR, REMOVEXATTR: the requests of changes whose body is a name, after so many bytes.
+/// Requests of changes (MKDIR, UNLINK, RMDIR, REMOVEXATTR, MKNOD, CREATE), and the bytes before the name in their bodies.
 const CHANGES: [(u32, usize); 6] = [(9, 8), (10, 0), (11, 0), (24, 0), (8, 16), (35, 16)];
 
 pub(in super::super) fn run(mut input: Input<'_>, options: u8) {
@@ -221,7 +221,7 @@ impl Mounted {
             _ => Err(Errno::INVAL),
         };
         assert_eq!(opened, expected);
-        // Some stay open: what is released is another name, half of the time.
+        // Not always the same inode, so that some stay open.
         let released = self.ids.values().copied().find(|id| id % 2 == node % 2).unwrap_or(node);
         assert_eq!(self.kernel.ask(RELEASE, released, &[0; 24]), Ok(Vec::new()));
     }

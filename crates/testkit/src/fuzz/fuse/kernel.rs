@@ -29,7 +29,7 @@ pub(super) const READDIRPLUS: u32 = 44;
 /// What a kernel sends in one way only: DESTROY ends the session, and the library panics for WRITE, SETXATTR and IOCTL
 /// whose lengths are not those that a kernel sends.
 const NEVER: [u32; 4] = [DESTROY, 16, 21, 39];
-/// The last opcode, and one more.
+/// The opcodes of the kernel, and one more.
 const OPCODES: usize = 54;
 
 pub(super) const ROOT: u64 = 1;
