@@ -19,7 +19,7 @@ const LICENCE_FILES: &[&str] = &["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "
 /// Writes the bill of materials in the format of CycloneDX.
 pub(super) fn bill(folders: &Folders, target: Target, tools: &Tools, to: &Path) -> Result<PathBuf> {
     let name = format!("tarpon-{}-{}.cdx", VERSION, target.triple());
-    let mut make = tools.cargo(folders)?;
+    let mut make = tools.packager(folders)?;
     make.args(["cyclonedx", "--manifest-path", "crates/cli/Cargo.toml", "--format", "json", "--no-build-deps"]);
     make.args(["--spec-version", "1.5", "--quiet", "--target", target.triple(), "--override-filename", &name]);
     process::check(&mut make)?;
@@ -73,9 +73,9 @@ pub(super) fn licences(folders: &Folders, target: Target, tools: &Tools) -> Resu
     let musl = fs::read(tools.licence_of_musl()).context("zig comes without the licence of musl")?;
     texts.entry(clean(&musl)).or_default().insert("musl (MIT)".to_owned());
     let compiler = PathBuf::from(process::output(with_toolchain("rustc").args(["--print", "sysroot"]))?);
-    for text in licence_files(&compiler.join("share/doc/rust"))? {
-        texts.entry(text).or_default().insert("Rust's standard library (MIT OR Apache-2.0)".to_owned());
-    }
+    let library = compiler.join("share/doc/rust/COPYRIGHT-library.html");
+    let library = fs::read(&library).with_context(|| format!("cannot read {}", library.display()))?;
+    texts.entry(clean(&library)).or_default().insert("Rust's standard library (MIT OR Apache-2.0)".to_owned());
     let mut out = "What tarpon contains, with the licences.\n".to_owned();
     for (text, names) in texts {
         let names: Vec<_> = names.into_iter().collect();

@@ -46,12 +46,19 @@ impl Tools {
         Ok(tools)
     }
 
-    /// Cargo, which finds the installed subcommands, and for which the time of the commit is the present.
+    /// Cargo, which finds the installed subcommands.
     pub(super) fn cargo(&self, folders: &Folders) -> Result<Command> {
         let path = env::var_os("PATH").unwrap_or_default();
         let path = env::join_paths([self.programs()].into_iter().chain(env::split_paths(&path)))?;
         let mut cargo = with_toolchain("cargo");
         cargo.current_dir(&folders.root).env("CARGO_HOME", &folders.home).env("PATH", path);
+        Ok(cargo)
+    }
+
+    /// Cargo with a subcommand that writes times: that of the commit. It is not for builds, as scripts that call the C compiler run again if the
+    /// time changes.
+    pub(super) fn packager(&self, folders: &Folders) -> Result<Command> {
+        let mut cargo = self.cargo(folders)?;
         cargo.env("SOURCE_DATE_EPOCH", folders.seconds.to_string());
         Ok(cargo)
     }
