@@ -15,7 +15,7 @@ use super::tools::Tools;
 /// machine's folders. The list of all crates is in the program, for `cargo audit bin`.
 pub(super) fn program(folders: &Folders, target: Target, tools: &Tools) -> Result<PathBuf> {
     let mut rust = vec!["-Clinker=rust-lld".to_owned(), "-Clink-self-contained=yes".to_owned()];
-    // zig writes debug information, with the name of the folder, and checks for undefined behaviour unless it is told not to.
+    // zig writes debug information, with the name of the folder, and checks for undefined behaviour, by default.
     let mut c = vec!["-g0".to_owned(), "-fno-sanitize=undefined".to_owned()];
     for (folder, to) in [(&folders.root, "/tarpon"), (&folders.target, "/target"), (&folders.home, "/cargo")] {
         let folder = text(folder)?;

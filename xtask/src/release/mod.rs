@@ -36,7 +36,7 @@ pub(crate) struct Args {
     /// Where the files go, an empty folder [default: release-VERSION in the target folder]
     #[arg(long, value_name = "DIR")]
     to: Option<PathBuf>,
-    /// Only for these processors [default: all]
+    /// For these processors [default: x86_64]
     #[arg(long = "target", value_name = "TARGET")]
     targets: Vec<Target>,
     /// Sign the checksums with this secret key of minisign
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.key.is_some() {
         packages::ensure(&[tool("minisign", "minisign")])?;
     }
-    let targets = if args.targets.is_empty() { Target::ALL } else { args.targets.as_slice() };
+    let targets = if args.targets.is_empty() { Target::TESTED } else { args.targets.as_slice() };
     let root = paths::root();
     check_clean(&root)?;
     let to = args.to.clone().unwrap_or_else(|| paths::target().join(format!("release-{VERSION}")));
