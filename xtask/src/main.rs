@@ -1,4 +1,4 @@
-//! The tasks of this repository: check it, test it, build images for it, try it against faults, fuzz it, cut its power, run it under systemd and for hours, measure it, release it.
+//! The tasks of this repository: check it, test it, build images for it, try it against faults, fuzz it, cut its power, run it under systemd, for hours and in virtual machines, measure it, release it.
 //!
 //! `cargo xtask --help` lists the tasks; each has its own module.
 
@@ -12,15 +12,19 @@ use tarpon_harness::link;
 
 mod bench;
 mod crash;
+mod debian;
 mod faults;
 mod fuzz;
 mod images;
+mod machines;
 mod random;
 mod release;
+mod sample_image;
 mod soak;
 mod systemd;
 mod test;
 mod tidy;
+mod vm;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Tasks of this repository")]
@@ -47,6 +51,8 @@ enum Task {
     Crash(crash::Args),
     /// Kill, restart and upgrade tarpon under systemd while containers read
     Systemd(systemd::Args),
+    /// Boot virtual machines with the kernels and distributions that users have, and test tarpon in them
+    Machines(machines::Args),
     /// Run a command behind a slow network link
     Link(link::Args),
     /// Run containers for hours, with outages and kills, and report what grows
@@ -77,6 +83,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Crash(args) => crash::run(&args),
         Task::Systemd(args) => systemd::run(&args),
+        Task::Machines(args) => machines::run(&args),
         Task::Link(args) => link::run(&args),
         Task::Soak(args) => soak::run(&args),
         Task::Release(args) => release::run(&args),

@@ -19,18 +19,18 @@ use serde_json::json;
 use tarpon_harness::packages::{self, Tool, tool};
 use tarpon_harness::{paths, process, program};
 
+use crate::debian;
 use crate::images::registry::Registry;
+use crate::sample_image;
 
 mod cases;
 mod containers;
 mod guest;
-mod image;
 mod install;
 mod leftover;
 mod log;
 mod outcome;
 mod relay;
-mod root;
 mod run;
 
 use cases::{CASES, Case};
@@ -64,6 +64,10 @@ const TOOLS: &[Tool] = &[
     tool("strip", "binutils"),
 ];
 
+const SUITE: &str = "trixie";
+/// `curl` sends requests to containerd, `fuse3` has fusermount3.
+const PACKAGES: &str = "systemd,dbus,ca-certificates,podman,crun,containerd,runc,fuse3,curl,procps";
+
 /// Files for each round: several times what is read in one, so that there is always one that is not local.
 const FILES_OF_A_ROUND: usize = 250;
 /// For what is read before the first event.
@@ -90,12 +94,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let folder = paths::target().join("systemd");
     fs::create_dir_all(&folder)?;
     let tarpon = stripped(args.bin.as_deref(), &folder)?;
-    let root = root::get(&folder)?;
+    let root = debian::root(&folder.join("root"), SUITE, PACKAGES)?;
     let registry = Registry::private("systemd/registry")?;
     registry.start()?;
     let _stop = Started(&registry);
     let files = FILES_AT_START + FILES_OF_A_ROUND * args.rounds as usize;
-    let mut image = image::get(&folder, &root, &registry, &tarpon, files)?;
+    let mut image = sample_image::get(&folder, &root, &registry, &tarpon, files)?;
     image.set_registry(&relay::start(registry.address(), RATE)?.to_string());
     let parts = Parts {
         root: &root,

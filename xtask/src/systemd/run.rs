@@ -8,10 +8,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 
+use crate::sample_image::Image;
+
 use super::cases::{Case, Effect};
 use super::containers::{Container, READERS};
 use super::guest::{Files, Guest};
-use super::image::Image;
 use super::install;
 use super::leftover;
 use super::log::Log;

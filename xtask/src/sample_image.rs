@@ -1,4 +1,4 @@
-//! The image of the containers: a shell, and files that each reader reads once.
+//! An image for containers in guests: a shell, and files of which each has a digest in a list.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -24,19 +24,19 @@ const FILE_BYTES: usize = 48 << 10;
 const OWN_BYTES: usize = 64;
 /// Is to be changed when [`build`] makes another image of as many files.
 const VERSION: u32 = 1;
-const REPOSITORY: &str = "test/systemd";
+const REPOSITORY: &str = "test/sample";
 
 /// An image in a registry.
-pub(super) struct Image {
+pub(crate) struct Image {
     /// HOST:PORT/NAME:TAG
-    pub(super) reference: String,
+    pub(crate) reference: String,
     /// The files in it, by path; the value is the sha256.
-    pub(super) files: Vec<(String, String)>,
+    pub(crate) files: Vec<(String, String)>,
 }
 
 impl Image {
     /// Lets the guests fetch the image from this address.
-    pub(super) fn set_registry(&mut self, address: &str) {
+    pub(crate) fn set_registry(&mut self, address: &str) {
         if let Some((_, rest)) = self.reference.split_once('/') {
             self.reference = format!("{address}/{rest}");
         }
@@ -44,7 +44,7 @@ impl Image {
 }
 
 /// The image with this many files, which is built if the registry does not have it.
-pub(super) fn get(folder: &Path, root: &Path, registry: &Registry, tarpon: &Path, files: usize) -> Result<Image> {
+pub(crate) fn get(folder: &Path, root: &Path, registry: &Registry, tarpon: &Path, files: usize) -> Result<Image> {
     let tag = format!("files{files}-{VERSION}");
     let reference = format!("{}/{REPOSITORY}:{tag}", registry.address());
     let list = folder.join(format!("{tag}.list"));
