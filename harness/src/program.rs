@@ -20,3 +20,9 @@ pub fn named_or_built(named: Option<&Path>) -> Result<PathBuf> {
         }
     }
 }
+
+/// A copy of this program at `to` without what debuggers need, for guests that get copies of it.
+pub fn stripped(named: Option<&Path>, to: &Path) -> Result<PathBuf> {
+    process::check(Command::new("strip").arg("-o").arg(to).arg(named_or_built(named)?))?;
+    Ok(to.to_owned())
+}

@@ -24,7 +24,7 @@ pub(crate) fn root(root: &Path, suite: &str, packages: &str) -> Result<PathBuf> 
     let mut debootstrap = Command::new("debootstrap");
     debootstrap.args(["--variant=minbase", &format!("--include={packages}"), suite]).arg(&part).arg(MIRROR);
     process::check_logged(&mut debootstrap, &root.with_extension("log"))?;
-    fs::remove_dir_all(part.join("var/cache/apt"))?;
+    process::check(Command::new("chroot").arg(&part).args(["apt-get", "clean"]))?;
     fs::write(list, wanted)?;
     // The rename shows that all of it is there.
     fs::rename(&part, root).with_context(|| format!("cannot rename {}", part.display()))?;

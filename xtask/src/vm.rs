@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use tarpon_harness::process;
 
 /// Lines of the console that an error quotes.
 const QUOTED_LINES: usize = 15;
@@ -100,6 +101,15 @@ impl Drop for Machine {
         let _ended = self.qemu.kill();
         let _ended = self.qemu.wait();
     }
+}
+
+/// Writes a disk of this size with a file system that contains this folder.
+pub(crate) fn make_disk(content: &Path, disk: &Path, bytes: u64) -> Result<()> {
+    let _other = fs::remove_file(disk);
+    let file = File::create(disk).with_context(|| format!("cannot write {}", disk.display()))?;
+    file.set_len(bytes)?;
+    let make = process::find("mkfs.ext4").context("mkfs.ext4 is not installed")?;
+    process::check(Command::new(make).args(["-q", "-F", "-d"]).args([content, disk]))
 }
 
 /// Passes complete lines on; a cut may break the last one.

@@ -35,7 +35,7 @@ fn random(seed: u64, length: usize) -> Vec<u8> {
 }
 
 #[test]
-#[ignore = "writes the first seeds in fixtures/fuzz anew"]
+#[ignore = "rewrites the first seeds in fixtures/fuzz"]
 fn write_seeds() {
     std::fs::create_dir_all(folder()).expect("a folder");
     for seed in 0..10 {

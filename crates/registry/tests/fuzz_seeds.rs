@@ -147,7 +147,7 @@ fn responses() -> Vec<(u8, u8, Vec<String>)> {
 }
 
 #[test]
-#[ignore = "writes the first seeds in fixtures/fuzz anew"]
+#[ignore = "rewrites the first seeds in fixtures/fuzz"]
 fn write_seeds() {
     fs::create_dir_all(folder("http_responses")).unwrap();
     for (number, (operation, options, responses)) in responses().into_iter().enumerate() {

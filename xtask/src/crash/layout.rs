@@ -10,13 +10,14 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tarpon_harness::process;
 
 use super::account::{Objects, SHORT};
 use crate::random::Random;
+use crate::vm;
 
 /// An image of the layout.
 struct Image {
@@ -63,10 +64,7 @@ pub(super) fn build(disk: &Path, folder: &Path, tarpon: &Path) -> Result<BTreeMa
             process::check_logged(&mut convert, &folder.join("convert.log"))?;
         }
     }
-    let file = fs::File::create(disk).with_context(|| format!("cannot write {}", disk.display()))?;
-    file.set_len(DISK_BYTES)?;
-    let make = process::find("mkfs.ext4").context("mkfs.ext4 is not installed")?;
-    process::check(Command::new(make).args(["-q", "-F", "-d"]).arg(&root).arg(disk))?;
+    vm::make_disk(&root, disk, DISK_BYTES)?;
     fs::remove_dir_all(folder)?;
     Ok(objects)
 }

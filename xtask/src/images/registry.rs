@@ -20,6 +20,15 @@ pub(crate) struct Registry {
     folder: PathBuf,
 }
 
+/// A registry that stops when the value is dropped.
+pub(crate) struct Started<'a>(&'a Registry);
+
+impl Drop for Started<'_> {
+    fn drop(&mut self) {
+        self.0.stop().ok();
+    }
+}
+
 const MANIFESTS: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, \
                          application/vnd.docker.distribution.manifest.v2+json";
 
@@ -58,6 +67,12 @@ impl Registry {
         self.wait_until_it_answers(child)?;
         println!("started a registry at {}, data in {}", self.address, self.folder.display());
         Ok(true)
+    }
+
+    /// As [`Registry::start`], until the value is dropped.
+    pub(crate) fn start_until_dropped(&self) -> Result<Started<'_>> {
+        self.start()?;
+        Ok(Started(self))
     }
 
     /// Stops the registry that an earlier `start` left running; returns its process ID.

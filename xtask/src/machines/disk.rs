@@ -1,6 +1,6 @@
 //! The disk of a machine.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -8,12 +8,10 @@ use anyhow::{Context, Result};
 use tarpon_harness::process;
 
 use super::suites::{PACKAGES, Suite};
-use crate::debian;
+use crate::{debian, vm};
 
 /// Several times what the packages and the stores take; the file is sparse.
 const BYTES: u64 = 6 << 30;
-/// Several times the program.
-pub(super) const TOOLS_BYTES: u64 = 512 << 20;
 /// Is to be changed when [`configure`] changes.
 const VERSION: &str = "1";
 
@@ -54,7 +52,7 @@ impl Disk {
                 files.filter(named).max().with_context(|| format!("no {prefix} in the root of {}", suite.name))?;
             fs::copy(from, to)?;
         }
-        pack(&root, &self.raw, BYTES)?;
+        vm::make_disk(&root, &self.raw, BYTES)?;
         fs::remove_dir_all(&root)?;
         Ok(())
     }
@@ -67,14 +65,6 @@ impl Disk {
         process::check_logged(&mut image, &folder.join("disk.log"))?;
         Ok(overlay)
     }
-}
-
-/// A file with a file system that contains this folder.
-pub(super) fn pack(content: &Path, disk: &Path, bytes: u64) -> Result<()> {
-    let _other = fs::remove_file(disk);
-    File::create(disk)?.set_len(bytes)?;
-    let make = process::find("mkfs.ext4").context("mkfs.ext4 is not installed")?;
-    process::check(Command::new(make).args(["-q", "-F", "-d"]).args([content, disk]))
 }
 
 /// Prepares the root for `sentences.sh`, which mounts the disk of tools.

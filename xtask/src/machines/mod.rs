@@ -10,13 +10,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde_json::json;
 use tarpon_harness::packages::{self, Tool, tool};
-use tarpon_harness::{paths, process, program};
+use tarpon_harness::{paths, program};
 
 use crate::images::registry::Registry;
 use crate::{debian, sample_image};
@@ -25,7 +24,7 @@ mod disk;
 mod outcome;
 mod suites;
 
-use crate::vm::{Machine, Parts};
+use crate::vm::{self, Machine, Parts};
 use disk::Disk;
 use outcome::Outcome;
 use suites::{SUITES, Suite};
@@ -60,17 +59,10 @@ const SENTENCES: &str = include_str!("sentences.sh");
 const FILES: usize = 400;
 /// The suite's containers and Podman's own processes, with room for the page cache.
 const MEMORY: &str = "1536M";
+/// Several times the program.
+const TOOLS_BYTES: u64 = 512 << 20;
 /// Longest time between two messages. The longest is a boot on a busy host.
 const MESSAGE_LIMIT: Duration = Duration::from_secs(600);
-
-/// Stops a registry that was started here.
-struct Started<'a>(&'a Registry);
-
-impl Drop for Started<'_> {
-    fn drop(&mut self) {
-        self.0.stop().ok();
-    }
-}
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     if !cfg!(target_arch = "x86_64") {
@@ -83,11 +75,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     packages::ensure(TOOLS)?;
     let folder = paths::target().join("machines");
     fs::create_dir_all(&folder)?;
-    let tarpon = folder.join("tarpon");
-    process::check(Command::new("strip").arg("-o").arg(&tarpon).arg(program::named_or_built(args.bin.as_deref())?))?;
+    let tarpon = program::stripped(args.bin.as_deref(), &folder.join("tarpon"))?;
     let registry = Registry::private("machines/registry")?;
-    registry.start()?;
-    let _stop = Started(&registry);
+    let _stop = registry.start_until_dropped()?;
     let base = debian::root(&folder.join("image-root"), "bookworm", "bash")?;
     let image = sample_image::get(&folder, &base, &registry, &tarpon, FILES)?;
     let tools = make_tools(&folder, &tarpon, &image, args.only.as_deref())?;
@@ -116,11 +106,11 @@ fn make_tools(folder: &Path, tarpon: &Path, image: &sample_image::Image, only: O
     fs::write(content.join("registry"), format!("10.0.2.2:{port}\n"))?;
     fs::write(content.join("image"), format!("127.0.0.1:5000/{name}\n"))?;
     fs::write(content.join("only"), only.unwrap_or_default())?;
-    let documents = paths::root().join("contrib/systemd");
+    let units = paths::root().join("contrib/systemd");
     for unit in ["tarpon.service", "tarpon.socket"] {
-        fs::copy(documents.join(unit), content.join(unit))?;
+        fs::copy(units.join(unit), content.join(unit))?;
     }
-    disk::pack(&content, &disk, disk::TOOLS_BYTES)?;
+    vm::make_disk(&content, &disk, TOOLS_BYTES)?;
     Ok(disk)
 }
 

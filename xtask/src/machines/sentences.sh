@@ -211,7 +211,7 @@ then_the_store_is_sound() { tarpon cache verify; }
 then_everything_can_be_unmounted_and_removed() {
     tarpon umount --all
     systemctl disable --now tarpon.service tarpon.socket
-    tarpon cache clear --yes || tarpon cache clear
+    tarpon cache clear
     nothing_is_mounted
 }
 

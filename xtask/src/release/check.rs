@@ -1,20 +1,19 @@
 //! Installs the package on a clean Debian, uses it and removes it.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use tarpon_harness::packages::{self, tool};
-use tarpon_harness::{paths, process};
+use tarpon_harness::paths;
 
 use super::common::VERSION;
 use super::target::Target;
+use crate::debian;
 
 /// The stable release and the one before.
 const SUITES: &[&str] = &["trixie", "bookworm"];
-
-const MIRROR: &str = "http://deb.debian.org/debian";
 
 /// What the check itself uses: `man`, and `systemd-analyze`.
 const INCLUDE: &str = "man-db,systemd";
@@ -34,9 +33,10 @@ pub(super) fn run(folder: &Path) -> Result<()> {
     let package = package.with_context(|| format!("no package for this machine in {}", folder.display()))?;
     for suite in SUITES {
         println!("==== Debian {suite}");
-        let base = base(suite)?;
-        let work = paths::target().join("release-check/work");
+        let parent = paths::target().join("release-check");
+        let work = parent.join("work");
         fs::create_dir_all(&work)?;
+        let base = debian::root(&parent.join(suite), suite, INCLUDE)?;
         let mut unshare = Command::new("unshare");
         // All mounts and processes end with it.
         unshare.args(["--mount", "--pid", "--fork", "--kill-child", "--propagation", "private"]);
@@ -47,24 +47,4 @@ pub(super) fn run(folder: &Path) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// A Debian of this release with little more than its essential packages.
-fn base(suite: &str) -> Result<PathBuf> {
-    let folder = paths::target().join("release-check");
-    let base = folder.join(suite);
-    if base.exists() {
-        return Ok(base);
-    }
-    println!("unpacking Debian {suite}");
-    let part = folder.join(format!("{suite}.part"));
-    // What an interrupted run left.
-    let _absent = fs::remove_dir_all(&part);
-    fs::create_dir_all(&folder)?;
-    let mut debootstrap = Command::new("debootstrap");
-    debootstrap.args(["--variant=minbase", &format!("--include={INCLUDE}"), suite]).arg(&part).arg(MIRROR);
-    process::check_logged(&mut debootstrap, &folder.join("debootstrap.log"))?;
-    // The rename shows that all of it is there.
-    fs::rename(&part, &base).with_context(|| format!("cannot rename {}", part.display()))?;
-    Ok(base)
 }

@@ -11,13 +11,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use serde_json::json;
 use tarpon_harness::packages::{self, Tool, tool};
-use tarpon_harness::{paths, process, program};
+use tarpon_harness::{paths, program};
 
 use crate::debian;
 use crate::images::registry::Registry;
@@ -76,15 +75,6 @@ const FILES_AT_START: usize = 400;
 /// Bytes per second from the registry: what a round reads then lasts longer than the slowest restart, that of containerd after 5 s.
 const RATE: u32 = 1 << 20;
 
-/// Stops a registry that was started here.
-struct Started<'a>(&'a Registry);
-
-impl Drop for Started<'_> {
-    fn drop(&mut self) {
-        self.0.stop().ok();
-    }
-}
-
 pub(crate) fn run(args: &Args) -> Result<()> {
     let cases = select(&args.cases)?;
     if !packages::is_root() {
@@ -93,11 +83,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     packages::ensure(TOOLS)?;
     let folder = paths::target().join("systemd");
     fs::create_dir_all(&folder)?;
-    let tarpon = stripped(args.bin.as_deref(), &folder)?;
+    let tarpon = program::stripped(args.bin.as_deref(), &folder.join("tarpon"))?;
     let root = debian::root(&folder.join("root"), SUITE, PACKAGES)?;
     let registry = Registry::private("systemd/registry")?;
-    registry.start()?;
-    let _stop = Started(&registry);
+    let _stop = registry.start_until_dropped()?;
     let files = FILES_AT_START + FILES_OF_A_ROUND * args.rounds as usize;
     let mut image = sample_image::get(&folder, &root, &registry, &tarpon, files)?;
     image.set_registry(&relay::start(registry.address(), RATE)?.to_string());
@@ -160,13 +149,6 @@ fn select(names: &[String]) -> Result<Vec<&'static Case>> {
         false => names.iter().any(|name| name == case.name),
     };
     Ok(CASES.iter().filter(is_selected).collect())
-}
-
-/// A copy of the program to test without what debuggers need, since each guest gets a copy.
-fn stripped(named: Option<&Path>, folder: &Path) -> Result<PathBuf> {
-    let to = folder.join("tarpon");
-    process::check(Command::new("strip").arg("-o").arg(&to).arg(program::named_or_built(named)?))?;
-    Ok(to)
 }
 
 #[cfg(test)]

@@ -179,7 +179,7 @@ fn responses() -> Vec<Vec<u8>> {
 }
 
 #[test]
-#[ignore = "writes the first seeds in fixtures/fuzz anew"]
+#[ignore = "rewrites the first seeds in fixtures/fuzz"]
 fn write_seeds() {
     for (target, seeds) in [("worker_requests", requests()), ("worker_responses", responses())] {
         std::fs::create_dir_all(folder(target)).unwrap();
