@@ -18,8 +18,9 @@ use crate::seen::Seen;
 
 /// A disk that hangs is simulated by moving the clock by hand, in steps of this.
 const TICK: Duration = Duration::from_millis(50);
-/// Longest that any pause of the source and its memory last.
-const FORGOTTEN: Duration = Duration::from_secs(40);
+/// Longest that a fault continues after its end: a request of a reader may be silent for 28 s, a prefetch that gave way to it for
+/// another 28 s, and the next probe follows within 4 s.
+const FORGOTTEN: Duration = Duration::from_secs(60);
 
 /// A run of one seed.
 struct Run<'c> {
