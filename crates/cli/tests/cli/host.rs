@@ -130,7 +130,11 @@ fn a_server_that_is_stopped_is_named_by_every_command_that_needs_it() {
         &["--quiet", "mount", "HOST/app:v1", "TMP/new"],
         &["--quiet", "mount", "HOST/app:v1", "TMP/two"],
     ];
-    let outputs = commands.map(|arguments| (arguments, fixture.output(arguments)));
+    // All at the same time: the holder kills a server that is silent for longer than all of them take one after the other.
+    let outputs = std::thread::scope(|scope| {
+        let running = commands.map(|arguments| (arguments, scope.spawn(|| fixture.output(arguments))));
+        running.map(|(arguments, output)| (arguments, output.join().expect("it ran")))
+    });
     kill_process(server, Signal::CONT).expect("it is ours");
     for (arguments, output) in outputs {
         let expected = format!("process {} is stopped, by SIGSTOP or a debugger", server.as_raw_nonzero());
