@@ -8,19 +8,11 @@
 //! hides whiteouts in directories that several layers have, and lists them in others. For the same reason an emptied directory is
 //! opaque and has no whiteouts.
 
-use std::sync::LazyLock;
-
-use tarpon_layer::{Attributes, Device, Entry, LayerIndex, LayerPath, Node};
+use tarpon_layer::LayerIndex;
 
 use crate::merge::count_subdirectories;
 use crate::tree::{Dentry, DentryId, Inode, Tree};
 use crate::{Kind, objects};
-
-static WHITEOUT: LazyLock<Entry> = LazyLock::new(|| Entry {
-    path: LayerPath::root(),
-    node: Node::CharDevice(Device { major: 0, minor: 0 }),
-    attributes: Attributes::default(),
-});
 
 /// The difference between `below`, the merge of some of the lowest `layers`, and `merged`, the merge of one more of them. It always
 /// has the root, with its attributes in `merged`.
@@ -203,7 +195,7 @@ impl<'a> Builder<'_, 'a> {
                 Child::Kept(at) => {
                     Inode { links: 0, opaque: self.twins.opaque[at.index()], ..*self.twins.merged.inode(at) }
                 }
-                Child::Gone(_) => Inode { entry: Some(&WHITEOUT), layer: 0, links: 0, opaque: false },
+                Child::Gone(_) => Inode::whiteout(),
             });
             number(self.inodes.len() - 1)
         });

@@ -16,6 +16,7 @@
 mod delta;
 mod dump;
 pub mod erofs;
+mod hide_objects;
 mod kind;
 mod merge;
 mod objects;

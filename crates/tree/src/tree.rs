@@ -5,8 +5,9 @@
 //! attributes are borrowed from the layers: a name costs 32 bytes here, an inode 16.
 
 use std::fmt::Write as _;
+use std::sync::LazyLock;
 
-use tarpon_layer::{Attributes, Device, Entry, FileContent, LayerIndex, Node, ObjectId, Timestamp, Xattr};
+use tarpon_layer::{Attributes, Device, Entry, FileContent, LayerIndex, LayerPath, Node, ObjectId, Timestamp, Xattr};
 
 use crate::{Kind, Line, xattr};
 
@@ -74,8 +75,19 @@ pub(crate) fn object_of(inode: &Inode<'_>) -> Option<Object> {
 static IMPLIED: Attributes =
     Attributes { mode: 0o755, uid: 0, gid: 0, mtime: Timestamp { seconds: 0, nanoseconds: 0 }, xattrs: Vec::new() };
 static DIRECTORY: Node = Node::Directory;
+/// The entry of a name that overlayfs hides in lower layers: the character device 0:0.
+static WHITEOUT: LazyLock<Entry> = LazyLock::new(|| Entry {
+    path: LayerPath::root(),
+    node: Node::CharDevice(Device { major: 0, minor: 0 }),
+    attributes: Attributes::default(),
+});
 
 impl<'a> Inode<'a> {
+    /// A whiteout for overlayfs, without a name yet.
+    pub(crate) fn whiteout() -> Self {
+        Self { entry: Some(&WHITEOUT), layer: 0, links: 0, opaque: false }
+    }
+
     /// Its node. Never a hard link or a whiteout.
     pub fn node(&self) -> &'a Node {
         self.entry.map_or(&DIRECTORY, |entry| &entry.node)

@@ -4,8 +4,8 @@
 //! one hole of its size and carries the two xattrs by which overlayfs finds its bytes in a data-only lower layer:
 //! `trusted.overlay.metacopy` and `trusted.overlay.redirect=/ab/cdef…`. Inode numbers are EROFS nids.
 //!
-//! Written for Linux 6.5 and newer (on-disk features: chunked files, long xattr prefixes). Format source: the kernel's
-//! `Documentation/filesystems/erofs.rst` and `fs/erofs/erofs_fs.h`.
+//! Written for Linux 6.5 and newer (on-disk features: chunked files, long xattr prefixes); [`for_ordinary_layers`] rewrites an image
+//! for Linux 5.15 to 6.4. Format source: the kernel's `Documentation/filesystems/erofs.rst` and `fs/erofs/erofs_fs.h`.
 //!
 //! Why not the `composefs` crate (0.9.4 was tried as writer and reader)? For 230,000 files it takes 2.4 s of CPU, 300 MiB
 //! of memory and 60 MB of image; this module and the merge take 0.5 s, 95 MiB and 45 MB (`examples/large_tree.rs`). Its
@@ -27,7 +27,7 @@ mod prefixes;
 mod raw_inode;
 mod read_dir;
 mod read_xattr;
-mod renew;
+mod rewrite;
 mod write;
 mod write_xattr;
 
@@ -38,5 +38,5 @@ pub use image::Image;
 pub use inode::Inode;
 pub use read_dir::{DirEntry, ReadDir};
 pub use read_xattr::{Xattr, Xattrs};
-pub use renew::renew;
+pub use rewrite::{for_ordinary_layers, renew};
 pub use write::write;

@@ -16,7 +16,7 @@ use super::format::{
 };
 use super::layout::Layout;
 use super::plan::{Data, HOLE, Plan};
-use super::prefixes;
+use super::prefixes::LongPrefixes;
 use super::write_xattr::XattrWriter;
 use crate::{DentryId, Tree};
 
@@ -26,10 +26,15 @@ const _: () = assert!(PREFIXES_OFFSET as u64 == SUPERBLOCK_OFFSET + SUPERBLOCK_B
 
 /// The tree as an EROFS image. The same tree gives the same bytes.
 pub fn write(tree: &Tree<'_>) -> Vec<u8> {
-    let xattrs = XattrWriter::new(tree);
+    write_with(LongPrefixes::Both, tree)
+}
+
+/// As [`write()`], with these long prefixes.
+pub(super) fn write_with(prefixes: LongPrefixes, tree: &Tree<'_>) -> Vec<u8> {
+    let xattrs = XattrWriter::new(tree, prefixes);
     let common_mtime = most_common_mtime(tree);
     let plan = |dentry| Plan::new(tree, dentry, &xattrs, common_mtime);
-    let table = prefixes::encode_table();
+    let table = prefixes.encode();
     let layout = Layout::new(tree, u64::from(PREFIXES_OFFSET) + table.len() as u64, plan);
     let area_start = layout.bytes;
     let total = (area_start + xattrs.area().len() as u64).next_multiple_of(BLOCK);
@@ -43,14 +48,14 @@ pub fn write(tree: &Tree<'_>) -> Vec<u8> {
     }
     let in_blocks = |bytes: u64| u32::try_from(bytes / BLOCK).expect("an image that fits in memory is below 16 TiB");
     image.put_superblock(&Superblock {
-        incompat: INCOMPAT_CHUNKED_FILE | INCOMPAT_XATTR_PREFIXES,
+        incompat: INCOMPAT_CHUNKED_FILE | if table.is_empty() { 0 } else { INCOMPAT_XATTR_PREFIXES },
         root: u16::try_from(layout.nid(0).0).expect("the root's inode is in the first block"),
         inodes: tree.inodes().len() as u64,
         seconds: common_mtime.seconds.cast_unsigned(),
         nanoseconds: common_mtime.nanoseconds,
         blocks: in_blocks(total),
         xattr_block: if xattrs.area().is_empty() { 0 } else { in_blocks(area_start) },
-        prefix_count: prefixes::LONG_PREFIX_COUNT,
+        prefix_count: prefixes.count(),
         prefix_start: PREFIXES_OFFSET / 4,
         version: Version::Current,
         no_xattrs: tree.inodes().all(|inode| inode.xattrs().next().is_none()),

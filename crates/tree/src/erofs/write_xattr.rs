@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use tarpon_layer::{ObjectId, Xattr};
 
-use super::prefixes::{self, METACOPY, OPAQUE, REDIRECT};
+use super::prefixes::{LongPrefixes, METACOPY, OPAQUE, REDIRECT};
 use crate::tree::{Inode, Tree};
 
 /// Bytes before the ids of the shared xattrs.
@@ -31,22 +31,23 @@ pub(super) struct XattrWriter<'a> {
     /// Offset of an xattr in the shared area, in units of four bytes.
     shared: HashMap<NameAndValue<'a>, u32>,
     area: Vec<u8>,
+    prefixes: LongPrefixes,
 }
 
 impl<'a> XattrWriter<'a> {
     /// Fills the shared area for `tree`, in the order of its inodes.
-    pub(super) fn new(tree: &Tree<'a>) -> Self {
-        let mut writer = Self { shared: HashMap::new(), area: Vec::new() };
+    pub(super) fn new(tree: &Tree<'a>, prefixes: LongPrefixes) -> Self {
+        let mut writer = Self { shared: HashMap::new(), area: Vec::new(), prefixes };
         let all = || tree.inodes().flat_map(Inode::xattrs);
         let mut carriers: HashMap<NameAndValue<'a>, usize> = HashMap::new();
         all().for_each(|xattr| *carriers.entry(key(xattr)).or_default() += 1);
         for xattr in all() {
-            let bytes = entry(&xattr.name, &xattr.value).len();
+            let bytes = writer.entry(&xattr.name, &xattr.value).len();
             let pays = bytes > LARGE || carriers[&key(xattr)] > 1 && bytes > 8;
             if pays && !writer.shared.contains_key(&key(xattr)) {
                 let place = u32::try_from(writer.area.len() / 4).expect("the xattrs of an image are limited");
                 writer.shared.insert(key(xattr), place);
-                let entry = entry(&xattr.name, &xattr.value);
+                let entry = writer.entry(&xattr.name, &xattr.value);
                 writer.area.extend(entry);
             }
         }
@@ -67,17 +68,17 @@ impl<'a> XattrWriter<'a> {
         out[4] = u8::try_from(shared.len()).expect("no more than SHARED_MAX were taken");
         out.extend(shared.iter().flat_map(|place| place.to_le_bytes()));
         if let Some(object) = inode.object() {
-            out.extend(entry(METACOPY, b""));
-            out.extend(entry(REDIRECT, &redirect_to(&object.id)));
+            out.extend(self.entry(METACOPY, b""));
+            out.extend(self.entry(REDIRECT, &redirect_to(&object.id)));
         }
         if inode.is_opaque() {
-            out.extend(entry(OPAQUE, b"y"));
+            out.extend(self.entry(OPAQUE, b"y"));
         }
         for xattr in inode.xattrs() {
             if self.shared.contains_key(&key(xattr)) && left_to_share > 0 {
                 left_to_share -= 1;
             } else {
-                out.extend(entry(&xattr.name, &xattr.value));
+                out.extend(self.entry(&xattr.name, &xattr.value));
             }
         }
         if out.len() == HEADER_BYTES {
@@ -85,19 +86,19 @@ impl<'a> XattrWriter<'a> {
         }
         out
     }
-}
 
-/// An xattr in its disk format, padded to four bytes.
-fn entry(name: &[u8], value: &[u8]) -> Vec<u8> {
-    let (number, rest) = prefixes::split(name).expect("the tree keeps known namespaces only");
-    let name_length = u8::try_from(rest.len()).expect("the tree keeps names of at most 255 bytes");
-    let value_length = u16::try_from(value.len()).expect("the tree keeps values below 64 KiB");
-    let mut entry = vec![name_length, number];
-    entry.extend(value_length.to_le_bytes());
-    entry.extend(rest);
-    entry.extend(value);
-    entry.resize(entry.len().next_multiple_of(4), 0);
-    entry
+    /// An xattr in its disk format, padded to four bytes.
+    fn entry(&self, name: &[u8], value: &[u8]) -> Vec<u8> {
+        let (number, rest) = self.prefixes.split(name).expect("the tree keeps known namespaces only");
+        let name_length = u8::try_from(rest.len()).expect("the tree keeps names of at most 255 bytes");
+        let value_length = u16::try_from(value.len()).expect("the tree keeps values below 64 KiB");
+        let mut entry = vec![name_length, number];
+        entry.extend(value_length.to_le_bytes());
+        entry.extend(rest);
+        entry.extend(value);
+        entry.resize(entry.len().next_multiple_of(4), 0);
+        entry
+    }
 }
 
 /// The path of an object in a data-only layer of overlayfs: `/ab/cdef…`.

@@ -1,11 +1,13 @@
-//! Rewrites images of an older version of the writer from their own content: their layers need not be local.
+//! Rewrites images from their own content, without their layers: those of an older version of the writer, and for older kernels.
 
 use tarpon_layer::{Attributes, Entry, FileContent, LayerIndex, LayerPath, Node, ObjectId, Xattr};
 
 use super::error::ImageError;
 use super::image::Image;
-use super::write::write;
-use crate::{Kind, Line, merge};
+use super::prefixes::LongPrefixes;
+use super::write::{write, write_with};
+use crate::hide_objects::hide_objects;
+use crate::{Kind, Line, Tree, merge};
 
 /// The tree of an image of an older version, as [`super::write()`] writes it now. None if the current version wrote it.
 ///
@@ -16,6 +18,19 @@ pub fn renew(bytes: &[u8]) -> Result<Option<Vec<u8>>, ImageError> {
     if !image.is_outdated() {
         return Ok(None);
     }
+    rewrite(&image, write).map(Some)
+}
+
+/// The tree of an image as [`super::write()`] writes it, for overlayfs of Linux 5.15 to 6.4, which has no data-only lower layers and
+/// takes the directories of the objects as ordinary ones ([`hide_objects`]). Its EROFS has no long prefixes either.
+///
+/// # Errors
+/// As [`Image::open`], and if the image is inconsistent or has whiteouts, which only the changes of a layer have.
+pub fn for_ordinary_layers(bytes: &[u8]) -> Result<Vec<u8>, ImageError> {
+    rewrite(&Image::open(bytes)?, |tree| write_with(LongPrefixes::None, &hide_objects(tree)))
+}
+
+fn rewrite(image: &Image<&[u8]>, write: impl FnOnce(&Tree<'_>) -> Vec<u8>) -> Result<Vec<u8>, ImageError> {
     let mut layer = LayerIndex::default();
     let mut problem = None;
     image.lines(&mut |line| match entry(&line) {
@@ -24,7 +39,7 @@ pub fn renew(bytes: &[u8]) -> Result<Option<Vec<u8>>, ImageError> {
     })?;
     let layers = [layer];
     match (problem, merge(&layers)) {
-        (None, Ok(tree)) => Ok(Some(write(&tree))),
+        (None, Ok(tree)) => Ok(write(&tree)),
         (Some(problem), _) => Err(problem),
         (None, Err(_)) => Err(ImageError::Corrupt("entries that no layer has")),
     }
