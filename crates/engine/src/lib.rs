@@ -84,7 +84,7 @@ pub use tarpon_images::{
     ResultExt, Silent, TreeView, auth_files, open_store,
 };
 pub use tarpon_layer::toc::Format as LayerFormat;
-pub use tarpon_mount::{Capability, Mode, ModeChoice, Unmounted, Writable, probe};
+pub use tarpon_mount::{Capability, Feature, Mode, ModeChoice, Unmounted, Writable, probe};
 pub use tarpon_oci as oci;
 pub use tarpon_podman::{Podman, PodmanRequest, PodmanVersion, Setup, offer};
 pub use tarpon_publish::{

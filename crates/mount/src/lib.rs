@@ -50,7 +50,7 @@ pub use kernel::StepError;
 pub use mounted::{KernelMount, Mounted, Unmounted};
 pub use mountpoint::{clear, clear_dead, is_mounted};
 pub use overlay::sees_trusted;
-pub use probe::{Capability, probe};
+pub use probe::{Capability, Feature, probe};
 pub use protected::Protected;
 pub use spec::{Mode, ModeChoice, MountSpec, TreeFile, Watch, Writable};
 pub use table::{TableEntry, mount_at, mounts};

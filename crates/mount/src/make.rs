@@ -22,7 +22,7 @@ use crate::holder::ConnectionHolder;
 use crate::kernel::{self, StepError};
 use crate::mounted::{Live, Parts};
 use crate::mountpoint::Mountpoint;
-use crate::overlay::{self, ImageLayers, Manner, Reach, Reachable};
+use crate::overlay::{self, DataLayers, ImageLayers, Manner, Reach, Reachable};
 use crate::pool::{ConnectionPool, LazyObjects};
 use crate::spec::{Mode, MountSpec, Writable};
 use crate::table::{self, SOURCE};
@@ -36,6 +36,7 @@ pub(crate) struct Maker {
     runtime: Handle,
     scratch: PathBuf,
     reach: Reach,
+    data: DataLayers,
     /// What the kernel is to mount trees from.
     erofs: Backing,
     pool: Arc<ConnectionPool>,
@@ -59,6 +60,7 @@ impl Maker {
             runtime,
             scratch,
             reach,
+            data: DataLayers::of_this_kernel(),
             erofs: Backing::first(),
             pool,
             source: SOURCE.into(),
@@ -74,6 +76,7 @@ impl Maker {
             runtime: self.runtime.clone(),
             scratch: self.scratch.clone(),
             reach: self.reach,
+            data: self.data,
             erofs: self.erofs,
             pool: self.pool.clone(),
             source: self.source.clone(),
@@ -87,7 +90,7 @@ impl Maker {
     }
 
     fn manner(&self) -> Manner<'_> {
-        Manner { source: &self.source, reach: self.reach }
+        Manner { source: &self.source, reach: self.reach, data: self.data }
     }
 
     /// Mounts overlayfs over EROFS, local objects and the shared FUSE connection.
@@ -128,7 +131,8 @@ impl Maker {
         if !spec.read_ahead {
             lazy.connection.stop_read_ahead();
         }
-        let tree = Reachable::new(erofs::mount(&spec.tree.file, self.erofs)?.0, self.reach, &self.scratch)?;
+        let tree = erofs::mount(&*self.data.tree(&spec.tree, &self.scratch)?, self.erofs)?.0;
+        let tree = Reachable::new(tree, self.reach, &self.scratch)?;
         let objects =
             rustix::fs::open(&spec.objects, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, FileMode::empty())
                 .map_err(|errno| StepError::new(format!("open {}", spec.objects.display()), errno))?;
@@ -310,7 +314,7 @@ mod tests {
     use futures::future::BoxFuture;
     use tarpon_fs::Errno;
     use tarpon_oci::Digest;
-    use tarpon_testkit::entries::{Made, file, layer};
+    use tarpon_testkit::entries::{Made, dir, file, layer};
 
     use super::*;
     use crate::spec::{ModeChoice, TreeFile};
@@ -426,11 +430,11 @@ mod tests {
             return println!("skipped: there are no loop devices");
         }
         fixture.maker.erofs = Backing::LoopDevice;
-        let tree = fixture.folder.path().join("tree").canonicalize().unwrap();
+        let folder = fixture.folder.path().canonicalize().unwrap();
         let devices = || {
             let devices = std::fs::read_dir("/sys/block").unwrap().flatten();
             let files = devices.filter_map(|it| std::fs::read_to_string(it.path().join("loop/backing_file")).ok());
-            files.filter(|file| Path::new(file.trim_end()) == tree).count()
+            files.filter(|file| Path::new(file.trim_end()).starts_with(&folder)).count()
         };
         let mountpoint = fixture.spec.mountpoint.clone();
         let live = fixture.maker.native(&fixture.spec, &opened(&mountpoint)).unwrap();
@@ -438,6 +442,45 @@ mod tests {
         assert_eq!(devices(), 1);
         live.unmount(true).unwrap();
         assert_eq!(devices(), 0);
+    }
+
+    #[test]
+    fn kernels_without_data_only_layers_show_the_same_image() {
+        let files = [dir("00"), file("00/f", "abc"), dir("etc"), file("etc/f", "abc"), file("ff", "abc")];
+        for reach in [Reach::of_this_kernel(), Reach::ByPath] {
+            let Some(mut fixture) = Fixture::with(reach, Arc::new(Abc { never: false }), files.clone()) else { return };
+            fixture.maker.data = DataLayers::Ordinary;
+            let hex = Digest::of(b"abc").hex();
+            let folder = fixture.spec.objects.join(&hex[..2]);
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join(&hex[2..]), "abc").unwrap();
+            let mountpoint = fixture.spec.mountpoint.clone();
+            let list = |path: &Path| {
+                let names = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name());
+                names.collect::<std::collections::BTreeSet<_>>()
+            };
+            let upper = Writable::Upper(fixture.folder.path().join("upper"));
+            for writable in [Writable::No, Writable::Temporary, upper] {
+                let is_writable = writable != Writable::No;
+                fixture.spec.writable = writable;
+                let live = fixture.maker.native(&fixture.spec, &opened(&mountpoint)).unwrap();
+                assert_eq!(list(&mountpoint), ["00", "etc", "ff"].map(OsString::from).into());
+                assert_eq!(list(&mountpoint.join("00")), ["f"].map(OsString::from).into());
+                for name in ["00/f", "etc/f", "ff"] {
+                    assert_eq!(std::fs::read(mountpoint.join(name)).unwrap(), b"abc", "{name}");
+                }
+                for hidden in ["01", &hex[..2]] {
+                    assert!(!mountpoint.join(hidden).exists(), "{hidden}");
+                }
+                if is_writable {
+                    let made = mountpoint.join(&hex[..2]);
+                    std::fs::create_dir(&made).unwrap();
+                    assert!(list(&made).is_empty(), "the objects stay hidden below a new directory of this name");
+                    std::fs::remove_dir(&made).unwrap();
+                }
+                live.unmount(true).unwrap();
+            }
+        }
     }
 
     #[test]
@@ -458,7 +501,7 @@ mod tests {
 
     #[test]
     fn the_upper_of_a_lazily_unmounted_mount_is_removed_with_its_last_user() {
-        let Some(mut fixture) = Fixture::new(Reach::Detached, false) else { return };
+        let Some(mut fixture) = Fixture::new(Reach::of_this_kernel(), false) else { return };
         let mut native = |name: &str, writable| {
             let mountpoint = fixture.folder.path().join(name);
             std::fs::create_dir_all(&mountpoint).unwrap();
@@ -470,7 +513,10 @@ mod tests {
         let connection = fixture.maker.pool.connections().remove(0);
         assert_eq!(left.unmount(true).unwrap(), crate::Unmounted::Lazy);
         let later = native("later", Writable::No);
-        let uppers = || std::fs::read_dir(fixture.folder.path().join("run")).unwrap().count();
+        let is_upper = |name: OsString| !name.to_string_lossy().starts_with("layer-");
+        let names =
+            || std::fs::read_dir(fixture.folder.path().join("run")).unwrap().map(|entry| entry.unwrap().file_name());
+        let uppers = || names().filter(|name| is_upper(name.clone())).count();
         assert_eq!(uppers(), 1, "it is in use");
         drop(user);
         other.unmount(true).unwrap();

@@ -1,13 +1,17 @@
 //! The overlays of a mount.
 
 use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::mount::MountAttrFlags;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::kernel::{Context, StepError, io_step};
+use crate::spec::TreeFile;
 use crate::table;
 use crate::upper::Upper;
 
@@ -21,6 +25,7 @@ pub(crate) struct Manner<'a> {
     /// The source shown in the table of mounts.
     pub(crate) source: &'a OsStr,
     pub(crate) reach: Reach,
+    pub(crate) data: DataLayers,
 }
 
 /// The layers of an image, uppermost first: roots of mounts, or any open directory.
@@ -39,10 +44,10 @@ pub(crate) fn image(
     maker: Manner<'_>,
     attributes: MountAttrFlags,
 ) -> Result<OwnedFd, StepError> {
-    let Manner { source, reach } = maker;
+    let Manner { source, reach, data } = maker;
     let context = Context::open("overlay")?;
     context.text("source", source)?.text("metacopy", "on")?.text("redirect_dir", "on")?;
-    add_layers(&context, reach, layers.tree, &[layers.objects, layers.lazy])?;
+    add_layers(&context, reach, data, layers.tree, &[layers.objects, layers.lazy])?;
     finish(&context, upper, reach, attributes)
 }
 
@@ -53,7 +58,7 @@ pub(crate) fn writable(
     maker: Manner<'_>,
     attributes: MountAttrFlags,
 ) -> Result<OwnedFd, StepError> {
-    let Manner { source, reach } = maker;
+    let Manner { source, reach, data } = maker;
     let context = Context::open("overlay")?;
     context.text("source", source)?.text("metacopy", "off")?;
     if is_initial_user_namespace() {
@@ -63,7 +68,7 @@ pub(crate) fn writable(
         // No redirects here either: users cannot set them.
         context.flag("userxattr")?;
     }
-    add_layers(&context, reach, lower, &[])?;
+    add_layers(&context, reach, data, lower, &[])?;
     finish(&context, Some(upper), reach, attributes)
 }
 
@@ -94,23 +99,26 @@ fn finish(
     }
 }
 
-/// Sets the layers: `lower`, and below it the data-only layers.
+/// Sets the layers: `lower`, and below it those with data.
 fn add_layers(
     context: &Context,
     reach: Reach,
+    data: DataLayers,
     lower: BorrowedFd<'_>,
-    data: &[BorrowedFd<'_>],
+    below: &[BorrowedFd<'_>],
 ) -> Result<(), StepError> {
     match reach {
         Reach::Detached => {
             context.file("lowerdir+", lower)?;
-            data.iter().try_for_each(|layer| context.file("datadir+", *layer).map(drop))
+            let key = if data == DataLayers::Only { "datadir+" } else { "lowerdir+" };
+            below.iter().try_for_each(|layer| context.file(key, *layer).map(drop))
         }
         Reach::ByPath => {
-            let layers = std::iter::once(&lower).chain(data);
+            let layers = std::iter::once(&lower).chain(below);
             // The kernel limits an option to 255 bytes, which paths in a store may exceed.
             let paths = layers.map(|layer| format!("/proc/self/fd/{}", layer.as_raw_fd())).collect::<Vec<_>>();
-            context.text("lowerdir", paths.join("::")).map(drop)
+            let separator = if data == DataLayers::Only { "::" } else { ":" };
+            context.text("lowerdir", paths.join(separator)).map(drop)
         }
     }
 }
@@ -145,6 +153,45 @@ impl Reach {
         if kernel_version(&release) >= (6, 15) { Self::Detached } else { Self::ByPath }
     }
 }
+
+/// Environment variable: `ordinary` avoids data-only layers also where the kernel has them, to measure or to try it.
+const VARIABLE: &str = "TARPON_OVERLAY";
+
+/// What the directories with data are to overlayfs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DataLayers {
+    /// Data-only layers, which show no names: Linux 6.5 and newer.
+    Only,
+    /// Ordinary layers, whose names the tree hides ([`tarpon_tree::erofs::for_ordinary_layers`]): Linux 5.15 and newer.
+    Ordinary,
+}
+
+impl DataLayers {
+    /// What this kernel supports.
+    pub(crate) fn of_this_kernel() -> Self {
+        let release = rustix::system::uname().release().to_string_lossy().into_owned();
+        let is_forced = std::env::var_os(VARIABLE).is_some_and(|value| value == "ordinary");
+        if kernel_version(&release) < DATA_ONLY_SINCE || is_forced { Self::Ordinary } else { Self::Only }
+    }
+
+    /// The tree as these layers need it; a rewritten one is a file without a name in `scratch`.
+    pub(crate) fn tree(self, tree: &TreeFile, scratch: &Path) -> Result<Arc<File>, StepError> {
+        if self == Self::Only {
+            return Ok(tree.file.clone());
+        }
+        let doing = "rewrite the tree for ordinary layers";
+        let rewritten = tarpon_tree::erofs::for_ordinary_layers(&tree.bytes).map_err(io::Error::other);
+        let write = |bytes: Vec<u8>| -> io::Result<File> {
+            let mut file = tempfile::tempfile_in(scratch)?;
+            file.write_all(&bytes)?;
+            Ok(file)
+        };
+        rewritten.and_then(write).map(Arc::new).map_err(|error| io_step(doing, &error))
+    }
+}
+
+/// The first version of Linux with data-only layers.
+pub(crate) const DATA_ONLY_SINCE: (u32, u32) = (6, 5);
 
 /// Major and minor number of a release like `6.18.44-generic`.
 pub(crate) fn kernel_version(release: &str) -> (u32, u32) {

@@ -22,44 +22,112 @@ use crate::device;
 use crate::erofs::{self, Backing};
 use crate::fusermount;
 use crate::holder::{ConnectionHolder, NoHolder};
-use crate::overlay::{self, ImageLayers, Manner, Reach, Reachable};
+use crate::overlay::{self, DataLayers, ImageLayers, Manner, Reach, Reachable};
+use crate::spec::TreeFile;
 use crate::table::SOURCE;
 
-/// One capability that mounting may need.
+/// What mounting may need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Feature {
+    /// A recent kernel.
+    Kernel,
+    /// The user root of the machine.
+    Root,
+    /// `/dev/fuse`.
+    FuseDevice,
+    /// EROFS mounts.
+    Erofs,
+    /// Overlayfs mounts without data in the uppermost layer.
+    Overlayfs,
+    /// Reads of local files without the server in mode `fuse`.
+    Passthrough,
+    /// Requests that survive the server.
+    Resend,
+    /// The program `fusermount3`.
+    Fusermount,
+    /// User namespaces of ordinary users.
+    UserNamespaces,
+}
+
+impl Feature {
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Root => "root",
+            Self::FuseDevice => "/dev/fuse",
+            Self::Erofs => "EROFS",
+            Self::Overlayfs => "overlayfs",
+            Self::Passthrough => "FUSE passthrough",
+            Self::Resend => "FUSE resend",
+            Self::Fusermount => "fusermount3",
+            Self::UserNamespaces => "user namespaces",
+        }
+    }
+
+    fn needed_for(self) -> &'static str {
+        match self {
+            Self::Kernel => "mode native needs 5.15",
+            Self::Root | Self::Erofs | Self::Overlayfs => "mode native",
+            Self::FuseDevice => "both modes",
+            Self::Passthrough => "speed of large files in mode fuse",
+            Self::Resend => "no errors when the server dies",
+            Self::Fusermount => "mounting without root",
+            Self::UserNamespaces => "writable mounts without root",
+        }
+    }
+}
+
+/// A feature as it was found on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capability {
-    /// Name of the capability.
-    pub name: &'static str,
+    /// What was tried.
+    pub feature: Feature,
     /// What it is needed for.
     pub needed_for: &'static str,
     /// The finding, or in one line why it is missing and what to do.
     pub found: Result<String, String>,
+    /// What is better with a newer kernel.
+    pub better: Option<&'static str>,
+}
+
+impl Capability {
+    fn new(feature: Feature, found: Result<String, String>) -> Self {
+        Self { feature, needed_for: feature.needed_for(), found, better: None }
+    }
+
+    /// A feature with two forms, of which a newer kernel has the better one.
+    fn graded(feature: Feature, found: Result<(String, Option<&'static str>), String>) -> Self {
+        let better = found.as_ref().ok().and_then(|(_, better)| *better);
+        Self { better, ..Self::new(feature, found.map(|(found, _)| found)) }
+    }
 }
 
 /// Tries everything; takes some milliseconds. `scratch` is a directory on the disk of the store.
 pub fn probe(scratch: &Path, runtime: Handle) -> Vec<Capability> {
-    let capability = |name, needed_for, found| Capability { name, needed_for, found };
     let offered = offered(runtime);
-    let passthrough = offers(&offered, InitFlags::FUSE_PASSTHROUGH, "6.9");
     vec![
-        capability("kernel", "mode native needs 6.5", kernel()),
-        capability("root", "mode native", root()),
-        capability("/dev/fuse", "both modes", fuse_device()),
-        capability("EROFS", "mode native", erofs(scratch)),
-        capability("overlayfs with data-only layers", "mode native", data_only(scratch)),
-        capability("FUSE passthrough", "speed of large files in mode fuse", passthrough),
-        capability("FUSE resend", "no errors when the server dies", resend(&offered)),
-        capability("fusermount3", "mounting without root", fusermount()),
-        capability("user namespaces", "writable mounts without root", user_namespaces()),
+        Capability::new(Feature::Kernel, kernel()),
+        Capability::new(Feature::Root, root()),
+        Capability::new(Feature::FuseDevice, fuse_device()),
+        Capability::graded(Feature::Erofs, erofs(scratch)),
+        Capability::graded(Feature::Overlayfs, overlayfs(scratch)),
+        Capability::new(Feature::Passthrough, offers(&offered, InitFlags::FUSE_PASSTHROUGH, "6.9")),
+        Capability::new(Feature::Resend, resend(&offered)),
+        Capability::new(Feature::Fusermount, fusermount()),
+        Capability::new(Feature::UserNamespaces, user_namespaces()),
     ]
 }
 
+/// The first version of Linux whose EROFS has chunked files.
+const CHUNKED_SINCE: (u32, u32) = (5, 15);
+
 fn kernel() -> Result<String, String> {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    if overlay::kernel_version(&release) >= (6, 5) {
+    if overlay::kernel_version(&release) >= CHUNKED_SINCE {
         Ok(release)
     } else {
-        Err(format!("{release}: mode native needs data-only layers of overlayfs, which Linux 6.5 and newer have"))
+        Err(format!("{release}: mode native needs files without data in EROFS, which Linux 5.15 and newer have"))
     }
 }
 
@@ -73,20 +141,24 @@ fn fuse_device() -> Result<String, String> {
 
 fn tree(scratch: &Path) -> Result<(Reachable, Backing), String> {
     let image = tiny_image(scratch).map_err(|error| format!("no image to try it with: {error}"))?;
+    let image = DataLayers::of_this_kernel().tree(&image, scratch).map_err(|error| error.to_string())?;
     let (mount, backing) = erofs::mount(&image, Backing::first()).map_err(|error| error.to_string())?;
     let tree = Reachable::new(mount, Reach::of_this_kernel(), scratch).map_err(|error| error.to_string())?;
     Ok((tree, backing))
 }
 
-fn erofs(scratch: &Path) -> Result<String, String> {
+fn erofs(scratch: &Path) -> Result<(String, Option<&'static str>), String> {
     let (_, backing) = tree(scratch)?;
     Ok(match backing {
-        Backing::File => "mounted from files".to_owned(),
-        Backing::LoopDevice => "mounted from loop devices: this kernel mounts no files (6.12 and newer do)".to_owned(),
+        Backing::File => ("mounted from files".to_owned(), None),
+        Backing::LoopDevice => (
+            "mounted from loop devices".to_owned(),
+            Some("Linux 6.12 and newer mount the image's metadata from its file, without a loop device"),
+        ),
     })
 }
 
-fn data_only(scratch: &Path) -> Result<String, String> {
+fn overlayfs(scratch: &Path) -> Result<(String, Option<&'static str>), String> {
     let (tree, _) = tree(scratch).map_err(|error| format!("not tried without EROFS ({error})"))?;
     let directory = || -> std::io::Result<_> {
         let directory = tempfile::tempdir_in(scratch)?;
@@ -94,9 +166,17 @@ fn data_only(scratch: &Path) -> Result<String, String> {
     };
     let both = directory().and_then(|objects| Ok((objects, directory()?)));
     let ((objects, _kept), (lazy, _too)) = both.map_err(|error| error.to_string())?;
-    let manner = Manner { source: SOURCE.as_ref(), reach: Reach::of_this_kernel() };
+    let data = DataLayers::of_this_kernel();
+    let manner = Manner { source: SOURCE.as_ref(), reach: Reach::of_this_kernel(), data };
     let layers = ImageLayers { tree: tree.root(), objects: objects.as_fd(), lazy: lazy.as_fd() };
-    overlay::image(&layers, None, manner, overlay::INNER).map(|_| "works".to_owned()).map_err(|error| error.to_string())
+    overlay::image(&layers, None, manner, overlay::INNER).map_err(|error| error.to_string())?;
+    Ok(match data {
+        DataLayers::Only => ("with data-only layers".to_owned(), None),
+        DataLayers::Ordinary => (
+            "with ordinary layers".to_owned(),
+            Some("Linux 6.5 and newer look up a file's data when it is opened, not with its name"),
+        ),
+    })
 }
 
 /// The features that the kernel offers when a connection starts.
@@ -171,11 +251,12 @@ fn user_namespaces() -> Result<String, String> {
     }
 }
 
-/// Creates a file with an image that contains only the root directory.
-fn tiny_image(scratch: &Path) -> std::io::Result<File> {
+/// An image that contains only the root directory.
+fn tiny_image(scratch: &Path) -> std::io::Result<TreeFile> {
+    let bytes = tiny_tree()?;
     let mut file = tempfile::tempfile_in(scratch)?;
-    file.write_all(&tiny_tree()?)?;
-    Ok(file)
+    file.write_all(&bytes)?;
+    Ok(TreeFile { file: Arc::new(file), bytes: bytes.into() })
 }
 
 fn tiny_tree() -> std::io::Result<Vec<u8>> {

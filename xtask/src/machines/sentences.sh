@@ -65,14 +65,14 @@ it_mounts_an_image_and_every_file_that_is_read_is_right() {
 }
 
 it_mounts_in_mode_native() {
-    kernel_is 6.5 || skip "mode native needs Linux 6.5"
+    kernel_is 5.15 || skip "mode native needs Linux 5.15"
     tarpon mount --mode native "$image" /mnt
     compare /mnt 20
     tarpon umount /mnt
 }
 
 it_mounts_in_mode_native_from_a_loop_device_which_ends_with_the_mount() {
-    kernel_is 6.5 || skip "mode native needs Linux 6.5"
+    kernel_is 5.15 || skip "mode native needs Linux 5.15"
     export TARPON_STORE=/var/lib/tarpon-loop TARPON_EROFS=loop
     modprobe loop || true
     tarpon mount --mode native "$image" /mnt

@@ -7,7 +7,7 @@ mod host;
 
 use clap::Args;
 use serde::Serialize;
-use tarpon_engine::{Capability, Isolation, PodmanVersion};
+use tarpon_engine::{Capability, Feature, Isolation, Mode, PodmanVersion};
 
 use check::{Check, check};
 
@@ -45,6 +45,11 @@ struct Report {
     store: String,
     isolation: &'static str,
     modes: Modes,
+    /// The mode of mounts for which none is requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    default: Option<Mode>,
+    /// What prevents the next better mode, or what a newer kernel improves.
+    better: Vec<String>,
     checks: Vec<Check>,
 }
 
@@ -87,16 +92,40 @@ fn is_root() -> bool {
 }
 
 fn report(store: String, isolation: Isolation, capabilities: &[Capability], root: bool) -> Report {
-    let works = |name: &str| capabilities.iter().any(|found| found.name == name && found.found.is_ok());
-    let fuse = works("/dev/fuse");
-    let modes = Modes {
-        native: root && fuse && works("EROFS from a file") && works("overlayfs with data-only layers"),
-        fuse: fuse && (root || works("fusermount3")),
+    let missing = |needed: &[Feature]| -> Vec<&Capability> {
+        let is_missing = |found: &&Capability| needed.contains(&found.feature) && found.found.is_err();
+        capabilities.iter().filter(is_missing).collect()
     };
-    let checks = capabilities.iter().map(|Capability { name, needed_for, found }| {
-        check(name, needed_for, found.clone(), found.as_ref().err().and_then(|why| fix(name, why, root)))
+    let for_native = missing(&NATIVE);
+    let for_fuse = missing(if root { &FUSE_OF_ROOT } else { &FUSE_OF_USERS });
+    let modes = Modes { native: for_native.is_empty(), fuse: for_fuse.is_empty() };
+    let better = match (modes.native, modes.fuse) {
+        (true, _) => capabilities.iter().filter_map(|found| found.better.map(str::to_owned)).collect(),
+        (false, true) => obstacles(Mode::Native, &for_native, root),
+        (false, false) => obstacles(Mode::Fuse, &for_fuse, root),
+    };
+    let default = if modes.native { Some(Mode::Native) } else { Some(Mode::Fuse).filter(|_| modes.fuse) };
+    let checks = capabilities.iter().map(|Capability { feature, needed_for, found, .. }| {
+        let why = found.as_ref().err();
+        check(feature.name(), needed_for, found.clone(), why.and_then(|why| fix(*feature, why, root)))
     });
-    Report { store, isolation: isolation.name(), modes, checks: checks.collect() }
+    Report { store, isolation: isolation.name(), modes, default, better, checks: checks.collect() }
+}
+
+/// What mode `native` needs.
+const NATIVE: [Feature; 4] = [Feature::Root, Feature::FuseDevice, Feature::Erofs, Feature::Overlayfs];
+/// What mode `fuse` needs.
+const FUSE_OF_ROOT: [Feature; 1] = [Feature::FuseDevice];
+const FUSE_OF_USERS: [Feature; 2] = [Feature::FuseDevice, Feature::Fusermount];
+
+/// One line for each missing feature of a mode: why it is missing, and what to do.
+fn obstacles(mode: Mode, missing: &[&Capability], root: bool) -> Vec<String> {
+    let line = |found: &&Capability| {
+        let why = found.found.as_ref().err()?;
+        let fix = fix(found.feature, why, root).map(|fix| format!(": {fix}")).unwrap_or_default();
+        Some(format!("mode {mode} needs {} ({why}){fix}", found.feature.name()))
+    };
+    missing.iter().filter_map(line).collect()
 }
 
 /// Whether this Podman version supports a store of layers.
@@ -106,15 +135,15 @@ fn podman_layers(version: PodmanVersion) -> Check {
 }
 
 /// The command that installs or enables the missing part, if there is one.
-fn fix(name: &str, why: &str, root: bool) -> Option<String> {
-    match name {
-        "/dev/fuse" if why.contains("Permission denied") => Some("sudo chmod 0666 /dev/fuse".to_owned()),
-        "/dev/fuse" => Some("sudo modprobe fuse; in a container, add --device /dev/fuse".to_owned()),
+fn fix(feature: Feature, why: &str, root: bool) -> Option<String> {
+    match feature {
+        Feature::FuseDevice if why.contains("Permission denied") => Some("sudo chmod 0666 /dev/fuse".to_owned()),
+        Feature::FuseDevice => Some("sudo modprobe fuse; in a container, add --device /dev/fuse".to_owned()),
         // Without root these checks fail on any kernel.
-        "EROFS from a file" if root => Some("modprobe erofs".to_owned()),
-        "overlayfs with data-only layers" if root => Some("modprobe overlay".to_owned()),
-        "root" => Some("sudo tarpon …; other users can use mode fuse only".to_owned()),
-        "fusermount3" => Some(distribution::install("fuse3")),
+        Feature::Erofs if root => Some("modprobe erofs".to_owned()),
+        Feature::Overlayfs if root => Some("modprobe overlay".to_owned()),
+        Feature::Root => Some("sudo tarpon …; other users can use mode fuse only".to_owned()),
+        Feature::Fusermount => Some(distribution::install("fuse3")),
         _ => None,
     }
 }
@@ -122,12 +151,18 @@ fn fix(name: &str, why: &str, root: bool) -> Option<String> {
 fn text(report: &Report) -> String {
     let word = |works| if works { "works" } else { "does not work" };
     let mut text = format!(
-        "mode native  {}\nmode fuse    {}\nstore        {}\nisolation    {}\n\n",
+        "mode native  {}\nmode fuse    {}\ndefault      {}\nstore        {}\nisolation    {}\n\n",
         word(report.modes.native),
         word(report.modes.fuse),
+        report.default.map_or("none", Mode::name),
         report.store,
         report.isolation
     );
+    if !report.better.is_empty() {
+        text.push_str("Better:\n");
+        report.better.iter().for_each(|line| text.push_str(&format!("  {line}\n")));
+        text.push('\n');
+    }
     let mut table = Table::new(&["", "", "", ""]);
     for check in &report.checks {
         let mark = if check.works { "ok" } else { "--" };
@@ -146,43 +181,58 @@ fn text(report: &Report) -> String {
 mod tests {
     use super::*;
 
-    fn capabilities(missing: &[&str]) -> Vec<Capability> {
-        let names = ["root", "/dev/fuse", "EROFS from a file", "overlayfs with data-only layers", "fusermount3"];
-        let capability = |name: &'static str| {
-            let found = if missing.contains(&name) { Err("missing".into()) } else { Ok("works".into()) };
-            Capability { name, needed_for: "a mode", found }
+    fn capabilities(missing: &[Feature]) -> Vec<Capability> {
+        let features = [Feature::Root, Feature::FuseDevice, Feature::Erofs, Feature::Overlayfs, Feature::Fusermount];
+        let capability = |feature| {
+            let found = if missing.contains(&feature) { Err("missing".into()) } else { Ok("works".into()) };
+            Capability { feature, needed_for: "a mode", found, better: None }
         };
-        names.into_iter().map(capability).collect()
+        features.into_iter().map(capability).collect()
+    }
+
+    fn report_of(capabilities: &[Capability], root: bool) -> Report {
+        report("/var/lib/tarpon".into(), Isolation::Shared, capabilities, root)
     }
 
     #[test]
     fn a_mode_works_only_if_all_its_parts_work() {
-        let modes = |missing, root| {
-            let Modes { native, fuse } = report("/s".into(), Isolation::Shared, &capabilities(missing), root).modes;
-            (native, fuse)
+        let modes = |missing: &[Feature], root| {
+            let Report { modes: Modes { native, fuse }, default, .. } = report_of(&capabilities(missing), root);
+            (native, fuse, default)
         };
-        assert_eq!(modes(&[], true), (true, true));
-        assert_eq!(modes(&["EROFS from a file"], true), (false, true));
-        assert_eq!(modes(&["root"], false), (false, true));
-        assert_eq!(modes(&["root", "fusermount3"], false), (false, false));
-        assert_eq!(modes(&["fusermount3"], true), (true, true));
-        assert_eq!(modes(&["/dev/fuse"], true), (false, false));
+        assert_eq!(modes(&[], true), (true, true, Some(Mode::Native)));
+        assert_eq!(modes(&[Feature::Erofs], true), (false, true, Some(Mode::Fuse)));
+        assert_eq!(modes(&[Feature::Root], false), (false, true, Some(Mode::Fuse)));
+        assert_eq!(modes(&[Feature::Root, Feature::Fusermount], false), (false, false, None));
+        assert_eq!(modes(&[Feature::Fusermount], true), (true, true, Some(Mode::Native)));
+        assert_eq!(modes(&[Feature::FuseDevice], true), (false, false, None));
+    }
+
+    #[test]
+    fn it_names_what_prevents_the_next_better_mode_or_the_kernel_that_improves_this_one() {
+        let better = |capabilities: &[Capability], root| report_of(capabilities, root).better;
+        assert!(better(&capabilities(&[]), true).is_empty());
+        let mut graded = capabilities(&[]);
+        graded[2].better = Some("a newer kernel is faster");
+        assert_eq!(better(&graded, true), ["a newer kernel is faster"]);
+        assert_eq!(
+            better(&capabilities(&[Feature::Erofs]), true),
+            ["mode native needs EROFS (missing): modprobe erofs"]
+        );
+        assert!(
+            better(&capabilities(&[Feature::FuseDevice, Feature::Erofs]), true)[0]
+                .starts_with("mode fuse needs /dev/fuse")
+        );
     }
 
     #[test]
     fn missing_parts_are_listed_with_a_fix() {
-        let report = report(
-            "/var/lib/tarpon".into(),
-            Isolation::Shared,
-            &capabilities(&["EROFS from a file", "/dev/fuse"]),
-            true,
-        );
-        insta::assert_snapshot!(text(&report));
+        insta::assert_snapshot!(text(&report_of(&capabilities(&[Feature::Erofs, Feature::FuseDevice]), true)));
     }
 
     #[test]
     fn the_json_of_the_report_has_a_stable_shape() {
-        let report = report("/var/lib/tarpon".into(), Isolation::Tenant, &capabilities(&["EROFS from a file"]), true);
+        let report = report("/var/lib/tarpon".into(), Isolation::Tenant, &capabilities(&[Feature::Erofs]), true);
         insta::assert_snapshot!(serde_json::to_string_pretty(&report).expect("serialisable"));
     }
 }

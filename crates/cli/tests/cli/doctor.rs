@@ -4,6 +4,7 @@ use serde_json::Value;
 use tarpon_registry::serve::Contents;
 use tarpon_testkit::registry::Auth;
 
+use crate::mounts::MountFixture;
 use crate::world::World;
 
 /// The check of this name; `None` if it was not made.
@@ -37,4 +38,15 @@ fn free_space_and_runtime_are_checked() {
     let room = check(&world, "none", "room for the store").expect("it is looked at");
     assert!(room["found"].as_str().is_some_and(|found| found.contains(" free at ")), "{room}");
     assert!(check(&world, "none", "OCI runtime").is_some());
+}
+
+#[test]
+fn mounts_get_the_mode_that_is_reported_as_the_default() {
+    let Some(fixture) = MountFixture::serving(Auth::Anonymous) else { return };
+    let report = fixture.json(&["doctor", "--json", "--registry", "none"]);
+    fixture.directory("mnt");
+    fixture.stdout(&["--quiet", "mount", "HOST/app:v1", "TMP/mnt"]);
+    let status = fixture.json(&["status", "--json"]);
+    assert_eq!(report["default"], status[0]["mode"], "{report}");
+    fixture.stdout(&["umount", "TMP/mnt"]);
 }

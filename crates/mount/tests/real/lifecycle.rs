@@ -5,7 +5,7 @@ use std::io::Read;
 use std::time::Duration;
 
 use rustix::mount::UnmountFlags;
-use tarpon_mount::{Mode, ModeChoice, MountError, Protected, Unmounted};
+use tarpon_mount::{Feature, Mode, ModeChoice, MountError, Protected, Unmounted};
 use tarpon_testkit::entries::{dir, file};
 
 use crate::fixture::{MODES, MountFixture};
@@ -216,5 +216,5 @@ fn the_capabilities_of_this_machine_can_be_probed() {
     for capability in &found {
         println!("{capability:?}");
     }
-    assert!(found.iter().any(|capability| capability.name == "root" && capability.found.is_ok()));
+    assert!(found.iter().any(|capability| capability.feature == Feature::Root && capability.found.is_ok()));
 }
