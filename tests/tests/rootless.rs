@@ -75,6 +75,31 @@ fn a_writable_mount_is_in_the_namespace_and_a_read_only_one_on_the_host() {
 }
 
 #[test]
+fn in_the_namespace_the_kernel_reads_local_files_and_a_mount_outlives_its_server() {
+    let Some(anna) = user() else { return };
+    anna.run("mkdir", &["rw"]).unwrap();
+    anna.tarpon(&["mount", "--rw", &image(), "rw"]).unwrap();
+    let status = || -> serde_json::Value {
+        serde_json::from_str(&anna.tarpon(&["unshare", "tarpon", "status", "--json"]).unwrap()).unwrap()
+    };
+    let (before, release) = (status(), rustix::system::uname());
+    let mut version = release.release().to_string_lossy().into_owned();
+    version.truncate(version.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(version.len()));
+    let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
+    let has_data_layers = (numbers.next(), numbers.next()) >= (Some(6), Some(16));
+    assert_eq!(before[0]["mode"], if has_data_layers { "native" } else { "fuse" }, "Linux {version}");
+    let sums = "cat $(find rw/etc rw/usr/bin rw/usr/sbin -type f -perm -004) | sha256sum";
+    let sum = anna.tarpon(&["unshare", "sh", "-c", sums]).unwrap();
+    anna.tarpon(&["unshare", "sh", "-c", "echo text > rw/etc/new; chmod 700 rw/usr/bin/env"]).unwrap();
+    let server = before[0]["server"].to_string();
+    anna.tarpon(&["unshare", "kill", "-9", &server]).unwrap();
+    let shown = anna.tarpon(&["unshare", "sh", "-c", "rm rw/etc/new; chmod 755 rw/usr/bin/env"]).unwrap();
+    assert_eq!((shown.as_str(), anna.tarpon(&["unshare", "sh", "-c", sums]).unwrap()), ("", sum));
+    assert_ne!(status()[0]["server"], before[0]["server"], "the successor serves it");
+    anna.tarpon(&["umount", "rw"]).unwrap();
+}
+
+#[test]
 fn commands_at_the_same_time_share_one_namespace() {
     let Some(anna) = user() else { return };
     anna.tarpon(&["pull", &image()]).unwrap();

@@ -4,19 +4,40 @@
 //! process computes alike; only the root is [`NodeId::ROOT`] here, because FUSE requires it. (No inode of an image has
 //! that number: its first kilobyte is empty.) So nothing is counted, forgotten or locked.
 
-use tarpon_tree::erofs::{Image, ImageError, Inode, Nid};
+use tarpon_tree::erofs::{Image, ImageError, Inode, Nid, redirect_to};
 
 use crate::{Attr, Content, DirEntry, Errno, Kind, NodeId, Operations, Take, Totals};
+
+/// The xattrs by which overlayfs in a user namespace (mount option `userxattr`) recognises a file without data, and finds its data.
+/// Images have none of that namespace.
+const METACOPY: &[u8] = b"user.overlay.metacopy";
+const REDIRECT: &[u8] = b"user.overlay.redirect";
 
 /// The file system of one image. `B` holds its bytes.
 pub struct ImageFs<B> {
     image: Image<B>,
+    /// Whether files show [`METACOPY`] and [`REDIRECT`].
+    redirects: bool,
 }
 
 impl<B: AsRef<[u8]>> ImageFs<B> {
     /// Opens the tree in `bytes`; reads only its header.
     pub fn new(bytes: B) -> Result<Self, ImageError> {
-        Ok(Self { image: Image::open(bytes)? })
+        Ok(Self { image: Image::open(bytes)?, redirects: false })
+    }
+
+    /// As [`ImageFs::new`], as the uppermost layer of an overlay in a user namespace: files lead to their objects in layers below.
+    pub fn with_redirects(bytes: B) -> Result<Self, ImageError> {
+        Ok(Self { redirects: true, ..Self::new(bytes)? })
+    }
+
+    /// The value of one of overlayfs' own xattrs.
+    fn redirect(&self, nid: Nid, name: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
+        if !self.redirects || name != METACOPY && name != REDIRECT {
+            return Ok(None);
+        }
+        let object = if self.image.inode(nid)?.kind == Kind::File { self.image.object(nid)? } else { None };
+        Ok(object.map(|object| if name == REDIRECT { redirect_to(&object) } else { Vec::new() }))
     }
 
     fn node(&self, nid: Nid) -> NodeId {
@@ -78,6 +99,9 @@ impl<B: AsRef<[u8]> + Send + Sync + 'static> Operations for ImageFs<B> {
     }
 
     fn xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        if let Some(value) = self.redirect(self.nid(node), name)? {
+            return Ok(value);
+        }
         for xattr in self.image.xattrs(self.nid(node))? {
             let xattr = xattr?;
             if xattr.is(name) {
@@ -93,11 +117,16 @@ impl<B: AsRef<[u8]> + Send + Sync + 'static> Operations for ImageFs<B> {
             names.extend(xattr?.name());
             names.push(0);
         }
+        for name in [METACOPY, REDIRECT] {
+            if self.redirect(self.nid(node), name)?.is_some() {
+                names.extend([name, b"\0"].concat());
+            }
+        }
         Ok(names)
     }
 
     fn has_xattrs(&self) -> bool {
-        self.image.has_xattrs()
+        self.redirects || self.image.has_xattrs()
     }
 
     fn content(&self, node: NodeId) -> Result<Content, Errno> {

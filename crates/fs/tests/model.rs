@@ -336,3 +336,27 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn with_redirects_a_file_with_content_leads_overlayfs_to_its_object_and_nothing_else_does() {
+    let layers =
+        [layer([dir("d"), file("d/f", "content").xattr("user.note", "n"), file("empty", ""), symlink("s", "d/f")])];
+    let image = tarpon_tree::erofs::write(&tarpon_tree::merge(&layers).unwrap());
+    let files = ImageFs::with_redirects(image.clone()).unwrap();
+    let node = |files: &ImageFs<Vec<u8>>, path: &str| {
+        let step = |node, name: &str| files.lookup(node, name.as_bytes()).unwrap().node;
+        path.split('/').fold(NodeId::ROOT, step)
+    };
+    let hex = Digest::of(b"content").hex();
+    let file = node(&files, "d/f");
+    assert_eq!(files.xattr(file, b"user.overlay.metacopy"), Ok(Vec::new()));
+    assert_eq!(files.xattr(file, b"user.overlay.redirect"), Ok(format!("/{}/{}", &hex[..2], &hex[2..]).into_bytes()));
+    assert_eq!(files.xattr(file, b"user.note"), Ok(b"n".to_vec()));
+    assert_eq!(files.xattr_names(file).unwrap(), b"user.note\0user.overlay.metacopy\0user.overlay.redirect\0");
+    for path in ["d", "empty", "s"] {
+        assert_eq!(files.xattr(node(&files, path), b"user.overlay.redirect"), Err(Errno::NoAttribute), "{path}");
+        assert!(files.xattr_names(node(&files, path)).unwrap().is_empty(), "{path}");
+    }
+    let plain = ImageFs::new(image).unwrap();
+    assert_eq!(plain.xattr(node(&plain, "d/f"), b"user.overlay.redirect"), Err(Errno::NoAttribute));
+}

@@ -21,6 +21,10 @@ impl Maker {
     /// Adopts the mount of an image. `None`: it is gone, or its connection is.
     pub(crate) fn adopt(&self, spec: &MountSpec, was: &KernelMount) -> Result<Option<Live>, MountError> {
         let Some(entry) = found(&spec.mountpoint, was)? else { return Ok(None) };
+        if let Some(number) = was.tree {
+            let Some(inherited) = self.pool().inheritance().connection(number) else { return Ok(None) };
+            self.adopt_connection(self.tree_adapter(spec)?, inherited)?;
+        }
         let connection = match was.mode {
             Mode::Native => self.pool().adopted(was.connection, |inherited| {
                 let adapter = self.objects_adapter(ObjectFs::inherited(self.objects().clone()));
@@ -36,7 +40,7 @@ impl Maker {
         };
         let Some(connection) = connection else { return Ok(None) };
         let upper = was.upper.as_ref().map(|upper| self.pool().uppers().adopt(upper)).transpose()?;
-        let parts = Parts { unique: was.unique, connection, lazy: None, upper };
+        let parts = Parts { unique: was.unique, connection, tree: was.tree, lazy: None, upper };
         Ok(Some(Live::new(entry.mountpoint, entry.id, self.pool().clone(), parts)))
     }
 
@@ -50,13 +54,15 @@ impl Maker {
         let Some(inherited) = self.pool().inheritance().connection(entry.device.1) else { return Ok(None) };
         let adapter = self.files_adapter(files, opens(&inherited)?);
         let connection = self.adopt_connection(adapter, inherited)?;
-        let parts = Parts { unique: unique_id(mountpoint), connection, lazy: None, upper: None };
+        let parts = Parts { unique: unique_id(mountpoint), connection, tree: None, lazy: None, upper: None };
         Ok(Some(Live::new(entry.mountpoint, entry.id, self.pool().clone(), parts)))
     }
 
     /// Whether the connection of the mount is held for this process.
     pub(crate) fn can_adopt(&self, was: &KernelMount) -> bool {
-        self.pool().inheritance().has(was.connection) || self.pool().has_adopted(was.connection)
+        let inheritance = self.pool().inheritance();
+        let has_connection = inheritance.has(was.connection) || self.pool().has_adopted(was.connection);
+        has_connection && was.tree.is_none_or(|tree| inheritance.has(tree))
     }
 
     fn adopt_connection(

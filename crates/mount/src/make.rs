@@ -3,6 +3,7 @@
 //! Everything is made detached first and attached last, so a failed or killed mount leaves nothing behind.
 
 use std::ffi::OsString;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::erofs::{self, Backing};
 use crate::error::MountError;
 use crate::fusermount;
 use crate::holder::ConnectionHolder;
-use crate::kernel::{self, StepError};
+use crate::kernel::{self, StepError, io_step};
 use crate::mounted::{Live, Parts};
 use crate::mountpoint::Mountpoint;
 use crate::overlay::{self, DataLayers, ImageLayers, Manner, Reach, Reachable};
@@ -98,8 +99,8 @@ impl Maker {
         if !rustix::process::geteuid().is_root() {
             return Err(unsupported(Mode::Native, "it needs root"));
         }
-        if !overlay::is_initial_user_namespace() {
-            return Err(unsupported(Mode::Native, "it needs root of the machine, not of a user namespace"));
+        if let Some(reason) = overlay::missing_here(self.data) {
+            return Err(unsupported(Mode::Native, reason));
         }
         if spec.watch.is_some() {
             return Err(unsupported(
@@ -109,7 +110,7 @@ impl Maker {
         }
         let upper = self.pool.uppers().prepare(&spec.writable, &self.scratch)?;
         let made = self.native_image(spec, upper.as_ref());
-        let (mount, lazy) = match made {
+        let NativeImage { mount, lazy, tree } = match made {
             Ok(made) => made,
             Err(error) => {
                 upper.into_iter().for_each(Upper::clean_up);
@@ -120,18 +121,18 @@ impl Maker {
         self.attach(
             &mount,
             mountpoint,
-            Parts { unique: table::unique_id_of(mount.as_fd()), connection, lazy: Some(lazy), upper },
+            Parts { unique: table::unique_id_of(mount.as_fd()), connection, tree, lazy: Some(lazy), upper },
         )
     }
 
     /// Where the upper goes, in the image's overlay or on top of it: see [`Writable`].
-    fn native_image(&self, spec: &MountSpec, upper: Option<&Upper>) -> Result<(OwnedFd, Arc<LazyObjects>), StepError> {
+    fn native_image(&self, spec: &MountSpec, upper: Option<&Upper>) -> Result<NativeImage, StepError> {
         let attributes = attributes(spec);
         let lazy = self.lazy_objects()?;
         if !spec.read_ahead {
             lazy.connection.stop_read_ahead();
         }
-        let tree = erofs::mount(&*self.data.tree(&spec.tree, &self.scratch)?, self.erofs)?.0;
+        let (tree, tree_connection) = self.native_tree(spec)?;
         let tree = Reachable::new(tree, self.reach, &self.scratch)?;
         let objects =
             rustix::fs::open(&spec.objects, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, FileMode::empty())
@@ -145,7 +146,18 @@ impl Maker {
             }
             (_, upper) => overlay::image(&layers, upper, self.manner(), attributes)?,
         };
-        Ok((mount, lazy))
+        Ok(NativeImage { mount, lazy, tree: tree_connection })
+    }
+
+    /// A mount of the metadata: EROFS, or in a user namespace, where the kernel mounts no EROFS, a FUSE file system with a connection
+    /// of its own.
+    fn native_tree(&self, spec: &MountSpec) -> Result<(OwnedFd, Option<u32>), StepError> {
+        if overlay::is_initial_user_namespace() {
+            return Ok((erofs::mount(&*self.data.tree(&spec.tree, &self.scratch)?, self.erofs)?.0, None));
+        }
+        let adapter = self.tree_adapter(spec).map_err(|error| io_step("read the tree", &io::Error::other(error)))?;
+        let (connection, mount) = Connection::open(adapter, &self.source, overlay::INNER, &self.holder)?;
+        Ok((mount, self.enrolled(connection).number()))
     }
 
     /// Mounts one FUSE file system with the whole tree; for a writable mount, overlayfs on top.
@@ -181,7 +193,7 @@ impl Maker {
         self.attach(
             &mount,
             mountpoint,
-            Parts { unique: table::unique_id_of(mount.as_fd()), connection, lazy: None, upper },
+            Parts { unique: table::unique_id_of(mount.as_fd()), connection, tree: None, lazy: None, upper },
         )
     }
 
@@ -195,7 +207,7 @@ impl Maker {
         self.attach(
             &mount,
             mountpoint,
-            Parts { unique: table::unique_id_of(mount.as_fd()), connection, lazy: None, upper: None },
+            Parts { unique: table::unique_id_of(mount.as_fd()), connection, tree: None, lazy: None, upper: None },
         )
     }
 
@@ -221,7 +233,7 @@ impl Maker {
             mountpoint.path.clone(),
             id,
             self.pool.clone(),
-            Parts { unique: None, connection, lazy: None, upper: None },
+            Parts { unique: None, connection, tree: None, lazy: None, upper: None },
         ))
     }
 
@@ -237,6 +249,14 @@ impl Maker {
     pub(crate) fn files_adapter(&self, files: Arc<dyn Operations>, opens: Opens) -> Adapter {
         let (reads, runtime) = (Reads::new(self.objects.clone()), self.runtime.clone());
         Adapter::new(files, reads, runtime, OpenPolicy::PassThrough(opens))
+    }
+
+    /// Serves the metadata of an image to overlayfs in a user namespace.
+    pub(crate) fn tree_adapter(&self, spec: &MountSpec) -> Result<Adapter, MountError> {
+        let files = ImageFs::with_redirects(spec.tree.bytes.clone());
+        let files = files.map_err(|error| MountError::Tree { problem: error.to_string() })?;
+        let reads = Reads::new(self.objects.clone());
+        Ok(Adapter::new(Arc::new(files), reads, self.runtime.clone(), OpenPolicy::Untold))
     }
 
     pub(crate) fn image_adapter(&self, spec: &MountSpec, policy: OpenPolicy) -> Result<Adapter, MountError> {
@@ -292,6 +312,14 @@ impl Maker {
     pub(crate) fn scratch(&self) -> &Path {
         &self.scratch
     }
+}
+
+/// A mount in mode `native`, not attached yet.
+struct NativeImage {
+    mount: OwnedFd,
+    lazy: Arc<LazyObjects>,
+    /// Number of the FUSE connection with the metadata, if that is not EROFS.
+    tree: Option<u32>,
 }
 
 fn attributes(spec: &MountSpec) -> MountAttrFlags {

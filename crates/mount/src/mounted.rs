@@ -49,6 +49,9 @@ pub struct KernelMount {
     pub mode: Mode,
     /// Number of the FUSE connection that it reads from.
     pub(crate) connection: u32,
+    /// Number of the FUSE connection with the metadata of a mount in mode `native`, if that is not EROFS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tree: Option<u32>,
     /// Id in the table of mounts.
     pub(crate) id: u64,
     /// The unique id, on kernels that have such ids.
@@ -64,6 +67,7 @@ pub(crate) struct Live {
     /// The mount's unique id, on kernels that have such ids.
     unique: Option<u64>,
     connection: Arc<Connection>,
+    tree: Option<u32>,
     pool: Arc<ConnectionPool>,
     /// Resources released with the mount; `None` afterwards. The holder of the lock decides about the mount.
     rest: Mutex<Option<Rest>>,
@@ -93,6 +97,8 @@ struct Rest {
 pub(crate) struct Parts {
     pub(crate) unique: Option<u64>,
     pub(crate) connection: Arc<Connection>,
+    /// As in [`KernelMount`].
+    pub(crate) tree: Option<u32>,
     pub(crate) lazy: Option<Arc<LazyObjects>>,
     pub(crate) upper: Option<Upper>,
 }
@@ -119,9 +125,9 @@ impl Mounted {
 
     /// The mount as the kernel knows it. `None`: its connection has no number, or it has ended.
     pub fn kernel_mount(&self) -> Option<KernelMount> {
-        let Live { id, unique, ref connection, ref rest, .. } = *self.live;
+        let Live { id, unique, tree, ref connection, ref rest, .. } = *self.live;
         let upper = rest.lock().as_ref()?.upper.as_ref().map(Upper::saved);
-        Some(KernelMount { mode: self.mode, connection: connection.number()?, id, unique, upper })
+        Some(KernelMount { mode: self.mode, connection: connection.number()?, tree, id, unique, upper })
     }
 
     /// Counters of the served requests; all native mounts of a host share them.
@@ -191,9 +197,9 @@ impl Drop for Mounted {
 
 impl Live {
     pub(crate) fn new(mountpoint: PathBuf, id: u64, pool: Arc<ConnectionPool>, parts: Parts) -> Self {
-        let Parts { unique, connection, lazy, upper } = parts;
+        let Parts { unique, connection, tree, lazy, upper } = parts;
         let rest = Mutex::new(Some(Rest { _lazy: lazy, upper }));
-        Self { mountpoint, id, unique, connection, pool, rest, fate: watch::Sender::new(Fate::Mounted) }
+        Self { mountpoint, id, unique, connection, tree, pool, rest, fate: watch::Sender::new(Fate::Mounted) }
     }
 
     pub(crate) fn mountpoint(&self) -> &Path {

@@ -37,7 +37,7 @@ pub(crate) struct ImageLayers<'a> {
 
 /// Mounts the image: metadata from `tree`, content from the first data layer that has it.
 ///
-/// With an upper, changes of mode and owner are stored there without the data (metacopy).
+/// With an upper, changes of mode and owner are stored there without the data (metacopy), except in a user namespace.
 pub(crate) fn image(
     layers: &ImageLayers<'_>,
     upper: Option<&Upper>,
@@ -46,7 +46,12 @@ pub(crate) fn image(
 ) -> Result<OwnedFd, StepError> {
     let Manner { source, reach, data } = maker;
     let context = Context::open("overlay")?;
-    context.text("source", source)?.text("metacopy", "on")?.text("redirect_dir", "on")?;
+    context.text("source", source)?;
+    if is_initial_user_namespace() {
+        context.text("metacopy", "on")?.text("redirect_dir", "on")?;
+    } else {
+        context.flag("userxattr")?;
+    }
     add_layers(&context, reach, data, layers.tree, &[layers.objects, layers.lazy])?;
     finish(&context, upper, reach, attributes)
 }
@@ -191,7 +196,22 @@ impl DataLayers {
 }
 
 /// The first version of Linux with data-only layers.
-pub(crate) const DATA_ONLY_SINCE: (u32, u32) = (6, 5);
+const DATA_ONLY_SINCE: (u32, u32) = (6, 5);
+/// The first version with data-only layers in user namespaces.
+const DATA_ONLY_FOR_USERS_SINCE: (u32, u32) = (6, 16);
+
+/// Whether overlayfs of this kernel has data-only layers in user namespaces.
+pub(crate) fn has_data_layers_for_users() -> bool {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    kernel_version(&release) >= DATA_ONLY_FOR_USERS_SINCE
+}
+
+/// Why there can be no overlay with `data` layers in this user namespace, if that is so.
+pub(crate) fn missing_here(data: DataLayers) -> Option<&'static str> {
+    let is_supported = data == DataLayers::Only && has_data_layers_for_users();
+    (!is_initial_user_namespace() && !is_supported)
+        .then_some("in a user namespace it needs Linux 6.16, whose overlayfs has data-only layers there")
+}
 
 /// Major and minor number of a release like `6.18.44-generic`.
 pub(crate) fn kernel_version(release: &str) -> (u32, u32) {

@@ -115,7 +115,7 @@ pub fn probe(scratch: &Path, runtime: Handle) -> Vec<Capability> {
         Capability::new(Feature::Passthrough, offers(&offered, InitFlags::FUSE_PASSTHROUGH, "6.9")),
         Capability::new(Feature::Resend, resend(&offered)),
         Capability::new(Feature::Fusermount, fusermount()),
-        Capability::new(Feature::UserNamespaces, user_namespaces()),
+        Capability::graded(Feature::UserNamespaces, user_namespaces()),
     ]
 }
 
@@ -238,7 +238,7 @@ fn fusermount() -> Result<String, String> {
     }
 }
 
-fn user_namespaces() -> Result<String, String> {
+fn user_namespaces() -> Result<(String, Option<&'static str>), String> {
     let setting = |path: &str| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
     let switches = [
         ("/proc/sys/user/max_user_namespaces", "0"),
@@ -247,7 +247,11 @@ fn user_namespaces() -> Result<String, String> {
     ];
     match switches.into_iter().find(|(path, off)| setting(path).as_deref() == Some(off)) {
         Some((path, off)) => Err(format!("switched off: {path} is {off}")),
-        None => Ok("allowed".to_owned()),
+        None if overlay::has_data_layers_for_users() => Ok(("allowed, with mode native".to_owned(), None)),
+        None => {
+            let better = "Linux 6.16 and newer read local files in user namespaces without the server (mode native)";
+            Ok(("allowed, with mode fuse".to_owned(), Some(better).filter(|_| root().is_err())))
+        }
     }
 }
 

@@ -15,11 +15,13 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::fs::MemfdFlags;
+use rustix::process::Pid;
 use tarpon_blob::LogLimit;
 use tarpon_client::Client;
 use tarpon_holder::{HoldOptions, Holder, HolderCommand, ServiceStore};
 use tarpon_mount::{ConnectionHolder, Inheritance};
 use tarpon_oci::Digest;
+use tarpon_store::Store;
 
 use crate::{ErrorKind, Result, ResultExt};
 
@@ -207,6 +209,12 @@ pub fn hold(socket: PathBuf, successor: Vec<OsString>, dead_mounts: Vec<PathBuf>
     let control = tarpon_holder::control().context(ErrorKind::Other, step)?;
     let options = HoldOptions { socket, successor, dead_mounts };
     tarpon_holder::hold(control, options).context(ErrorKind::Other, step)
+}
+
+/// The holder of the store's connections in a user namespace. While it runs, the namespace has mounts, perhaps of a server that died
+/// and has no successor yet.
+pub fn holder_in_user_namespace(store: &Store) -> Option<Pid> {
+    tarpon_holder::process_at(&store.server_folder_in_user_namespace().join(SOCKET))
 }
 
 fn command(client: &Client) -> HolderCommand {

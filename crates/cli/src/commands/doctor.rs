@@ -142,7 +142,10 @@ fn fix(feature: Feature, why: &str, root: bool) -> Option<String> {
         // Without root these checks fail on any kernel.
         Feature::Erofs if root => Some("modprobe erofs".to_owned()),
         Feature::Overlayfs if root => Some("modprobe overlay".to_owned()),
-        Feature::Root => Some("sudo tarpon …; other users can use mode fuse only".to_owned()),
+        Feature::Root => Some(
+            "sudo tarpon …; other users have mode fuse, and from Linux 6.16 on mode native in user namespaces"
+                .to_owned(),
+        ),
         Feature::Fusermount => Some(distribution::install("fuse3")),
         _ => None,
     }

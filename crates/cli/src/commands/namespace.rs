@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::Pid;
 use tarpon_engine::store::{Store, flock};
-use tarpon_engine::{Hold, open_store, resolve_mountpoint};
+use tarpon_engine::{Hold, holder_in_user_namespace, open_store, resolve_mountpoint};
 use tarpon_userns::{Ids, UsernsError, podman_process};
 
 use super::session::Session;
@@ -89,9 +89,10 @@ fn enter_any(global: &Global, store: &Store, other: impl FnOnce() -> Result<Opti
     Session::open(global)?.client().hold().map(Some).doing(|| "cannot start a server in the user namespace")
 }
 
+/// A process in the namespace with the store's mounts: its server, or the holder of a server that died a moment ago.
 fn server(store: &Store) -> Option<Pid> {
-    let server = store.server_in_user_namespace()?;
-    i32::try_from(server.pid).ok().and_then(Pid::from_raw)
+    let pid = store.server_in_user_namespace().and_then(|server| i32::try_from(server.pid).ok());
+    pid.and_then(Pid::from_raw).or_else(|| holder_in_user_namespace(store))
 }
 
 /// Whether the mount point is on record in the namespace.

@@ -12,7 +12,7 @@ pub(super) fn mode() -> impl TypedValueParser<Value = ModeChoice> {
     let value = |name: &'static str, help: &'static str| PossibleValue::new(name).help(help);
     PossibleValuesParser::new([
         value("auto", "native if it works, else fuse"),
-        value("native", "The kernel serves all local data; requires root and Linux 5.15 with EROFS and overlayfs"),
+        value("native", "The kernel serves all local data; requires root and Linux 5.15, in a user namespace 6.16"),
         value("fuse", "FUSE serves all data; works without root"),
     ])
     .try_map(|name| name.parse())

@@ -40,3 +40,4 @@ pub use read_dir::{DirEntry, ReadDir};
 pub use read_xattr::{Xattr, Xattrs};
 pub use rewrite::{for_ordinary_layers, renew};
 pub use write::write;
+pub use write_xattr::redirect_to;

@@ -102,7 +102,7 @@ impl<'a> XattrWriter<'a> {
 }
 
 /// The path of an object in a data-only layer of overlayfs: `/ab/cdef…`.
-fn redirect_to(object: &ObjectId) -> Vec<u8> {
+pub fn redirect_to(object: &ObjectId) -> Vec<u8> {
     let hex = object.hex();
     format!("/{}/{}", &hex[..2], &hex[2..]).into_bytes()
 }
