@@ -30,3 +30,16 @@ pub(crate) fn root(root: &Path, suite: &str, packages: &str) -> Result<PathBuf> 
     fs::rename(&part, root).with_context(|| format!("cannot rename {}", part.display()))?;
     Ok(root.to_owned())
 }
+
+/// Adds a package of another suite to a root.
+pub(crate) fn add(root: &Path, suite: &str, package: &str) -> Result<()> {
+    let list = root.join("etc/apt/sources.list.d").join(format!("{suite}.list"));
+    fs::write(&list, format!("deb {MIRROR} {suite} main\n"))
+        .with_context(|| format!("cannot write {}", list.display()))?;
+    for arguments in [&["update"][..], &["install", "--yes", "--target-release", suite, package], &["clean"]] {
+        let mut apt = Command::new("chroot");
+        apt.arg(root).args(["apt-get", "--quiet"]).args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+        process::check_logged(&mut apt, &root.with_extension("log"))?;
+    }
+    Ok(())
+}

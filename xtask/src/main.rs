@@ -13,6 +13,7 @@ use tarpon_harness::link;
 mod bench;
 mod crash;
 mod debian;
+mod document;
 mod faults;
 mod fuzz;
 mod images;

@@ -61,10 +61,34 @@ pub(crate) fn get(folder: &Path, root: &Path, registry: &Registry, tarpon: &Path
         fs::write(&list, found)?;
         fs::remove_dir_all(&work)?;
     }
-    let text = fs::read_to_string(&list)?;
-    let files =
-        text.lines().filter_map(|line| line.split_once(' ')).map(|(sum, path)| (path.to_owned(), sum.to_owned()));
-    Ok(Image { reference, files: files.collect() })
+    Ok(Image { reference, files: read_list(&list)? })
+}
+
+/// As [`get`], with layers of plain gzip, as most images have them.
+pub(crate) fn get_plain(folder: &Path, root: &Path, registry: &Registry, files: usize) -> Result<Image> {
+    let tag = format!("plain{files}-{VERSION}");
+    let reference = format!("{}/{REPOSITORY}:{tag}", registry.address());
+    let list = folder.join(format!("{tag}.list"));
+    if !list.exists() || !registry.has(REPOSITORY, &tag)? {
+        println!("building a plain image with {files} files");
+        let work = folder.join("image");
+        let _absent = fs::remove_dir_all(&work);
+        let found = build(&work, root, files)?;
+        // It compresses the layers when it copies them to a registry.
+        let mut copy = Command::new("skopeo");
+        copy.args(["copy", "--quiet", "--dest-tls-verify=false"]);
+        copy.arg(format!("oci:{}", work.join("layout").display())).arg(format!("docker://{reference}"));
+        process::check_logged(&mut copy, &folder.join("copy.log"))?;
+        fs::write(&list, found)?;
+        fs::remove_dir_all(&work)?;
+    }
+    Ok(Image { reference, files: read_list(&list)? })
+}
+
+fn read_list(list: &Path) -> Result<Vec<(String, String)>> {
+    let text = fs::read_to_string(list)?;
+    let files = text.lines().filter_map(|line| line.split_once(' '));
+    Ok(files.map(|(sum, path)| (path.to_owned(), sum.to_owned())).collect())
 }
 
 /// Builds an OCI layout. Returns the list of its files: a sha256 and a path per line.

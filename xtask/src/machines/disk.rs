@@ -7,13 +7,13 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use tarpon_harness::process;
 
-use super::suites::{PACKAGES, Suite};
+use super::suites::{KERNEL, PACKAGES, Suite};
 use crate::{debian, vm};
 
 /// Several times what the packages and the stores take; the file is sparse.
 const BYTES: u64 = 6 << 30;
 /// Is to be changed when [`configure`] changes.
-const VERSION: &str = "1";
+const VERSION: &str = "2";
 
 /// The disk after the installation, which is not written to, and what qemu boots.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl Disk {
         let disk =
             Self { raw: folder.join("root.raw"), kernel: folder.join("vmlinuz"), initramfs: folder.join("initrd") };
         let version = folder.join("version");
-        let wanted = format!("{VERSION} {PACKAGES} {}", suite.more);
+        let wanted = format!("{VERSION} {} {:?}", packages(suite), suite.backports);
         if !fs::read_to_string(&version).is_ok_and(|found| found == wanted) {
             let _absent = fs::remove_file(&version);
             disk.make(suite, folder)?;
@@ -41,8 +41,10 @@ impl Disk {
     fn make(&self, suite: &Suite, folder: &Path) -> Result<()> {
         let root = folder.join("root");
         let _other = fs::remove_dir_all(&root);
-        let packages = format!("{PACKAGES},{}", suite.more);
-        debian::root(&root, suite.suite, packages.trim_end_matches(','))?;
+        debian::root(&root, suite.suite, &packages(suite))?;
+        if let Some(backports) = suite.backports {
+            debian::add(&root, backports, KERNEL)?;
+        }
         configure(&root)?;
         for (prefix, to) in [("vmlinuz-", &self.kernel), ("initrd.img-", &self.initramfs)] {
             let files = fs::read_dir(root.join("boot"))?.flatten().map(|entry| entry.path());
@@ -65,6 +67,12 @@ impl Disk {
         process::check_logged(&mut image, &folder.join("disk.log"))?;
         Ok(overlay)
     }
+}
+
+/// What debootstrap installs.
+fn packages(suite: &Suite) -> String {
+    let kernel = suite.backports.is_none().then_some(KERNEL);
+    [PACKAGES].into_iter().chain(kernel).chain(suite.more.iter().copied()).collect::<Vec<_>>().join(",")
 }
 
 /// Prepares the root for `sentences.sh`, which mounts the disk of tools.

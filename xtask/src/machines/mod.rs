@@ -10,15 +10,18 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use serde_json::json;
 use tarpon_harness::packages::{self, Tool, tool};
-use tarpon_harness::{paths, program};
+use tarpon_harness::{paths, process, program};
 
 use crate::images::registry::Registry;
-use crate::{debian, sample_image};
+use crate::{debian, document, sample_image};
 
 mod disk;
 mod outcome;
@@ -43,6 +46,15 @@ pub(crate) struct Args {
     /// The program to test; it must run on all of these machines, so best a static one [default: the release build, which is made]
     #[arg(long, value_name = "FILE")]
     bin: Option<PathBuf>,
+    /// Install this package of Debian, and test the program in it
+    #[arg(long, value_name = "FILE", conflicts_with = "bin")]
+    package: Option<PathBuf>,
+    /// Boot so many machines at once, each of which needs a processor and 1.5 GiB of memory
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    jobs: usize,
+    /// Boot nothing: write the last whole results of all machines into docs/machines.md
+    #[arg(long, conflicts_with_all = ["names", "only", "json", "bin", "package"])]
+    document: bool,
 }
 
 const TOOLS: &[Tool] = &[
@@ -52,11 +64,15 @@ const TOOLS: &[Tool] = &[
     tool("docker-registry", "docker-registry"),
     tool("mkfs.ext4", "e2fsprogs"),
     tool("strip", "binutils"),
+    tool("skopeo", "skopeo"),
+    tool("dpkg-deb", "dpkg"),
 ];
 
 const SENTENCES: &str = include_str!("sentences.sh");
 /// The files of the image: enough that every sentence finds some that are not local.
 const FILES: usize = 400;
+/// Those of the image with plain layers, which is read as a whole once.
+const PLAIN_FILES: usize = 100;
 /// The suite's containers and Podman's own processes, with room for the page cache.
 const MEMORY: &str = "1536M";
 /// Several times the program.
@@ -64,7 +80,16 @@ const TOOLS_BYTES: u64 = 512 << 20;
 /// Longest time between two messages. The longest is a boot on a busy host.
 const MESSAGE_LIMIT: Duration = Duration::from_secs(600);
 
+/// File with the results of a machine's last whole run.
+const RESULTS: &str = "results.json";
+/// Where the tables begin and end in docs/machines.md.
+const MARKS: [&str; 2] = ["<!-- results -->\n", "<!-- end of results -->\n"];
+
 pub(crate) fn run(args: &Args) -> Result<()> {
+    let folder = paths::target().join("machines");
+    if args.document {
+        return write_document(&folder);
+    }
     if !cfg!(target_arch = "x86_64") {
         bail!("the virtual machines have x86-64 processors, and the program to test must run in them");
     }
@@ -73,43 +98,77 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         bail!("only root can make the disks");
     }
     packages::ensure(TOOLS)?;
-    let folder = paths::target().join("machines");
     fs::create_dir_all(&folder)?;
-    let tarpon = program::stripped(args.bin.as_deref(), &folder.join("tarpon"))?;
+    let tarpon = take_program(args, &folder)?;
     let registry = Registry::private("machines/registry")?;
     let _stop = registry.start_until_dropped()?;
     let base = debian::root(&folder.join("image-root"), "bookworm", "bash")?;
     let image = sample_image::get(&folder, &base, &registry, &tarpon, FILES)?;
-    let tools = make_tools(&folder, &tarpon, &image, args.only.as_deref())?;
-    let mut outcomes = Vec::new();
-    for suite in suites {
-        let began = Instant::now();
-        let outcome = test(suite, &folder, &tools).with_context(|| format!("cannot test {}", suite.name))?;
-        println!("{}: {}, {:.0} s", suite.name, outcome.sum(), began.elapsed().as_secs_f64());
-        outcomes.push(outcome);
-    }
-    report(args, &outcomes)
+    let plain = sample_image::get_plain(&folder, &base, &registry, PLAIN_FILES)?;
+    let tools = make_tools(&folder, &tarpon, [&image, &plain], args)?;
+    let (next, outcomes) = (Mutex::new(suites.iter()), Mutex::new(Vec::new()));
+    let work = || -> Result<()> {
+        // One at a time takes the next; the guard ends with the statement.
+        while let Some(suite) = { next.lock().map_or(None, |mut suites| suites.next()) } {
+            let outcome = test(suite, &folder, &tools).with_context(|| format!("cannot test {}", suite.name))?;
+            if args.only.is_none() {
+                write_results(&folder.join(suite.name).join(RESULTS), &[&outcome])?;
+            }
+            outcomes.lock().map_err(|_| anyhow!("a thread panicked"))?.push((suite.name, outcome));
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..args.jobs.max(1)).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread panicked"))?)
+    })?;
+    let mut outcomes = outcomes.into_inner()?;
+    outcomes.sort_by_key(|(name, _)| suites.iter().position(|suite| suite.name == *name));
+    report(args, &outcomes.into_iter().map(|(_, outcome)| outcome).collect::<Vec<_>>())
+}
+
+/// The stripped program to test.
+fn take_program(args: &Args, folder: &Path) -> Result<PathBuf> {
+    let to = folder.join("tarpon");
+    let Some(package) = &args.package else { return program::stripped(args.bin.as_deref(), &to) };
+    let content = folder.join("package");
+    let _absent = fs::remove_dir_all(&content);
+    process::check(Command::new("dpkg-deb").arg("--extract").args([package, &content]))?;
+    fs::copy(content.join("usr/bin/tarpon"), &to).context("the package has no usr/bin/tarpon")?;
+    Ok(to)
 }
 
 /// The disk with the program, the suite, and what it compares files with.
-fn make_tools(folder: &Path, tarpon: &Path, image: &sample_image::Image, only: Option<&str>) -> Result<PathBuf> {
+fn make_tools(folder: &Path, tarpon: &Path, images: [&sample_image::Image; 2], args: &Args) -> Result<PathBuf> {
     let (content, disk) = (folder.join("tools"), folder.join("tools.raw"));
     let _absent = fs::remove_dir_all(&content);
     fs::create_dir_all(&content)?;
     fs::copy(tarpon, content.join("tarpon"))?;
-    fs::write(content.join("sentences.sh"), SENTENCES)?;
-    let sums = image.files.iter().map(|(path, sum)| format!("{sum}  .{path}\n")).collect::<String>();
-    fs::write(content.join("sums"), sums)?;
-    let (address, name) = image.reference.split_once('/').context("the image is in no registry")?;
-    let (_, port) = address.split_once(':').context("the registry has no port")?;
-    // The host, in qemu's network for users.
-    fs::write(content.join("registry"), format!("10.0.2.2:{port}\n"))?;
-    fs::write(content.join("image"), format!("127.0.0.1:5000/{name}\n"))?;
-    fs::write(content.join("only"), only.unwrap_or_default())?;
-    let units = paths::root().join("contrib/systemd");
-    for unit in ["tarpon.service", "tarpon.socket"] {
-        fs::copy(units.join(unit), content.join(unit))?;
+    if let Some(package) = &args.package {
+        fs::copy(package, content.join("tarpon.deb"))?;
     }
+    fs::write(content.join("sentences.sh"), SENTENCES)?;
+    for (image, name) in images.into_iter().zip(["image", "plain"]) {
+        let sums = image.files.iter().map(|(path, sum)| format!("{sum}  .{path}\n")).collect::<String>();
+        fs::write(content.join(format!("{name}-sums")), sums)?;
+        let (address, path) = image.reference.split_once('/').context("the image is in no registry")?;
+        let (_, port) = address.split_once(':').context("the registry has no port")?;
+        // The host, in qemu's network for users.
+        fs::write(content.join("registry"), format!("10.0.2.2:{port}\n"))?;
+        fs::write(content.join(name), format!("127.0.0.1:5000/{path}\n"))?;
+    }
+    fs::write(content.join("only"), args.only.as_deref().unwrap_or_default())?;
+    let root = paths::root();
+    fs::copy(root.join("README.md"), content.join("README.md"))?;
+    let containerd = fs::read_to_string(root.join("docs/containerd.md"))?;
+    for version in ["2", "3"] {
+        let with = format!("version = {version}");
+        let block = document::block(&containerd, "toml", &with);
+        let block = block.with_context(|| format!("docs/containerd.md has no configuration with {with}"))?;
+        fs::write(content.join(format!("containerd-{version}.toml")), block)?;
+    }
+    let units = root.join("contrib/systemd");
+    process::check(Command::new("cp").arg("--recursive").args([&units, &content.join("units")]))?;
     vm::make_disk(&content, &disk, TOOLS_BYTES)?;
     Ok(disk)
 }
@@ -119,6 +178,7 @@ fn test(suite: &Suite, folder: &Path, tools: &Path) -> Result<Outcome> {
     let work = folder.join(suite.name);
     fs::create_dir_all(&work)?;
     let disk = Disk::get(suite, &work)?;
+    let began = Instant::now();
     for log in ["console.log", "messages.log"] {
         let _absent = fs::remove_file(work.join(log));
     }
@@ -136,7 +196,7 @@ fn test(suite: &Suite, folder: &Path, tools: &Path) -> Result<Outcome> {
         arguments: &["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net", "-device", "virtio-rng-pci"],
         logs: &work,
     })?;
-    let mut outcome = Outcome::new(suite.name);
+    let mut outcome = Outcome::new(suite.title);
     while let Some(line) = machine.next(MESSAGE_LIMIT)? {
         if let Some(text) = outcome.note(line.trim_end()) {
             println!("{}: {text}", suite.name);
@@ -146,20 +206,48 @@ fn test(suite: &Suite, folder: &Path, tools: &Path) -> Result<Outcome> {
         bail!("the machine ended before its suite{}", machine.end_of_console());
     }
     fs::remove_file(overlay)?;
+    let seconds = began.elapsed().as_secs();
+    outcome.add_fact("minutes", format!("{:.0}", f64::from(u32::try_from(seconds)?) / 60.0));
+    println!("{}: {}, {seconds} s", suite.name, outcome.sum());
     Ok(outcome)
 }
 
 fn report(args: &Args, outcomes: &[Outcome]) -> Result<()> {
-    println!("\n{}", outcome::table(outcomes));
+    println!("\n{}", outcome::tables(outcomes));
     if let Some(file) = &args.json {
-        let machines: Vec<_> = outcomes.iter().map(Outcome::to_json).collect();
-        let text = format!("{:#}\n", json!({ "machines": machines }));
-        fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        write_results(file, &outcomes.iter().collect::<Vec<_>>())?;
     }
     let failed: usize = outcomes.iter().map(Outcome::failures).sum();
     if failed > 0 {
         bail!("{failed} sentences are not true on some machine");
     }
+    Ok(())
+}
+
+fn write_results(file: &Path, outcomes: &[&Outcome]) -> Result<()> {
+    let machines: Vec<_> = outcomes.iter().map(|outcome| outcome.to_json()).collect();
+    let value = match &machines[..] {
+        [one] => one.clone(),
+        _ => json!({ "machines": machines }),
+    };
+    fs::write(file, format!("{value:#}\n")).with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// Replaces the tables in docs/machines.md.
+fn write_document(folder: &Path) -> Result<()> {
+    let files = SUITES.iter().map(|suite| folder.join(suite.name).join(RESULTS)).filter(|file| file.exists());
+    let outcomes = files.map(|file| Outcome::read(&file)).collect::<Result<Vec<_>>>()?;
+    if outcomes.is_empty() {
+        bail!("no machine was tested yet: cargo xtask machines");
+    }
+    let file = paths::root().join("docs/machines.md");
+    let text = fs::read_to_string(&file)?;
+    let missing = || format!("{} has no {}", file.display(), MARKS[0].trim());
+    let (before, rest) = text.split_once(MARKS[0]).with_context(missing)?;
+    let (_, after) = rest.split_once(MARKS[1]).with_context(missing)?;
+    let tables = outcome::tables(&outcomes);
+    fs::write(&file, format!("{before}{}\n{tables}\n{}{after}", MARKS[0], MARKS[1]))?;
+    println!("wrote the results of {} machines into {}", outcomes.len(), file.display());
     Ok(())
 }
 

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
 
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 /// Whether a sentence is true on a machine.
@@ -17,7 +20,7 @@ enum Verdict {
 /// The results of one machine.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    machine: &'static str,
+    machine: String,
     /// Versions of the kernel and of programs, and modes.
     facts: BTreeMap<String, String>,
     /// In the order of the suite.
@@ -26,8 +29,8 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    pub(super) fn new(machine: &'static str) -> Self {
-        Self { machine, facts: BTreeMap::new(), sentences: Vec::new(), is_whole: false }
+    pub(super) fn new(machine: &str) -> Self {
+        Self { machine: machine.to_owned(), facts: BTreeMap::new(), sentences: Vec::new(), is_whole: false }
     }
 
     /// Notes a message of the machine. Returns it if a user wants to see it at once.
@@ -47,6 +50,11 @@ impl Outcome {
             _ => {}
         }
         (kind != "true").then(|| line.to_owned())
+    }
+
+    /// Adds what the machine itself does not know.
+    pub(super) fn add_fact(&mut self, name: &str, text: String) {
+        self.facts.insert(name.to_owned(), text);
     }
 
     /// Whether the suite ran to its end.
@@ -83,33 +91,76 @@ impl Outcome {
         });
         json!({ "machine": self.machine, "facts": self.facts, "sentences": sentences.collect::<Vec<_>>() })
     }
+
+    /// What [`Outcome::to_json`] wrote.
+    pub(super) fn read(file: &Path) -> Result<Self> {
+        let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        let value: Value = serde_json::from_str(&text)?;
+        let sentence = |value: &Value| -> Option<(String, Verdict)> {
+            let why = value["why"].as_str()?.to_owned();
+            let verdict = match value["result"].as_str()? {
+                "true" => Verdict::True,
+                "false" => Verdict::False(why),
+                _ => Verdict::Skipped(why),
+            };
+            Some((value["sentence"].as_str()?.to_owned(), verdict))
+        };
+        let parse = || -> Option<Self> {
+            Some(Self {
+                machine: value["machine"].as_str()?.to_owned(),
+                facts: serde_json::from_value(value["facts"].clone()).ok()?,
+                sentences: value["sentences"].as_array()?.iter().map(sentence).collect::<Option<_>>()?,
+                is_whole: true,
+            })
+        };
+        parse().with_context(|| format!("{} holds no results", file.display()))
+    }
 }
 
-/// A table in Markdown: a row for each fact and each sentence, a column for each machine.
-pub(super) fn table(outcomes: &[Outcome]) -> String {
-    let mut table = String::from("| |");
-    let mut row = |first: &str, cell: &dyn Fn(&Outcome) -> String| {
-        let cells = outcomes.iter().map(|outcome| format!(" {} |", cell(outcome))).collect::<String>();
-        let _ = writeln!(table, "{first}{cells}");
-    };
-    row("", &|outcome| outcome.machine.to_owned());
-    row("|---|", &|_| "---".to_owned());
+/// Two tables in Markdown, with a column for each machine: a row for each fact, then one for each sentence; and the reasons
+/// why a sentence is not true, or was skipped.
+pub(super) fn tables(outcomes: &[Outcome]) -> String {
     let mut facts: Vec<_> = outcomes.iter().flat_map(|outcome| outcome.facts.keys()).collect();
     facts.sort_unstable();
     facts.dedup();
+    let mut text = String::new();
+    head(&mut text, outcomes);
     for fact in facts {
-        row(&format!("| {fact} |"), &|outcome| outcome.facts.get(fact).cloned().unwrap_or_default());
+        row(&mut text, fact, outcomes, |outcome| outcome.facts.get(fact).cloned().unwrap_or_default());
     }
+    text.push('\n');
     let mut sentences: Vec<&String> = Vec::new();
     for (name, _) in outcomes.iter().flat_map(|outcome| &outcome.sentences) {
         if !sentences.contains(&name) {
             sentences.push(name);
         }
     }
+    head(&mut text, outcomes);
     for sentence in sentences {
-        row(&format!("| {sentence} |"), &|outcome| outcome.of(sentence).to_owned());
+        row(&mut text, sentence, outcomes, |outcome| outcome.of(sentence).to_owned());
     }
-    table
+    text.push('\n');
+    for outcome in outcomes {
+        for (name, verdict) in &outcome.sentences {
+            let (kind, why) = match verdict {
+                Verdict::True => continue,
+                Verdict::False(why) => ("**no**", why),
+                Verdict::Skipped(why) => ("–", why),
+            };
+            let _ = writeln!(text, "- {}, {name}: {kind}, {}", outcome.machine, why.trim_end_matches('|'));
+        }
+    }
+    text
+}
+
+fn head(text: &mut String, outcomes: &[Outcome]) {
+    row(text, "", outcomes, |outcome| outcome.machine.clone());
+    let _ = writeln!(text, "|---|{}", "---|".repeat(outcomes.len()));
+}
+
+fn row(text: &mut String, first: &str, outcomes: &[Outcome], cell: impl Fn(&Outcome) -> String) {
+    let cells = outcomes.iter().map(|outcome| format!(" {} |", cell(outcome))).collect::<String>();
+    let _ = writeln!(text, "| {first} |{cells}");
 }
 
 #[cfg(test)]
@@ -117,19 +168,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_become_facts_and_verdicts_and_a_table() {
+    fn messages_become_facts_and_verdicts_and_tables_also_from_a_file() {
         let mut outcome = Outcome::new("a");
-        for line in ["fact kernel: 6.1", "true it_mounts", "skipped it_runs: no crun", "false it_reads: EIO: x"] {
+        for line in ["fact kernel: 6.1", "true it_mounts", "skipped it_runs: no crun|", "false it_reads: EIO: x"] {
             outcome.note(line);
         }
         assert!(!outcome.is_whole());
         assert_eq!(outcome.note("end"), Some("end".to_owned()));
         assert!(outcome.is_whole());
         assert_eq!((outcome.failures(), &*outcome.sum()), (1, "1 true, 1 false, 1 skipped"));
-        let table = table(&[outcome]);
-        assert_eq!(
-            table,
-            "| | a |\n|---| --- |\n| kernel | 6.1 |\n| it mounts | yes |\n| it runs | – |\n| it reads | **no** |\n"
-        );
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), outcome.to_json().to_string()).unwrap();
+        let wanted = "|  | a |\n|---|---|\n| kernel | 6.1 |\n\n|  | a |\n|---|---|\n| it mounts | yes |\n| it runs | – |\n\
+                      | it reads | **no** |\n\n- a, it runs: –, no crun\n- a, it reads: **no**, EIO: x\n";
+        assert_eq!(tables(&[outcome]), wanted);
+        assert_eq!(tables(&[Outcome::read(file.path()).unwrap()]), wanted);
     }
 }

@@ -4,17 +4,34 @@
 #[derive(Debug)]
 pub(super) struct Suite {
     pub(super) name: &'static str,
+    /// What users call it.
+    pub(super) title: &'static str,
     /// Suite of Debian's archive.
     pub(super) suite: &'static str,
     /// Packages beside those that all have.
-    pub(super) more: &'static str,
+    pub(super) more: &'static [&'static str],
+    /// Suite with a newer kernel.
+    pub(super) backports: Option<&'static str>,
 }
 
-/// Packages that all machines have. The kernel has the same code as on hardware, with fewer drivers.
-pub(super) const PACKAGES: &str = "linux-image-cloud-amd64,systemd,systemd-sysv,udev,dbus,dbus-user-session,libpam-systemd,ca-certificates,podman,crun,runc,containerd,fuse3,uidmap,slirp4netns,curl,procps,iproute2,initramfs-tools,zstd";
+/// Packages that all machines have, beside the kernel.
+pub(super) const PACKAGES: &str = "systemd,systemd-sysv,udev,dbus,dbus-user-session,libpam-systemd,ca-certificates,podman,crun,runc,containerd,fuse3,uidmap,slirp4netns,curl,procps,iproute2,initramfs-tools,zstd";
+
+/// The kernel: it has the same code as on hardware, with fewer drivers.
+pub(super) const KERNEL: &str = "linux-image-cloud-amd64";
 
 pub(super) const SUITES: &[Suite] = &[
-    Suite { name: "debian-12", suite: "bookworm", more: "" },
-    Suite { name: "debian-13", suite: "trixie", more: "passt" },
-    Suite { name: "debian-sid", suite: "sid", more: "passt" },
+    // debootstrap chooses no provider of a virtual package, so `netavark` is named where Podman depends on one.
+    // The kernel of Debian 11 lets only root mount overlayfs, so Podman of an ordinary user needs a program for that.
+    Suite { name: "debian-11", title: "Debian 11", suite: "bullseye", more: &["fuse-overlayfs"], backports: None },
+    Suite { name: "debian-12", title: "Debian 12", suite: "bookworm", more: &["netavark"], backports: None },
+    Suite {
+        name: "debian-12-backports",
+        title: "Debian 12 with the kernel of its backports",
+        suite: "bookworm",
+        more: &["netavark"],
+        backports: Some("bookworm-backports"),
+    },
+    Suite { name: "debian-13", title: "Debian 13", suite: "trixie", more: &["passt"], backports: None },
+    Suite { name: "debian-sid", title: "Debian sid", suite: "sid", more: &["passt"], backports: None },
 ];
