@@ -100,6 +100,8 @@ async fn send(mut queue: mpsc::Receiver<Question>, mut to: tokio::net::unix::Own
     let mut alive = interval(ALIVE);
     loop {
         let question = tokio::select! {
+            // The first question is to come before the first sign of life, which is due at once.
+            biased;
             question = queue.recv() => match question {
                 Some(question) => question,
                 None => return,
