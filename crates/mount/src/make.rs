@@ -185,8 +185,10 @@ impl Maker {
         let (connection, mount) = match made {
             Ok(made) => made,
             Err(error) => {
+                let reason = upper.as_ref().and_then(|_| overlay::refusal());
                 upper.into_iter().for_each(Upper::clean_up);
-                return Err(unsupported(Mode::Fuse, error));
+                let reason = reason.map_or_else(|| error.to_string(), |reason| format!("{error}: {reason}"));
+                return Err(unsupported(Mode::Fuse, reason));
             }
         };
         let connection = self.enrolled(connection);

@@ -134,6 +134,13 @@ pub(crate) fn is_initial_user_namespace() -> bool {
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
+/// Why this kernel mounts no overlay for this process, if it is too old to do so in a user namespace.
+pub(crate) fn refusal() -> Option<&'static str> {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let is_old = kernel_version(&release) < (5, 11);
+    (is_old && !is_initial_user_namespace()).then_some("without root a writable mount needs Linux 5.11 or newer")
+}
+
 /// Whether this process sees overlayfs' own attributes `trusted.overlay.*` on files under mounts of root. For a process
 /// that does not, the kernel does not even list them.
 pub fn sees_trusted() -> bool {
