@@ -15,6 +15,8 @@ use super::tools::Tools;
 /// machine's folders. The list of all crates is in the program, for `cargo audit bin`.
 pub(super) fn program(folders: &Folders, target: Target, tools: &Tools) -> Result<PathBuf> {
     let mut rust = vec!["-Clinker=rust-lld".to_owned(), "-Clink-self-contained=yes".to_owned()];
+    // A static program relocates itself; the compact format is a megabyte smaller, and musl reads it since 1.2.4.
+    rust.push("-Clink-arg=--pack-dyn-relocs=relr".to_owned());
     // zig writes debug information, with the name of the folder, and checks for undefined behaviour, by default.
     let mut c = vec!["-g0".to_owned(), "-fno-sanitize=undefined".to_owned()];
     for (folder, to) in [(&folders.root, "/tarpon"), (&folders.target, "/target"), (&folders.home, "/cargo")] {
@@ -24,10 +26,8 @@ pub(super) fn program(folders: &Folders, target: Target, tools: &Tools) -> Resul
     }
     let variable = target.triple().replace('-', "_");
     let mut build = tools.cargo(folders)?;
-    build.args(["auditable", "rustc", "--locked", "--package", "tarpon", "--bin", "tarpon", "--profile", PROFILE]);
+    build.args(["auditable", "build", "--locked", "--package", "tarpon", "--profile", PROFILE]);
     build.args(["--target", target.triple(), "--target-dir"]).arg(&folders.target);
-    // A static program relocates itself; the compact format is a megabyte smaller, and musl reads it since 1.2.4.
-    build.args(["--", "-Clink-arg=--pack-dyn-relocs=relr"]);
     build.current_dir(&folders.root).env("RUSTFLAGS", rust.join(" ")).env_remove("CARGO_ENCODED_RUSTFLAGS");
     build.env(format!("CC_{variable}"), tools.c_compiler(target)?).env(format!("CFLAGS_{variable}"), c.join(" "));
     build.env(format!("AR_{variable}"), tools.archiver()?);
