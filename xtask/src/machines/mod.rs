@@ -37,8 +37,8 @@ use suites::{SUITES, Suite};
 pub(crate) struct Args {
     /// The machines to boot [default: all]; an unknown name lists them
     names: Vec<String>,
-    /// Run only the sentences that contain this text
-    #[arg(long, value_name = "TEXT")]
+    /// Run only the sentences that match this extended regular expression
+    #[arg(long, value_name = "PATTERN")]
     only: Option<String>,
     /// Write the results to this file
     #[arg(long, value_name = "FILE")]
@@ -52,7 +52,7 @@ pub(crate) struct Args {
     /// Boot so many machines at once, each of which needs a processor and 1.5 GiB of memory
     #[arg(long, value_name = "N", default_value_t = 1)]
     jobs: usize,
-    /// Boot nothing: write the last whole results of all machines into docs/machines.md
+    /// Boot nothing: write the last results of all machines into docs/machines.md
     #[arg(long, conflicts_with_all = ["names", "only", "json", "bin", "package"])]
     document: bool,
 }
@@ -80,7 +80,7 @@ const TOOLS_BYTES: u64 = 512 << 20;
 /// Longest time between two messages. The longest is a boot on a busy host.
 const MESSAGE_LIMIT: Duration = Duration::from_secs(600);
 
-/// File with the results of a machine's last whole run.
+/// File with a machine's results: each sentence's last one.
 const RESULTS: &str = "results.json";
 /// Where the tables begin and end in docs/machines.md.
 const MARKS: [&str; 2] = ["<!-- results -->\n", "<!-- end of results -->\n"];
@@ -110,10 +110,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let work = || -> Result<()> {
         // One at a time takes the next; the guard ends with the statement.
         while let Some(suite) = { next.lock().map_or(None, |mut suites| suites.next()) } {
-            let outcome = test(suite, &folder, &tools).with_context(|| format!("cannot test {}", suite.name))?;
-            if args.only.is_none() {
-                write_results(&folder.join(suite.name).join(RESULTS), &[&outcome])?;
-            }
+            let mut outcome = Outcome::new(suite.title);
+            let tested = test(suite, &folder, &tools, &mut outcome);
+            let file = folder.join(suite.name).join(RESULTS);
+            let is_whole = tested.is_ok() && args.only.is_none();
+            let known =
+                Some(&file).filter(|file| !is_whole && file.exists()).map(|file| Outcome::read(file)).transpose()?;
+            let all = known.map_or_else(|| outcome.clone(), |known| known.updated(&outcome));
+            write_results(&file, &[&all])?;
+            tested.with_context(|| format!("cannot test {}", suite.name))?;
             outcomes.lock().map_err(|_| anyhow!("a thread panicked"))?.push((suite.name, outcome));
         }
         Ok(())
@@ -174,7 +179,7 @@ fn make_tools(folder: &Path, tarpon: &Path, images: [&sample_image::Image; 2], a
 }
 
 /// Boots the machine until it has ended by itself.
-fn test(suite: &Suite, folder: &Path, tools: &Path) -> Result<Outcome> {
+fn test(suite: &Suite, folder: &Path, tools: &Path, outcome: &mut Outcome) -> Result<()> {
     let work = folder.join(suite.name);
     fs::create_dir_all(&work)?;
     let disk = Disk::get(suite, &work)?;
@@ -196,7 +201,6 @@ fn test(suite: &Suite, folder: &Path, tools: &Path) -> Result<Outcome> {
         arguments: &["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net", "-device", "virtio-rng-pci"],
         logs: &work,
     })?;
-    let mut outcome = Outcome::new(suite.title);
     while let Some(line) = machine.next(MESSAGE_LIMIT)? {
         if let Some(text) = outcome.note(line.trim_end()) {
             println!("{}: {text}", suite.name);
@@ -209,7 +213,7 @@ fn test(suite: &Suite, folder: &Path, tools: &Path) -> Result<Outcome> {
     let seconds = began.elapsed().as_secs();
     outcome.add_fact("minutes", format!("{:.0}", f64::from(u32::try_from(seconds)?) / 60.0));
     println!("{}: {}, {seconds} s", suite.name, outcome.sum());
-    Ok(outcome)
+    Ok(())
 }
 
 fn report(args: &Args, outcomes: &[Outcome]) -> Result<()> {

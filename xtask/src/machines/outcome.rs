@@ -18,7 +18,7 @@ enum Verdict {
 }
 
 /// The results of one machine.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Outcome {
     machine: String,
     /// Versions of the kernel and of programs, and modes.
@@ -90,6 +90,19 @@ impl Outcome {
             json!({ "sentence": name, "result": result, "why": why })
         });
         json!({ "machine": self.machine, "facts": self.facts, "sentences": sentences.collect::<Vec<_>>() })
+    }
+
+    /// These results with those of a later run, which has a part of the sentences.
+    pub(super) fn updated(mut self, later: &Self) -> Self {
+        self.facts
+            .extend(later.facts.iter().filter(|(name, _)| *name != "minutes").map(|(a, b)| (a.clone(), b.clone())));
+        for (name, verdict) in &later.sentences {
+            match self.sentences.iter_mut().find(|(known, _)| known == name) {
+                Some((_, known)) => *known = verdict.clone(),
+                None => self.sentences.push((name.clone(), verdict.clone())),
+            }
+        }
+        self
     }
 
     /// What [`Outcome::to_json`] wrote.
@@ -183,5 +196,18 @@ mod tests {
                       | it reads | **no** |\n\n- a, it runs: –, no crun\n- a, it reads: **no**, EIO: x\n";
         assert_eq!(tables(&[outcome]), wanted);
         assert_eq!(tables(&[Outcome::read(file.path()).unwrap()]), wanted);
+    }
+
+    #[test]
+    fn a_later_run_of_some_sentences_replaces_their_results() {
+        let [mut first, mut later] = [Outcome::new("a"), Outcome::new("a")];
+        for line in ["fact minutes: 9", "true it_mounts", "false it_runs: no crun"] {
+            first.note(line);
+        }
+        for line in ["fact minutes: 1", "true it_runs", "true it_reads"] {
+            later.note(line);
+        }
+        let all = first.updated(&later);
+        assert_eq!((&*all.sum(), &*all.facts["minutes"]), ("3 true, 0 false, 0 skipped", "9"));
     }
 }

@@ -10,7 +10,7 @@ image=$(cat $tools/image)
 plain=$(cat $tools/plain)
 state=/var/lib/machine
 # Longest time of a sentence, on an emulated processor of a busy host.
-limit=240
+limit=400
 
 say() { echo "$@" > /dev/ttyS1; }
 
@@ -387,10 +387,10 @@ install_units() {
     mkdir -p /etc/systemd/user
     cp $tools/units/user/* /etc/systemd/user/
     systemctl daemon-reload
-    systemctl --user --machine someone@ daemon-reload || true
 }
 
 it_is_a_service() {
+    podman rm --all --force || true
     tarpon podman rm "$image" || true
     tarpon umount --all
     install_units
@@ -415,6 +415,8 @@ it_shows_images_to_podman_as_a_service() {
 }
 
 it_is_a_service_of_an_ordinary_user() {
+    install_units
+    user systemctl --user daemon-reload
     user tarpon unshare tarpon umount --all || true
     user systemctl --user enable --now tarpon.socket
     user curl -sS --fail --unix-socket '$XDG_RUNTIME_DIR/tarpon/tarpon.sock' http://localhost/v1/images
@@ -530,7 +532,7 @@ then_purging_the_package_leaves_nothing() {
 
 # --- the run
 
-sentences() { grep -o "^$1_[a-z_]*" $tools/sentences.sh | grep -F "$(cat $tools/only)"; }
+sentences() { grep -o "^$1_[a-z_]*" $tools/sentences.sh | grep -E "$(cat $tools/only)"; }
 
 run() {
     for name in $(sentences "$1"); do
