@@ -31,7 +31,7 @@ pub(crate) fn root(root: &Path, suite: &str, packages: &str) -> Result<PathBuf> 
     Ok(root.to_owned())
 }
 
-/// Adds a package of another suite to a root.
+/// Adds a package of this suite, which may be another one, to a root.
 pub(crate) fn add(root: &Path, suite: &str, package: &str) -> Result<()> {
     let list = root.join("etc/apt/sources.list.d").join(format!("{suite}.list"));
     fs::write(&list, format!("deb {MIRROR} {suite} main\n"))

@@ -29,7 +29,7 @@ impl Disk {
         let disk =
             Self { raw: folder.join("root.raw"), kernel: folder.join("vmlinuz"), initramfs: folder.join("initrd") };
         let version = folder.join("version");
-        let wanted = format!("{VERSION} {} {:?}", packages(suite), suite.backports);
+        let wanted = format!("{VERSION} {} {:?}", packages(suite), suite.kernel_from);
         if !fs::read_to_string(&version).is_ok_and(|found| found == wanted) {
             let _absent = fs::remove_file(&version);
             disk.make(suite, folder)?;
@@ -42,8 +42,8 @@ impl Disk {
         let root = folder.join("root");
         let _other = fs::remove_dir_all(&root);
         debian::root(&root, suite.suite, &packages(suite))?;
-        if let Some(backports) = suite.backports {
-            debian::add(&root, backports, KERNEL)?;
+        if let Some(from) = suite.kernel_from {
+            debian::add(&root, from, KERNEL)?;
         }
         configure(&root)?;
         for (prefix, to) in [("vmlinuz-", &self.kernel), ("initrd.img-", &self.initramfs)] {
@@ -71,7 +71,7 @@ impl Disk {
 
 /// What debootstrap installs.
 fn packages(suite: &Suite) -> String {
-    let kernel = suite.backports.is_none().then_some(KERNEL);
+    let kernel = suite.kernel_from.is_none().then_some(KERNEL);
     [PACKAGES].into_iter().chain(kernel).chain(suite.more.iter().copied()).collect::<Vec<_>>().join(",")
 }
 

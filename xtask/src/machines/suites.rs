@@ -10,8 +10,9 @@ pub(super) struct Suite {
     pub(super) suite: &'static str,
     /// Packages beside those that all have.
     pub(super) more: &'static [&'static str],
-    /// Suite with a newer kernel.
-    pub(super) backports: Option<&'static str>,
+    /// Suite from which apt is to install the kernel. Without it debootstrap does, which is faster, but takes the first alternative of
+    /// each dependency.
+    pub(super) kernel_from: Option<&'static str>,
 }
 
 /// Packages that all machines have, beside the kernel.
@@ -23,15 +24,15 @@ pub(super) const KERNEL: &str = "linux-image-cloud-amd64";
 pub(super) const SUITES: &[Suite] = &[
     // debootstrap chooses no provider of a virtual package, so `netavark` is named where Podman depends on one.
     // The kernel of Debian 11 lets only root mount overlayfs, so Podman of an ordinary user needs a program for that.
-    Suite { name: "debian-11", title: "Debian 11", suite: "bullseye", more: &["fuse-overlayfs"], backports: None },
-    Suite { name: "debian-12", title: "Debian 12", suite: "bookworm", more: &["netavark"], backports: None },
+    Suite { name: "debian-11", title: "Debian 11", suite: "bullseye", more: &["fuse-overlayfs"], kernel_from: None },
+    Suite { name: "debian-12", title: "Debian 12", suite: "bookworm", more: &["netavark"], kernel_from: None },
     Suite {
         name: "debian-12-backports",
         title: "Debian 12 with the kernel of its backports",
         suite: "bookworm",
         more: &["netavark"],
-        backports: Some("bookworm-backports"),
+        kernel_from: Some("bookworm-backports"),
     },
-    Suite { name: "debian-13", title: "Debian 13", suite: "trixie", more: &["passt"], backports: None },
-    Suite { name: "debian-sid", title: "Debian sid", suite: "sid", more: &["passt"], backports: None },
+    Suite { name: "debian-13", title: "Debian 13", suite: "trixie", more: &["passt"], kernel_from: None },
+    Suite { name: "debian-sid", title: "Debian sid", suite: "sid", more: &["passt"], kernel_from: Some("sid") },
 ];
