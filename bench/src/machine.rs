@@ -143,7 +143,11 @@ pub(super) fn processor_seconds(pid: u32) -> Option<f64> {
 
 /// The server of a tarpon store, if it serves a mount.
 pub(super) fn server(tarpon: &Path, store: &Path) -> Option<u32> {
-    let mut status = Command::new(tarpon);
+    server_by(Command::new(tarpon), store)
+}
+
+/// As [`server()`], by a command of the program.
+pub(super) fn server_by(mut status: Command, store: &Path) -> Option<u32> {
     status.env("TARPON_STORE", store).args(["status", "--json"]).stderr(Stdio::null());
     let mounts: serde_json::Value = serde_json::from_slice(&status.output().ok()?.stdout).ok()?;
     u32::try_from(mounts[0]["server"].as_u64()?).ok()

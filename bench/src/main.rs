@@ -22,6 +22,7 @@ mod start;
 mod stats;
 mod steady;
 mod trees;
+mod userns;
 mod warm;
 mod wire;
 

@@ -88,13 +88,14 @@ fn in_the_namespace_the_kernel_reads_local_files_and_a_mount_outlives_its_server
     let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
     let has_data_layers = (numbers.next(), numbers.next()) >= (Some(6), Some(16));
     assert_eq!(before[0]["mode"], if has_data_layers { "native" } else { "fuse" }, "Linux {version}");
-    let sums = "cat $(find rw/etc rw/usr/bin rw/usr/sbin -type f -perm -004) | sha256sum";
-    let sum = anna.tarpon(&["unshare", "sh", "-c", sums]).unwrap();
+    // Each step by itself, so that none fails unnoticed.
+    let sums = "find rw/etc rw/usr/bin rw/usr/sbin -type f -perm -004 > list; xargs cat < list > all; sha256sum < all";
+    let sum = anna.tarpon(&["unshare", "sh", "-ec", sums]).unwrap();
     anna.tarpon(&["unshare", "sh", "-c", "echo text > rw/etc/new; chmod 700 rw/usr/bin/env"]).unwrap();
     let server = before[0]["server"].to_string();
     anna.tarpon(&["unshare", "kill", "-9", &server]).unwrap();
     let shown = anna.tarpon(&["unshare", "sh", "-c", "rm rw/etc/new; chmod 755 rw/usr/bin/env"]).unwrap();
-    assert_eq!((shown.as_str(), anna.tarpon(&["unshare", "sh", "-c", sums]).unwrap()), ("", sum));
+    assert_eq!((shown.as_str(), anna.tarpon(&["unshare", "sh", "-ec", sums]).unwrap()), ("", sum));
     assert_ne!(status()[0]["server"], before[0]["server"], "the successor serves it");
     anna.tarpon(&["umount", "rw"]).unwrap();
 }

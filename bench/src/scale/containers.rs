@@ -26,7 +26,7 @@ const PLAIN: &str = "mount -t overlay overlay -o lowerdir=$LOWER,upperdir=$BUNDL
 
 pub(super) fn run(setting: &Setting<'_>, log: &mut Log) -> Result<()> {
     let image = format!("{}/{}", registry::address(), setting.args.image);
-    let tree = trees::plain(&image)?;
+    let tree = trees::plain(&image, None)?;
     let store = fresh_store(setting)?;
     process::check(on_store(setting).args(["pull", "--quiet", "--tls-verify=false", &image]))?;
     let mut model = tarpon(setting, &image, MODEL, false);

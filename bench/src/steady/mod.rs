@@ -4,6 +4,7 @@
 //! second; the trees take turns.
 
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use anyhow::{Context, Result, bail};
 use serde_json::json;
@@ -13,7 +14,8 @@ use tarpon_harness::{process, registry};
 use super::machine::{self, Accounting};
 use super::runs::{Log, Runs, figures, numbered};
 use super::stats::{median, ratios, spread};
-use super::trees::{self, Tree};
+use super::trees::{self, ARRANGEMENTS, Arrangement, Tree};
+use super::userns::UserNamespace;
 
 mod probes;
 
@@ -34,6 +36,13 @@ pub(crate) struct Args {
     /// One run, with the quick probes
     #[arg(long, conflicts_with_all = ["only", "runs"])]
     quick: bool,
+    /// The arrangements to measure beside plain overlayfs: tarpon-native, tarpon-fuse, tarpon-loop (native, metadata from a loop
+    /// device), tarpon-ordinary (native, as on Linux 5.15 to 6.4)
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_values = ["tarpon-native", "tarpon-fuse"])]
+    system: Vec<String>,
+    /// Mount and read in a user namespace, as for an ordinary user
+    #[arg(long)]
+    user: bool,
     /// The program to measure [default: a new release build]
     #[arg(long, value_name = "FILE")]
     tarpon: Option<PathBuf>,
@@ -50,12 +59,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let chosen = chosen(&args.only, args.quick)?;
     let tarpon = tarpon_harness::program::named_or_built(args.tarpon.as_deref())?;
     let image = format!("{}/{}", registry::address(), args.image);
-    let trees = [
-        trees::plain(&image)?,
-        trees::tarpon("tarpon-native", &tarpon, &image, "native")?,
-        trees::tarpon("tarpon-fuse", &tarpon, &image, "fuse")?,
-    ];
-    let file = machine::data(args.json.as_deref(), "steady", args.quick);
+    let namespace = args.user.then(UserNamespace::new).transpose()?.map(Rc::new);
+    let mut trees = vec![trees::plain(&image, namespace.clone())?];
+    for arrangement in arrangements(&args.system)? {
+        trees.push(trees::tarpon(arrangement, &tarpon, &image, namespace.clone())?);
+    }
+    let name = if args.user { "steady-user" } else { "steady" };
+    let file = machine::data(args.json.as_deref(), name, args.quick);
     let others: Vec<PathBuf> = ["podman", "fio", "find", "tar"].into_iter().filter_map(process::find).collect();
     let programs: Vec<&Path> = [&tarpon].into_iter().chain(&others).map(PathBuf::as_path).collect();
     let mut log = Log::begin(&file, &programs, false)?;
@@ -74,6 +84,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
+fn arrangements(names: &[String]) -> Result<Vec<&'static Arrangement>> {
+    if let Some(unknown) = names.iter().find(|name| !ARRANGEMENTS.iter().any(|known| known.name == **name)) {
+        let known: Vec<_> = ARRANGEMENTS.iter().map(|known| known.name).collect();
+        bail!("no system {unknown}: there are {}", known.join(", "));
+    }
+    Ok(ARRANGEMENTS.iter().filter(|known| names.iter().any(|name| *name == known.name)).collect())
+}
+
 fn chosen(names: &[String], quick: bool) -> Result<Vec<&'static Probe>> {
     if let Some(unknown) = names.iter().find(|name| !PROBES.iter().any(|probe| probe.name == **name)) {
         let known: Vec<_> = PROBES.iter().map(|probe| probe.name).collect();
@@ -86,14 +104,14 @@ fn chosen(names: &[String], quick: bool) -> Result<Vec<&'static Probe>> {
 
 fn one(probe: &Probe, tree: &Tree, cache: &str, number: u32) -> Result<serde_json::Value> {
     let about = || format!("{} on {}, {cache}", probe.name, tree.name);
-    probe.prepare(&tree.root).with_context(about)?;
+    probe.prepare(tree).with_context(about)?;
     if cache == "cold" {
         machine::make_cold(&[])?;
         probe.read_tools().with_context(about)?;
     }
     let accounting = Accounting::begin();
     let server = tree.server().map(|pid| (pid, machine::processor_seconds(pid)));
-    let seconds = probe.run(&tree.root, cache).with_context(about)?;
+    let seconds = probe.run(tree, cache).with_context(about)?;
     let served = server.and_then(|(pid, before)| Some(machine::processor_seconds(pid)? - before?));
     let cpu = accounting.as_ref().and_then(Accounting::seconds);
     Ok(
@@ -145,5 +163,15 @@ mod tests {
         assert_eq!(chosen(&[], false).unwrap().len(), PROBES.len());
         assert!(chosen(&[], true).unwrap().len() < PROBES.len());
         assert!(chosen(&["smell".to_owned()], false).is_err());
+    }
+
+    #[test]
+    fn arrangements_are_chosen_by_name() {
+        let names = |names: &[&str]| -> Result<Vec<&str>> {
+            let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+            Ok(arrangements(&names)?.iter().map(|found| found.name).collect())
+        };
+        assert_eq!(names(&["tarpon-loop", "tarpon-native"]).unwrap(), ["tarpon-native", "tarpon-loop"]);
+        assert!(names(&["nfs"]).is_err());
     }
 }

@@ -1,7 +1,5 @@
 //! The probes: operations on a tree whose time is measured.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -11,6 +9,7 @@ use serde_json::Value;
 use tarpon_harness::process;
 
 use crate::machine;
+use crate::trees::Tree;
 
 /// An operation on a tree.
 pub(super) struct Probe {
@@ -62,10 +61,10 @@ pub(super) const PROBES: [Probe; 8] = [
 
 impl Probe {
     /// Prepares data that is needed before the page cache is dropped.
-    pub(super) fn prepare(&self, root: &Path) -> Result<()> {
+    pub(super) fn prepare(&self, tree: &Tree) -> Result<()> {
         match self.what {
             What::Shell(_) => Ok(()),
-            What::Fio(_) => largest(root).map(drop),
+            What::Fio(_) => largest(tree.command("find"), &tree.root).map(drop),
         }
     }
 
@@ -83,20 +82,27 @@ impl Probe {
     }
 
     /// Runs the probe; returns its duration in seconds.
-    pub(super) fn run(&self, root: &Path, cache: &str) -> Result<f64> {
+    pub(super) fn run(&self, tree: &Tree, cache: &str) -> Result<f64> {
         match self.what {
-            What::Shell(line) => shell(line, root),
-            What::Fio(options) if cache == "warm" => fio(&format!("{options} {AGAIN}"), &largest(root)?),
-            What::Fio(options) => fio(options, &largest(root)?),
+            What::Shell(line) => shell(tree.command("sh"), line, &tree.root),
+            What::Fio(options) => {
+                let file = largest(tree.command("find"), &tree.root)?;
+                let again = if cache == "warm" { AGAIN } else { "" };
+                fio(
+                    tree.command("fio"),
+                    options.split(' ').chain([again].into_iter().filter(|it| !it.is_empty())),
+                    &file,
+                )
+            }
         }
     }
 }
 
-fn shell(line: &str, root: &Path) -> Result<f64> {
-    let mut command = Command::new("sh");
-    command.args(["-c", line]).current_dir(root).stdin(Stdio::null()).stdout(Stdio::null());
+/// The time of a line that `sh` runs in the tree.
+fn shell(mut sh: Command, line: &str, root: &Path) -> Result<f64> {
+    sh.args(["-c", &format!("cd \"$0\" || exit 1; {line}")]).arg(root).stdin(Stdio::null()).stdout(Stdio::null());
     let began = Instant::now();
-    let status = command.status().context("cannot start sh")?;
+    let status = sh.status().context("cannot start sh")?;
     let took = began.elapsed();
     if !status.success() {
         bail!("{line} ended with {status}");
@@ -104,11 +110,10 @@ fn shell(line: &str, root: &Path) -> Result<f64> {
     Ok(took.as_secs_f64())
 }
 
-fn fio(options: &str, file: &Path) -> Result<f64> {
-    let mut command = Command::new("fio");
+fn fio<'o>(mut command: Command, options: impl Iterator<Item = &'o str>, file: &Path) -> Result<f64> {
     // Without `invalidate=0` fio drops the file from the page cache.
     command.args(["--name=probe", "--output-format=json", "--readonly", "--invalidate=0", "--ioengine=psync"]);
-    command.args(options.split(' ')).arg(format!("--filename={}", file.display()));
+    command.args(options).arg(format!("--filename={}", file.display()));
     let output = command.stdin(Stdio::null()).output().context("cannot start fio")?;
     if !output.status.success() {
         bail!("fio ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
@@ -126,25 +131,15 @@ fn reading(report: &Value) -> Option<f64> {
     Some(read["clat_ns"]["mean"].as_f64()? * count / 1e9)
 }
 
-/// The largest file of a tree, the same in each form of it. The walk stays on the file system of the root.
-fn largest(root: &Path) -> Result<PathBuf> {
-    let device = fs::symlink_metadata(root)?.dev();
-    let (mut best, mut folders) = ((0, PathBuf::new()), vec![root.to_owned()]);
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))? {
-            let entry = entry?;
-            let metadata = entry.metadata()?;
-            if metadata.is_dir() && metadata.dev() == device {
-                folders.push(entry.path());
-            } else if metadata.is_file() && (metadata.len(), entry.path()) > best {
-                best = (metadata.len(), entry.path());
-            }
-        }
-    }
-    if best.0 == 0 {
-        bail!("there is no file in {}", root.display());
-    }
-    Ok(best.1)
+/// The largest file of a tree, the same in each form of it. `find` stays on the file system of the root.
+fn largest(mut find: Command, root: &Path) -> Result<PathBuf> {
+    find.arg(root).args(["-xdev", "-type", "f", "-printf", "%s %p\\0"]);
+    let output = find.stdin(Stdio::null()).output().context("cannot start find")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let files = text.split_terminator('\0').filter_map(|line| line.split_once(' '));
+    let best = files.filter_map(|(size, path)| Some((size.parse::<u64>().ok()?, path))).max();
+    let best = best.filter(|(size, _)| *size > 0).with_context(|| format!("there is no file in {}", root.display()))?;
+    Ok(best.1.into())
 }
 
 #[cfg(test)]
@@ -154,10 +149,10 @@ mod tests {
     #[test]
     fn the_largest_file_is_found_wherever_it_is() {
         let folder = tempfile::tempdir().unwrap();
-        fs::create_dir(folder.path().join("deep")).unwrap();
-        fs::write(folder.path().join("a"), "a").unwrap();
-        fs::write(folder.path().join("deep/b"), "bb").unwrap();
-        assert_eq!(largest(folder.path()).unwrap(), folder.path().join("deep/b"));
+        std::fs::create_dir(folder.path().join("deep")).unwrap();
+        std::fs::write(folder.path().join("a"), "a").unwrap();
+        std::fs::write(folder.path().join("deep/b"), "bb").unwrap();
+        assert_eq!(largest(Command::new("find"), folder.path()).unwrap(), folder.path().join("deep/b"));
     }
 
     #[test]
@@ -169,6 +164,9 @@ mod tests {
 
     #[test]
     fn a_line_that_fails_is_no_time() {
-        assert!(shell("exit 3", Path::new(".")).is_err() && shell("true", Path::new(".")).is_ok());
+        assert!(
+            shell(Command::new("sh"), "exit 3", Path::new(".")).is_err()
+                && shell(Command::new("sh"), "true", Path::new(".")).is_ok()
+        );
     }
 }
