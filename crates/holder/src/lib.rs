@@ -28,6 +28,6 @@ mod worker;
 
 pub use hold::{HoldOptions, control, hold};
 pub use holder::Holder;
-pub use link::{HeldDescriptor, HolderCommand, process_at};
+pub use link::{HeldDescriptor, HolderCommand};
 pub use message::MAX_HELD;
 pub use service_store::ServiceStore;

@@ -67,15 +67,6 @@ enum Refusal {
     Failed(io::Error),
 }
 
-/// The process of the holder with this socket; `None` if none listens there.
-pub fn process_at(socket: &Path) -> Option<Pid> {
-    let connection = socket::new().ok()?;
-    // The backlog is full for moments only, and a stopped holder is none.
-    rustix::io::ioctl_fionbio(&connection, true).ok()?;
-    socket::with_address(socket, |address| Ok(rustix::net::connect(&connection, address)?)).ok()?;
-    socket_peercred(&connection).ok().map(|peer| peer.pid)
-}
-
 impl Link {
     /// Starts a holder.
     pub(crate) fn start(command: &HolderCommand) -> io::Result<Self> {

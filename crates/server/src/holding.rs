@@ -15,13 +15,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::fs::MemfdFlags;
-use rustix::process::Pid;
 use tarpon_blob::LogLimit;
 use tarpon_client::Client;
 use tarpon_holder::{HoldOptions, Holder, HolderCommand, ServiceStore};
 use tarpon_mount::{ConnectionHolder, Inheritance};
 use tarpon_oci::Digest;
-use tarpon_store::Store;
 
 use crate::{ErrorKind, Result, ResultExt};
 
@@ -207,14 +205,12 @@ pub(crate) fn credentials_of(mountpoint: &Path) -> String {
 pub fn hold(socket: PathBuf, successor: Vec<OsString>, dead_mounts: Vec<PathBuf>) -> Result<()> {
     let step = "hold the connections of the store's server";
     let control = tarpon_holder::control().context(ErrorKind::Other, step)?;
+    // Without it a command that needs the namespace of a server that has just died makes another one.
+    if let Err(error) = tarpon_store::record_holder(&socket) {
+        tracing::debug!(%error, "the holder's process number cannot be noted");
+    }
     let options = HoldOptions { socket, successor, dead_mounts };
     tarpon_holder::hold(control, options).context(ErrorKind::Other, step)
-}
-
-/// The holder of the store's connections in a user namespace. While it runs, the namespace has mounts, perhaps of a server that died
-/// and has no successor yet.
-pub fn holder_in_user_namespace(store: &Store) -> Option<Pid> {
-    tarpon_holder::process_at(&store.server_folder_in_user_namespace().join(SOCKET))
 }
 
 fn command(client: &Client) -> HolderCommand {

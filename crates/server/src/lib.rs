@@ -57,7 +57,7 @@ mod why;
 
 pub use changes::MountChange;
 pub use exhibit::Exhibit;
-pub use holding::{hold, holder_in_user_namespace};
+pub use holding::hold;
 pub use host::{ExhibitHost, cannot_mount, protected};
 pub use images::LoadedImage;
 pub use observer::Observer;

@@ -80,7 +80,7 @@ pub use layer::{LayerKind, Verification};
 pub use layer_indexes::IndexKey;
 pub use layer_parts::LayerPart;
 pub use layout::in_user_namespace;
-pub use lock::{LockError, ServerLock};
+pub use lock::{LockError, ServerLock, record_holder};
 pub use maintain::{RemoveError, Swept};
 pub use map::MappedFile;
 pub use mounts::{Mount, MountRecord};

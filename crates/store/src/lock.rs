@@ -1,12 +1,18 @@
 //! One server per store, and for an ordinary user a second one in a user namespace.
 
+use std::fs;
+use std::io;
+use std::path::Path;
+
 use crate::StoreError;
+use crate::disk::Disk;
 use crate::file_lock::FileLock;
 use crate::files::{self, io_error};
 use crate::layout::SERVER_LOCK;
 use crate::locks;
 use crate::process::ProcessId;
 use crate::sealed;
+use crate::storage::Storage as _;
 use crate::store::Store;
 
 /// The right to be the server of a store, for the life of this value. When the process dies, for whatever reason, the
@@ -28,6 +34,16 @@ pub enum LockError {
     /// The disk failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// Name of the record of a holder's process, beside its socket.
+const HOLDER: &str = "holder.process";
+
+/// Records that this process is the holder with this socket, in the folder of a store's server.
+pub fn record_holder(socket: &Path) -> io::Result<()> {
+    let me = sealed::seal(&ProcessId::current(&Disk.boot_id()?))?;
+    // Without a sync, which delays the holder: a torn record is that of no process.
+    fs::write(socket.with_file_name(HOLDER), me)
 }
 
 impl Store {
@@ -59,9 +75,17 @@ impl Store {
         self.server_of(true)
     }
 
+    /// The process that holds the connections of the server in a user namespace, if any. It outlives that server.
+    pub fn holder_in_user_namespace(&self) -> Option<ProcessId> {
+        self.process_at(&self.shared.layout.server_of(true).join(HOLDER))
+    }
+
     fn server_of(&self, in_user_namespace: bool) -> Option<ProcessId> {
-        let path = self.shared.layout.server_of(in_user_namespace).join(SERVER_LOCK);
-        let text = files::read(self.shared.storage(), &path, 4096).ok()??;
+        self.process_at(&self.shared.layout.server_of(in_user_namespace).join(SERVER_LOCK))
+    }
+
+    fn process_at(&self, path: &Path) -> Option<ProcessId> {
+        let text = files::read(self.shared.storage(), path, 4096).ok()??;
         let process: ProcessId = sealed::unseal(&text).ok()?;
         process.is_alive(self.shared.durability.boot()).then_some(process)
     }

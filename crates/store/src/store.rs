@@ -148,11 +148,6 @@ impl Store {
         self.shared.layout.server()
     }
 
-    /// As [`Store::server_folder`], of the server in a user namespace.
-    pub fn server_folder_in_user_namespace(&self) -> PathBuf {
-        self.shared.layout.server_of(true)
-    }
-
     /// Whether this process is in another user namespace than the host's.
     pub fn in_user_namespace(&self) -> bool {
         self.shared.layout.in_user_namespace()

@@ -303,6 +303,21 @@ fn a_folder_with_foreign_files_is_not_made_a_store() {
 }
 
 #[test]
+fn a_holder_in_a_user_namespace_is_found_while_it_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    assert_eq!(store.holder_in_user_namespace(), None);
+    let run = store.server_folder().join("userns");
+    std::fs::create_dir_all(&run).unwrap();
+    tarpon_store::record_holder(&run.join("holder.sock")).unwrap();
+    assert_eq!(store.holder_in_user_namespace().map(|holder| holder.pid), Some(std::process::id()));
+    let record = run.join("holder.process");
+    let bytes = std::fs::read(&record).unwrap();
+    std::fs::write(&record, &bytes[..bytes.len() / 2]).unwrap();
+    assert_eq!(store.holder_in_user_namespace(), None, "a torn record is that of no process");
+}
+
+#[test]
 fn a_store_of_another_version_stays_if_the_lock_of_its_server_cannot_be_opened() {
     let folder = tempfile::tempdir().unwrap();
     let digest = put(&open(folder.path()), b"of another time").unwrap();

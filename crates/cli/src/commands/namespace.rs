@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::Pid;
 use tarpon_engine::store::{Store, flock};
-use tarpon_engine::{Hold, holder_in_user_namespace, open_store, resolve_mountpoint};
+use tarpon_engine::{Hold, open_store, resolve_mountpoint};
 use tarpon_userns::{Ids, UsernsError, podman_process};
 
 use super::session::Session;
@@ -91,8 +91,8 @@ fn enter_any(global: &Global, store: &Store, other: impl FnOnce() -> Result<Opti
 
 /// A process in the namespace with the store's mounts: its server, or the holder of a server that died a moment ago.
 fn server(store: &Store) -> Option<Pid> {
-    let pid = store.server_in_user_namespace().and_then(|server| i32::try_from(server.pid).ok());
-    pid.and_then(Pid::from_raw).or_else(|| holder_in_user_namespace(store))
+    let process = store.server_in_user_namespace().or_else(|| store.holder_in_user_namespace())?;
+    i32::try_from(process.pid).ok().and_then(Pid::from_raw)
 }
 
 /// Whether the mount point is on record in the namespace.
