@@ -1,4 +1,4 @@
-//! A machine with an ordinary user, as distributions set one up: a home directory, subordinate IDs, `/dev/fuse` for everybody, and cgroup v2.
+//! A machine with an ordinary user, as distributions set one up: a home directory, subordinate IDs, `/dev/fuse` and `/dev/net/tun` for everybody, and cgroup v2.
 //! It is a mount namespace of its own, so that the tests change nothing of the host.
 
 use std::fs;
@@ -25,6 +25,10 @@ for file in passwd group subuid subgid; do mount --bind "$0/$file" /etc/$file; d
 mkdir "$0/dev" && mount -t tmpfs tmpfs "$0/dev"
 mknod -m 666 "$0/dev/fuse" c 10 229
 mount --bind "$0/dev/fuse" /dev/fuse
+if [ -e /dev/net/tun ]; then
+    mknod -m 666 "$0/dev/tun" c 10 200
+    mount --bind "$0/dev/tun" /dev/net/tun
+fi
 umount -R /sys/fs/cgroup 2>/dev/null || true
 mount -t cgroup2 none /sys/fs/cgroup
 echo ready

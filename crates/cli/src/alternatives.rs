@@ -8,9 +8,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 /// For commands and options without an alternative in tarpon.
 const PODMAN: &str = "use Podman with tarpon's image store: tarpon podman --help";
 
-const NETWORK: &str =
-    "containers use this host's network: ports of the container are ports of the host and need no publishing";
-const NAMES: &str = "containers use this host's network and resolver; --add-host NAME:ADDRESS adds a name";
+const NETWORK: &str = "tarpon run -p HOSTPORT:PORT publishes a port; tarpon ps shows the published ports";
+const NAMES: &str = "containers use this host's resolvers; --add-host NAME:ADDRESS adds a name";
 const PODS: &str = "use Podman for pods; it can use tarpon's image store: tarpon podman --help";
 const CHANGES: &str =
     "the changes of a container are in STORE/containers/NAME/upper; tarpon exec NAME cat FILE prints a file";
@@ -66,7 +65,7 @@ const COMMANDS: [(&[&str], &str); 24] = [
 
 /// Options of `run`, and their alternatives.
 const RUN: [(&[&str], &str); 22] = [
-    (&["-p", "--publish", "-P", "--publish-all", "--expose"], NETWORK),
+    (&["-P", "--publish-all", "--expose"], NETWORK),
     (
         &[
             "--dns",

@@ -3,19 +3,22 @@
 //! ```text
 //! run     the life of a container: run, list, stop, remove; the handle Containers
 //! oci     the bundle of a container, and the runtime that runs it
+//! network networks of containers, and published ports
 //! record  runs an image to record what its start reads
 //! ```
 //!
 //! [`Containers`] is the entry point. The root file system of a container is a mount of the store's server; nothing is served
 //! here. A process that keeps the container, its *keeper*, holds its lock from the creation of its directory to its end.
 
+mod network;
 mod oci;
 mod record;
 mod run;
 
+pub use network::{Connection, Network, Port, Protocol, Publish};
 pub use oci::{
-    AppArmor, CapabilityChanges, ContainerOptions, HostEntry, Limits, MountOption, Network, Paused, ProcessLimit,
-    Tmpfs, Ulimit, Volume, oci_runtime,
+    AppArmor, CapabilityChanges, ContainerOptions, HostEntry, Limits, MountOption, Paused, ProcessLimit, Tmpfs, Ulimit,
+    Volume, oci_runtime,
 };
 pub use record::{RecordRequest, Recorded, Until};
 pub use run::{

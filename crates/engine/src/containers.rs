@@ -86,6 +86,11 @@ impl Engine {
         self.containers.remove(name, force)
     }
 
+    /// As [`Containers::recover_networks`](crate::Containers::recover_networks).
+    pub fn recover_networks(&self) -> Result<()> {
+        self.containers.recover_networks()
+    }
+
     /// As [`Containers::wait`](crate::Containers::wait).
     pub fn wait_container(&self, name: &ContainerName) -> Result<Option<u8>> {
         self.containers.wait(name)

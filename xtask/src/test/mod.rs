@@ -55,6 +55,11 @@ const TOOLS: &[Tool] = &[
     tool("podman", "podman"),
     tool("crun", "crun"),
     tool("runc", "runc"),
+    // Where Debian and Ubuntu install it, which is not on the path.
+    tool("/usr/lib/podman/netavark", "netavark"),
+    tool("pasta", "passt"),
+    tool("iptables-save", "iptables"),
+    tool("newuidmap", "uidmap"),
     tool("containerd", "containerd"),
     tool("docker-registry", "docker-registry"),
     tool("debootstrap", "debootstrap"),

@@ -35,6 +35,8 @@ pub(crate) struct Recover {
 impl Recover {
     pub(crate) fn run(&self, global: &Global) -> Result {
         let session = Session::open(global)?;
+        // First, because a failure to restore mounts must not keep ports of ended containers in use.
+        let networks = session.engine().recover_networks();
         let mounts = session.client().recover().doing(|| "cannot recover the mounts")?;
         if self.json {
             output::json(&mounts)?
@@ -65,6 +67,7 @@ impl Recover {
                 escape(problem.as_bytes())
             ));
         }
+        networks.doing(|| "cannot remove the networks of ended containers")?;
         match failed.len() {
             0 => Ok(()),
             some => Err(Failure::new(Exit::Failure, format_args!("cannot recover {some} of {} mounts", mounts.len()))

@@ -11,7 +11,8 @@ use oci_spec::runtime::{
 use tarpon_oci::RunConfig;
 
 use super::cgroups::has_cgroup2;
-use super::{Confinement, ContainerOptions, Network, mounts, process, seccomp};
+use super::{Confinement, ContainerOptions, mounts, process, seccomp};
+use crate::network::Network;
 use crate::{Error, ErrorKind, Result, ResultExt};
 
 /// Kernel paths that Podman masks in addition to the defaults.
@@ -49,7 +50,9 @@ impl Bundle {
         let process = process::process(root, config, options, confinement).context(ErrorKind::Refused, step)?;
         let resources = options.limits.resources(confinement.processes).context(ErrorKind::Refused, step)?;
         let mounts = mounts::all(options, own).context(ErrorKind::Refused, step)?;
-        let spec = spec(root, process, options, mounts, resources).context(ErrorKind::Refused, step)?;
+        let namespaces = namespaces(options.network, confinement.network.as_deref(), has_cgroup2())
+            .context(ErrorKind::Refused, step)?;
+        let spec = spec(root, process, options, mounts, (resources, namespaces)).context(ErrorKind::Refused, step)?;
         let file = folder.join("config.json");
         let step = "write the container's description";
         let text = serde_json::to_vec(&spec).context(ErrorKind::Store, step)?;
@@ -92,11 +95,11 @@ fn spec(
     process: Process,
     options: &ContainerOptions,
     mounts: Vec<Mount>,
-    resources: Option<LinuxResources>,
+    (resources, namespaces): (Option<LinuxResources>, Vec<LinuxNamespace>),
 ) -> std::result::Result<Spec, OciSpecError> {
     let granted = process.capabilities().as_ref().and_then(|sets| sets.bounding().clone()).unwrap_or_default();
     let mut linux = LinuxBuilder::default()
-        .namespaces(namespaces(options.network, has_cgroup2())?)
+        .namespaces(namespaces)
         .masked_paths(masked_paths())
         .readonly_paths(get_default_readonly_paths())
         .build()?;
@@ -117,12 +120,23 @@ fn masked_paths() -> Vec<String> {
     [get_default_maskedpaths(), MASKED.map(str::to_owned).to_vec()].concat()
 }
 
-/// The container's namespaces. `cgroup2`: whether the host has cgroup v2, so that a container can see only its own subtree.
-fn namespaces(network: Network, cgroup2: bool) -> std::result::Result<Vec<LinuxNamespace>, OciSpecError> {
+/// The container's namespaces. `named`: the network namespace that it enters; `cgroup2`: whether the host has cgroup v2, so that a container can see only its own subtree.
+fn namespaces(
+    network: Network,
+    named: Option<&Path>,
+    cgroup2: bool,
+) -> std::result::Result<Vec<LinuxNamespace>, OciSpecError> {
     let own = [LinuxNamespaceType::Pid, LinuxNamespaceType::Ipc, LinuxNamespaceType::Uts, LinuxNamespaceType::Mount];
-    let network = (network == Network::None).then_some(LinuxNamespaceType::Network);
+    let network = (network != Network::Host).then_some(LinuxNamespaceType::Network);
     let cgroup = cgroup2.then_some(LinuxNamespaceType::Cgroup);
-    own.into_iter().chain(network).chain(cgroup).map(|typ| LinuxNamespaceBuilder::default().typ(typ).build()).collect()
+    let namespace = |typ| {
+        let namespace = LinuxNamespaceBuilder::default().typ(typ);
+        match named {
+            Some(path) if typ == LinuxNamespaceType::Network => namespace.path(path).build(),
+            _ => namespace.build(),
+        }
+    };
+    own.into_iter().chain(network).chain(cgroup).map(namespace).collect()
 }
 
 #[cfg(test)]
@@ -133,7 +147,7 @@ mod tests {
     use crate::oci::{CapabilityChanges, Limits};
 
     /// A host without any means to confine a container.
-    const NONE: Confinement = Confinement { processes: None, apparmor: None };
+    const NONE: Confinement = Confinement { processes: None, apparmor: None, network: None };
 
     fn written(options: &ContainerOptions) -> Value {
         let folder = tempfile::tempdir().unwrap();
@@ -152,10 +166,22 @@ mod tests {
     #[test]
     fn cgroups_are_seen_from_inside_where_the_kernel_can() {
         let has = |cgroup2| {
-            let all = namespaces(Network::Host, cgroup2).unwrap();
+            let all = namespaces(Network::Host, None, cgroup2).unwrap();
             all.iter().any(|one| one.typ() == LinuxNamespaceType::Cgroup)
         };
         assert!(has(true) && !has(false));
+    }
+
+    #[test]
+    fn a_connected_network_is_entered_by_its_name() {
+        let path = |network, named| {
+            let all = namespaces(network, named, false).unwrap();
+            all.iter().find(|one| one.typ() == LinuxNamespaceType::Network).map(|one| one.path().clone())
+        };
+        assert_eq!(path(Network::Host, None), None);
+        assert_eq!(path(Network::None, None), Some(None));
+        let name = PathBuf::from("/run/netns/tarpon-0123");
+        assert_eq!(path(Network::Pasta, Some(&name)), Some(Some(name.clone())));
     }
 
     #[test]

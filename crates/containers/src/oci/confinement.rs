@@ -1,6 +1,6 @@
 //! [`Confinement`]: the means of this host to confine a container.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{ContainerOptions, cgroups::Cgroups};
 use crate::Result;
@@ -15,6 +15,8 @@ pub(crate) struct Confinement {
     pub(crate) processes: Option<u32>,
     /// Its AppArmor profile.
     pub(crate) apparmor: Option<String>,
+    /// Name of the network namespace that it enters; `None`: that of its network without a name.
+    pub(crate) network: Option<PathBuf>,
 }
 
 impl Confinement {
@@ -27,7 +29,7 @@ impl Confinement {
         if lacks_label(options, Path::new(SELINUX)) {
             tracing::warn!("SELinux does not confine the container: tarpon sets no labels");
         }
-        Ok(Self { processes, apparmor: options.apparmor.profile()? })
+        Ok(Self { processes, apparmor: options.apparmor.profile()?, network: None })
     }
 }
 

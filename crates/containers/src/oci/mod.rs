@@ -25,7 +25,7 @@ pub(crate) use confinement::Confinement;
 pub use limits::{Limits, ProcessLimit};
 pub use mount_option::MountOption;
 pub(crate) use mounts::{bind, host_files, image_volumes};
-pub use options::{ContainerOptions, HostEntry, Network};
+pub use options::{ContainerOptions, HostEntry};
 pub use paused::Paused;
 pub(crate) use process::AnotherProcess;
 pub use runtime::oci_runtime;

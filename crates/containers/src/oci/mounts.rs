@@ -9,7 +9,8 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::volume::destination;
-use super::{ContainerOptions, Network, Tmpfs, Volume, init};
+use super::{ContainerOptions, Tmpfs, Volume, init};
+use crate::network::Network;
 
 /// Directories that stay writable in a container with a read-only root, as with Podman.
 const SCRATCH: [&str; 3] = ["/tmp", "/run", "/var/tmp"];

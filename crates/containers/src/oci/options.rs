@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use crate::network::{Network, Port};
+
 use super::{AppArmor, CapabilityChanges, Limits, Tmpfs, Ulimit, Volume};
 
 /// Options of a container. The default is the image config, on the network of the host, with all system calls.
@@ -22,6 +24,8 @@ pub struct ContainerOptions {
     pub hostname: Option<String>,
     /// The network.
     pub network: Network,
+    /// The published ports.
+    pub ports: Vec<Port>,
     /// Whether it has a terminal.
     pub terminal: bool,
     /// Whether its root file system is read-only.
@@ -77,22 +81,14 @@ impl FromStr for HostEntry {
             return Err(format!("{name:?} is no name of a host"));
         }
         if address == "host-gateway" {
-            return Err("there is no gateway: a container has this host's network, so use 127.0.0.1".to_owned());
+            return Err(
+                "use the name host.containers.internal, or with --network host the address 127.0.0.1".to_owned()
+            );
         }
         let plain = address.strip_prefix('[').and_then(|address| address.strip_suffix(']')).unwrap_or(address);
         let address = plain.parse().map_err(|_| format!("{address:?} is no IP address"))?;
         Ok(Self { name: name.to_owned(), address })
     }
-}
-
-/// The network of a container.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Network {
-    /// The network of this host.
-    #[default]
-    Host,
-    /// No network beyond the container itself.
-    None,
 }
 
 #[cfg(test)]

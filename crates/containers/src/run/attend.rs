@@ -22,7 +22,8 @@ const LONGEST_INTERVAL: Duration = Duration::from_millis(200);
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Runs the container in the foreground of this process until it ends.
-pub(super) async fn attended(mut container: KeptContainer, signals: &mut Signals) -> Result<RunOutcome, RunError> {
+pub(super) async fn attended(container: KeptContainer, signals: &mut Signals) -> Result<RunOutcome, RunError> {
+    let mut container = container.connected().await?;
     let (record, place) = (container.record(), container.place());
     let command = container.handle().run(place.folder(), &place.pid_file(), &place.runtime_log());
     let mut command = tokio::process::Command::from(command);

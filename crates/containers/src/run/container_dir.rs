@@ -239,6 +239,12 @@ impl ContainerDir {
         Ok(path)
     }
 
+    /// The content of such a file.
+    pub(super) fn text(&self, name: &str) -> Result<String> {
+        std::fs::read_to_string(self.folder.join(name))
+            .context(ErrorKind::Store, format!("read the container's {name}"))
+    }
+
     pub(super) fn exists(&self) -> bool {
         self.folder.symlink_metadata().is_ok()
     }

@@ -154,7 +154,7 @@ async fn keep(
     signals: &mut Signals,
     mut runs: impl FnMut(),
 ) -> Result<(), RunError> {
-    let mut container = KeptContainer::inherit(containers.clone(), name, lock)?;
+    let mut container = KeptContainer::inherit(containers.clone(), name, lock)?.connected().await?;
     let failed = |error: io::Error| RunError::failed(STEP, error);
     let (pid, runtime_log) = (container.place().pid_file(), container.place().runtime_log());
     let (child, written, _open) = start(&container).map_err(failed)?;

@@ -1,5 +1,6 @@
 //! [`KeptContainer`]: a container that this process keeps, from the creation of its directory to its end.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,10 +13,12 @@ use tarpon_oci::RunConfig;
 
 use super::container_dir::{ContainerDir, ContainerDirs, Lock};
 use super::containers::Containers;
+use super::failure::RunError;
 use super::record::{ContainerRecord, ContainerState, VERSION, now};
 use super::request::RunRequest;
 use super::signals::signal_name;
-use crate::oci::{Bundle, Confinement, ContainerOptions, Handle, HostEntry, Network, Runtime, bind, image_volumes};
+use crate::network::{Connected, Connection, Network};
+use crate::oci::{Bundle, Confinement, ContainerOptions, Handle, HostEntry, Runtime, bind, image_volumes};
 use crate::{ErrorKind, Result, ResultExt};
 
 /// The stop signal if neither the image nor the user sets one.
@@ -31,6 +34,8 @@ const NAMES: usize = 8;
 pub(super) struct KeptContainer {
     containers: Containers,
     place: ContainerDir,
+    /// Reserves its published ports. They are free before the lock is.
+    reserved: Vec<OwnedFd>,
     lock: Lock,
     record: ContainerRecord,
     is_settled: bool,
@@ -45,9 +50,9 @@ impl KeptContainer {
         runtime: &Runtime,
     ) -> Result<Self> {
         let config = containers.images().config(prepared)?.run;
-        let record = record(request, prepared, &config, runtime)?;
+        let record = record(request, prepared, &config, runtime, &containers)?;
         let (place, lock, record) = directory(&containers, record, request.name.is_none())?;
-        let container = Self { containers, place, lock, record, is_settled: false };
+        let container = Self { containers, place, lock, record, reserved: Vec::new(), is_settled: false };
         let rootfs = RootfsRequest {
             mode: request.mode,
             backfill: request.backfill,
@@ -68,7 +73,7 @@ impl KeptContainer {
         let place = ContainerDirs::of(containers.store()).place(name);
         let lock = place.inherit(lock).context(ErrorKind::Other, step)?;
         let record = place.record().context(ErrorKind::Other, step)?;
-        Ok(Self { containers, place, lock, record, is_settled: false })
+        Ok(Self { containers, place, lock, record, reserved: Vec::new(), is_settled: false })
     }
 
     /// Writes the bundle, and the files for the container's `/etc`.
@@ -77,8 +82,9 @@ impl KeptContainer {
         let mut own = image_volumes(&self.place.rootfs(), &config.volumes, &options)
             .context(ErrorKind::Refused, "describe the container")?;
         own.extend(self.files(&options)?);
-        let ContainerRecord { process_limit, apparmor, .. } = &self.record;
-        let confinement = Confinement { processes: *process_limit, apparmor: apparmor.clone() };
+        let ContainerRecord { process_limit, apparmor, network, .. } = &self.record;
+        let network = network.as_ref().map(|connection| connection.namespace.clone());
+        let confinement = Confinement { processes: *process_limit, apparmor: apparmor.clone(), network };
         Bundle::write(self.place.folder(), &self.place.rootfs(), config, &options, &confinement, own).map(drop)
     }
 
@@ -86,7 +92,7 @@ impl KeptContainer {
     fn usual_hostname(&self, network: Network) -> String {
         match network {
             Network::Host => rustix::system::uname().nodename().to_string_lossy().into_owned(),
-            Network::None => self.record.id.clone(),
+            _ => self.record.id.clone(),
         }
     }
 
@@ -96,6 +102,8 @@ impl KeptContainer {
         let (hosts, resolv) = match options.network {
             Network::Host => (with_name(&host_file("/etc/hosts"), name), host_file("/etc/resolv.conf")),
             Network::None => (format!("127.0.0.1 localhost {name}\n::1 localhost {name}\n"), String::new()),
+            // `connect` writes them.
+            Network::Pasta | Network::Bridge => (String::new(), String::new()),
         };
         // Of several lines with one name the first takes effect, so the user's lines come first.
         let hosts = options.hosts.iter().map(HostEntry::line).chain([hosts]).collect::<String>();
@@ -107,6 +115,29 @@ impl KeptContainer {
             bind(&path, &Path::new("/etc").join(file), &usual).context(ErrorKind::Other, "describe the container")
         };
         files.into_iter().map(mount).collect()
+    }
+
+    /// Connects the network of the container, if it has one of its own. To be called by the process that stays, because it holds the ports.
+    pub(super) async fn connected(mut self) -> std::result::Result<Self, RunError> {
+        if self.record.network.is_none() {
+            return Ok(self);
+        }
+        let connected = tokio::task::spawn_blocking(move || self.connect().map(|()| self)).await;
+        Ok(connected.map_err(|error| RunError::failed("connect the container", error))??)
+    }
+
+    fn connect(&mut self) -> Result<()> {
+        let Some(network) = &self.record.network else { return Ok(()) };
+        let hostname = self.place.text("hostname")?;
+        let names = [self.record.name.as_str(), hostname.trim()];
+        let names = if names[0] == names[1] { &names[..1] } else { &names[..] };
+        let Connected { connection, hosts, resolvers, reserved } =
+            network.make(&self.record.id, self.place.folder(), names)?;
+        self.reserved = reserved;
+        self.place.put("hosts", &(self.place.text("hosts")? + &hosts))?;
+        self.place.put("resolv.conf", &resolvers)?;
+        self.record.network = Some(connection);
+        self.place.write(&self.record).context(ErrorKind::Store, "write down the container's network")
     }
 
     pub(super) fn record(&self) -> &ContainerRecord {
@@ -140,7 +171,10 @@ impl KeptContainer {
         self.record.state = ContainerState::Exited { code, at: now() };
         let written = self.place.write(&self.record);
         self.handle().forget()?;
+        let disconnected = self.record.disconnect();
+        self.reserved.clear();
         self.containers.client().release(&self.place.rootfs())?;
+        disconnected?;
         if self.record.remove {
             return ContainerDirs::of(self.containers.store()).remove(&self.place, &self.lock);
         }
@@ -179,6 +213,7 @@ fn clear_away(containers: &Containers, place: &ContainerDir, record: &ContainerR
         return Ok(());
     }
     handle(place, record).forget()?;
+    record.disconnect()?;
     containers.client().release(&place.rootfs())?;
     ContainerDirs::of(containers.store()).remove(place, lock)
 }
@@ -187,16 +222,24 @@ pub(super) fn handle(place: &ContainerDir, record: &ContainerRecord) -> Handle {
     Runtime::of(record.runtime.clone()).container(&format!("tarpon-{}", record.id), &place.runtime())
 }
 
-fn record(request: &RunRequest, prepared: &Prepared, config: &RunConfig, runtime: &Runtime) -> Result<ContainerRecord> {
+fn record(
+    request: &RunRequest,
+    prepared: &Prepared,
+    config: &RunConfig,
+    runtime: &Runtime,
+    containers: &Containers,
+) -> Result<ContainerRecord> {
     let named = request.stop_signal.as_deref().unwrap_or(&config.stop_signal);
     let stop_signal = if named.is_empty() { STOP } else { named };
-    let Confinement { processes, apparmor } = Confinement::of(&request.options)?;
+    let Confinement { processes, apparmor, .. } = Confinement::of(&request.options)?;
     let volumes = request.options.volumes.iter().filter(|volume| volume.source.is_none());
     let volumes = volumes.map(|volume| volume.destination.display().to_string());
+    let id = random_id();
+    let network = Connection::plan(request.options.network, &request.options.ports, &id, containers.store())?;
     Ok(ContainerRecord {
         version: VERSION,
         name: request.name.clone().unwrap_or_else(ContainerName::random),
-        id: random_id(),
+        id,
         image: prepared.text.clone(),
         manifest: *prepared.manifest(),
         command: Bundle::arguments(config, &request.options),
@@ -211,6 +254,7 @@ fn record(request: &RunRequest, prepared: &Prepared, config: &RunConfig, runtime
         process_limit: processes,
         apparmor,
         volumes: config.volumes.iter().cloned().chain(volumes).collect(),
+        network,
         state: ContainerState::Created,
     })
 }

@@ -8,7 +8,8 @@ use super::kept::handle;
 use super::log::{self, LogLine, LogRequest};
 use super::record::{ContainerRecord, ContainerState, now};
 use super::signals::signal_name;
-use super::status::ContainerStatus;
+use super::status::{ContainerStatus, Lifecycle};
+use crate::network::Connection;
 use crate::oci::{Handle, forget_all};
 use crate::{Error, ErrorKind, Result, ResultExt};
 use tarpon_client::ContainerName;
@@ -111,11 +112,28 @@ impl Containers {
             return Ok(());
         }
         match &status.record {
-            Ok(record) => handle(&place, record).forget()?,
+            Ok(record) => {
+                handle(&place, record).forget()?;
+                record.disconnect()?;
+            }
             Err(_) => forget_all(&place.runtime())?,
         }
         self.client().release(&place.rootfs())?;
         ContainerDirs::of(self.store()).remove(&place, &lock)
+    }
+
+    /// Removes the networks of containers that have ended without their keepers, and of those that are gone.
+    pub fn recover_networks(&self) -> Result<()> {
+        for status in self.list()?.iter().filter(|status| status.standing == Lifecycle::Lost) {
+            let (place, Ok(record)) = (self.place(&status.name)?, &status.record) else { continue };
+            if let Holding::Ours(_lock) = hold(&place)?
+                && place.is_of(&record.id)
+                && !handle(&place, record).is_running()?
+            {
+                record.disconnect()?;
+            }
+        }
+        Connection::recover(self.store())
     }
 
     /// Passes the requested part of the output of a detached container to `sink`, oldest first. With `follow`, waits for more until the
@@ -149,6 +167,7 @@ impl Containers {
             return Ok(());
         }
         handle(place, &record).forget()?;
+        record.disconnect()?;
         self.client().release(&place.rootfs())?;
         if record.remove {
             return ContainerDirs::of(self.store()).remove(place, &lock);
@@ -215,7 +234,6 @@ fn wait(place: &ContainerDir, record: &ContainerRecord, patience: Duration) -> R
 mod tests {
     use super::super::containers::tests::containers;
     use super::super::record::tests::record;
-    use super::super::status::Lifecycle;
     use super::*;
 
     fn standing(containers: &Containers) -> Lifecycle {

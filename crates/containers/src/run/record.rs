@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use tarpon_oci::Digest;
 
+use crate::Result;
+use crate::network::Connection;
 use tarpon_client::ContainerName;
 
 /// The format version that is written, and the only one that is read.
@@ -52,6 +54,9 @@ pub struct ContainerRecord {
     pub apparmor: Option<String>,
     /// Directories of its writable layer that are data and not changes of its image.
     pub volumes: Vec<String>,
+    /// Its network, if it has one of its own that is connected.
+    #[serde(default)]
+    pub network: Option<Connection>,
     /// The state.
     pub state: ContainerState,
 }
@@ -79,9 +84,14 @@ pub enum ContainerState {
 }
 
 impl ContainerRecord {
+    /// Removes the container's network, after the container has ended.
+    pub(super) fn disconnect(&self) -> Result<()> {
+        self.network.as_ref().map_or(Ok(()), |network| network.remove(&self.id))
+    }
+
     /// # Errors
     /// One line: the record has another version, or is damaged.
-    pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
+    pub(super) fn parse(text: &[u8]) -> std::result::Result<Self, String> {
         #[derive(Deserialize)]
         struct Version {
             version: u32,
@@ -122,6 +132,7 @@ pub(super) mod tests {
             process_limit: Some(2048),
             apparmor: None,
             volumes: vec!["/data".to_owned()],
+            network: None,
             state: ContainerState::Running { pid: 7, since: 1_767_225_601 },
         }
     }
@@ -136,7 +147,7 @@ pub(super) mod tests {
     #[test]
     fn a_record_of_a_container_that_was_run_before_limits_were_usual_is_read() {
         let mut text = serde_json::to_value(record("web")).unwrap();
-        for key in ["process_limit", "apparmor"] {
+        for key in ["process_limit", "apparmor", "network"] {
             text.as_object_mut().unwrap().remove(key).unwrap();
         }
         let expected = ContainerRecord { process_limit: None, ..record("web") };

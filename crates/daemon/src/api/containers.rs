@@ -197,6 +197,7 @@ impl RunBody {
                 Connected::Host => Network::Host,
                 Connected::None => Network::None,
             },
+            ports: Vec::new(),
             terminal: self.terminal,
             read_only: self.read_only,
             no_new_privileges: self.no_new_privileges,

@@ -94,7 +94,7 @@ impl Ps {
 }
 
 fn overview(containers: &[ContainerStatus]) -> String {
-    let mut table = Table::new(&["NAME", "IMAGE", "COMMAND", "CREATED", "STATUS"]);
+    let mut table = Table::new(&["NAME", "IMAGE", "COMMAND", "CREATED", "STATUS", "PORTS"]);
     for ContainerStatus { name, record, standing, source_lost } in containers {
         match record {
             Ok(record) => table.row([
@@ -103,13 +103,27 @@ fn overview(containers: &[ContainerStatus]) -> String {
                 command(record),
                 time(i64::try_from(record.created).unwrap_or(i64::MAX)),
                 status(*standing, *source_lost, record),
+                ports(record),
             ]),
             Err(problem) => {
-                table.row([name.to_string(), "?".into(), "?".into(), "?".into(), escape(problem.as_bytes())]);
+                table.row([
+                    name.to_string(),
+                    "?".into(),
+                    "?".into(),
+                    "?".into(),
+                    escape(problem.as_bytes()),
+                    String::new(),
+                ]);
             }
         }
     }
     table.to_string()
+}
+
+/// Published ports, as `podman ps` shows them.
+fn ports(record: &ContainerRecord) -> String {
+    let ports = record.network.iter().flat_map(|network| &network.ports);
+    ports.map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn command(record: &ContainerRecord) -> String {

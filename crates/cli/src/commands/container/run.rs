@@ -8,7 +8,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Arg, ArgAction, Args};
 use tarpon_engine::{
     Backfill, CapabilityChanges, ContainerName, ContainerOptions, HostEntry, Limits, ModeChoice, MountOption, Network,
-    ProcessLimit, RunError, RunOutcome, RunRequest, Signals, Tmpfs, Ulimit, Volume,
+    Port, ProcessLimit, Publish, RunError, RunOutcome, RunRequest, Signals, Tmpfs, Ulimit, Volume,
 };
 
 use super::security::{Security, SecurityChoice};
@@ -24,7 +24,7 @@ const EXAMPLES: &str = "\
 Examples:
   tarpon run --rm docker.io/library/alpine:3.20 cat /etc/os-release
   tarpon run --rm -it debian:12                           a shell
-  tarpon run -d --name web -v /srv/www:/www:ro nginx      in the background
+  tarpon run -d --name web -p 8080:80 nginx               in the background, at http://localhost:8080
   tarpon logs web && tarpon exec web nginx -s reload
   tarpon stop web && tarpon rm web
   tarpon run --rm -v ./src:/src -w /src --init rust:1 make
@@ -33,8 +33,8 @@ Examples:
 Everything after IMAGE is the command with its options. The exit code is that of the container; 125 if
 nothing was run, 126 if the program cannot be executed, 127 if it does not exist.
 
-A container uses the network of this host, or none; exposed ports need no publishing. Volumes that the
-image declares are directories in the container's writable layer: they start with the image's content,
+A container uses the network of this host, unless -p or --network gives it one of its own. There the
+name host.containers.internal is this host. Volumes that the image declares are directories in the container's writable layer: they start with the image's content,
 stay writable with --read-only and are removed with the container.
 For other features use Podman with tarpon's image store: see `tarpon podman --help`.
 Requires crun or runc. Without root the container runs in a user namespace: see tarpon unshare --help.";
@@ -86,9 +86,14 @@ pub(crate) struct Run {
     /// Tmpfs mount: DESTINATION[:size=SIZE,mode=MODE,ro,noexec]
     #[arg(long, value_name = "TMPFS")]
     tmpfs: Vec<Tmpfs>,
-    /// Network of the container
-    #[arg(long, visible_alias = "net", value_name = "NETWORK", default_value = "host", value_parser = network())]
-    network: Network,
+    /// Network of the container [default: host; with -p: bridge for root if netavark is installed, else pasta]
+    #[arg(long, visible_alias = "net", value_name = "NETWORK", value_parser = network())]
+    network: Option<Network>,
+    /// Publish a port of the container on this host: [[IP:][HOSTPORT]:]PORT[/udp]; a range is FIRST-LAST
+    ///
+    /// Without HOSTPORT a free port is chosen, which `tarpon ps` shows. Without IP the port is that of all addresses.
+    #[arg(short, long, value_name = "PORT")]
+    publish: Vec<Publish>,
     /// Host name [default: this host's with --network host, else a random name]
     #[arg(short = 'h', long, value_name = "NAME")]
     hostname: Option<String>,
@@ -223,6 +228,10 @@ impl Run {
         let session = Session::open(global)?;
         check_terminal(self.tty && !self.detach, doing)?;
         let request = self.request(&session, image, command)?;
+        let ContainerOptions { network, ports, .. } = &request.options;
+        if !ports.is_empty() && !network.is_connected() && !global.quiet {
+            output::note(&format!("-p has no effect with --network {}", network.name()));
+        }
         let (runtime, progress) = (runtime()?, output::progress(global.quiet));
         let outcome = runtime.block_on(async {
             let mut signals = Signals::listen().doing(|| "cannot listen for signals")?;
@@ -245,6 +254,8 @@ impl Run {
         let SecurityChoice { no_new_privileges, any_system_call, apparmor, unlabelled } =
             SecurityChoice::of(&self.security_opt);
         let pids = self.pids_limit.unwrap_or_default();
+        let ports: Vec<Port> = self.publish.iter().flat_map(|publish| publish.ports().iter().copied()).collect();
+        let network = self.network.unwrap_or(if ports.is_empty() { Network::Host } else { Network::for_ports() });
         let options = ContainerOptions {
             entrypoint: self.entrypoint.clone().map(|words| words.0),
             command,
@@ -252,7 +263,8 @@ impl Run {
             user: self.process.user.clone(),
             directory: self.process.workdir.clone(),
             hostname: self.hostname.clone(),
-            network: self.network,
+            network,
+            ports,
             terminal: self.tty,
             read_only: self.read_only,
             no_new_privileges,
@@ -359,9 +371,15 @@ pub(crate) fn not_run(mut failure: Failure) -> Failure {
 
 fn network() -> impl TypedValueParser<Value = Network> {
     let value = |name: &'static str, help: &'static str| PossibleValue::new(name).help(help);
-    let values =
-        [value("host", "The network of this host, without bridges or published ports"), value("none", "No network")];
-    PossibleValuesParser::new(values).map(|name| if name == "none" { Network::None } else { Network::Host })
+    let all = [Network::Host, Network::None, Network::Pasta, Network::Bridge];
+    let help = |network| match network {
+        Network::Host => "The network of this host, whose ports need no publishing",
+        Network::None => "No network",
+        Network::Pasta => "A network of its own that needs no root, but pasta (package passt)",
+        Network::Bridge => "A network with the other containers on this bridge; needs root and netavark",
+    };
+    let parser = PossibleValuesParser::new(all.map(|network| value(network.name(), help(network))));
+    parser.map(move |name| all.into_iter().find(|network| network.name() == name).unwrap_or_default())
 }
 
 /// A parser for values in which relative paths start at the current directory.
