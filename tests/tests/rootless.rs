@@ -170,3 +170,49 @@ fn podman_with_a_driver_without_additional_stores_is_not_changed() {
     );
     anna.run("podman", &["images"]).unwrap();
 }
+
+/// Prints what confines the process: a heading for each kind of fact, and lines in an order that does not depend on the runtime.
+const CONFINEMENT: &str = r#"
+echo '# status'; grep -E '^(Uid|Gid|Groups|Cap|NoNewPrivs|Seccomp:)' /proc/self/status
+echo '# identities'; cat /proc/self/uid_map /proc/self/gid_map
+echo '# mounts'; awk '{ split($0, half, " - "); split(half[2], kind, " "); print $5, kind[1], $6 }' /proc/self/mountinfo | sort
+echo '# limits'; cat /proc/self/limits
+echo '# hidden'; for path in /proc/acpi /proc/kcore /proc/keys /proc/latency_stats /proc/timer_list /proc/timer_stats \
+    /proc/sched_debug /proc/scsi /sys/firmware /sys/fs/selinux /sys/dev/block /sys/devices/virtual/powercap; do
+    if [ -d "$path" ]; then echo "$path: $(ls -A "$path" | wc -l) entries"; else echo "$path: $(head -c 1 "$path" 2>&1 | wc -c) bytes"; fi
+done
+echo '# read-only'; for path in /proc/sys/kernel/hostname /proc/sysrq-trigger /proc/irq/default_smp_affinity /proc/bus /proc/fs; do
+    if [ -d "$path" ]; then touch "$path/x" 2>/dev/null; else (: >> "$path") 2>/dev/null; fi && echo "$path can be written"
+done
+echo '# settings'; cat /proc/sys/net/ipv4/ping_group_range /proc/sys/kernel/core_pattern; umask; echo "$PATH"
+"#;
+
+#[test]
+fn a_container_is_confined_as_one_of_podman() {
+    let Some(anna) = user() else { return };
+    if !real::have(&["podman"]) {
+        return println!("skipped: podman is not installed");
+    }
+    let image = image();
+    anna.tarpon(&["podman", "setup"]).unwrap();
+    anna.tarpon(&["podman", "add", &image]).unwrap();
+    // The differences. Podman mounts its own file, and lets programs in these three gain privileges. tarpon shows a container on the
+    // network of the host its own cgroup, too.
+    let differs = |line: &&str, network: &str| {
+        ["/etc/hostname ", "/etc/hosts ", "/etc/resolv.conf ", "/run/.containerenv "]
+            .iter()
+            .any(|own| line.starts_with(own))
+            || network == "--network=host" && line.starts_with("/sys/fs/cgroup ")
+    };
+    for network in ["--network=none", "--network=host"] {
+        let of_podman = ["run", "--rm", network, "--cgroups=disabled", "--pull=never", &image];
+        let of_podman = anna.run("podman", &[&of_podman[..], &["sh", "-c", CONFINEMENT]].concat()).unwrap();
+        let of_tarpon = anna.tarpon(&["run", "--rm", network, &image, "sh", "-c", CONFINEMENT]).unwrap();
+        for line in of_tarpon.lines().filter(|line| line.starts_with("/etc/")) {
+            assert!(line.contains(" rw,nosuid,nodev,noexec,"), "{line}");
+        }
+        let same =
+            |text: &str| text.lines().filter(|line| !differs(line, network)).map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(same(&of_tarpon), same(&of_podman), "{network}");
+    }
+}

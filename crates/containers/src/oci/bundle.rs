@@ -18,11 +18,17 @@ use crate::{Error, ErrorKind, Result, ResultExt};
 /// Kernel paths that Podman masks in addition to the defaults.
 const MASKED: [&str; 3] = ["/sys/fs/selinux", "/sys/dev/block", "/sys/devices/virtual/powercap"];
 
+/// File systems of the host's kernel, such as debugfs.
+const SYS_KERNEL: &str = "/sys/kernel";
+
 /// Longest description that is read. The longest part is the command with its environment, which the kernel limits to 2 MiB.
 const CONFIG_BYTES: u64 = 8 << 20;
 
 /// The step named in read errors.
 const READ: &str = "read the container's description";
+
+/// Settings of a network namespace, as with Podman: root of the container may send ICMP echo requests without `CAP_NET_RAW`.
+const NETWORK_SETTINGS: [(&str, &str); 1] = [("net.ipv4.ping_group_range", "0 0")];
 
 /// Host name of a container without a name.
 const HOSTNAME: &str = "tarpon";
@@ -100,11 +106,14 @@ fn spec(
     let granted = process.capabilities().as_ref().and_then(|sets| sets.bounding().clone()).unwrap_or_default();
     let mut linux = LinuxBuilder::default()
         .namespaces(namespaces)
-        .masked_paths(masked_paths())
+        .masked_paths(masked_paths(options.network))
         .readonly_paths(get_default_readonly_paths())
         .build()?;
     // Without limits, the resources stay unset and cgroups are not touched.
     linux.set_resources(resources);
+    // The settings of the host's network are those of the host.
+    let settings = NETWORK_SETTINGS.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    linux.set_sysctl((options.network != Network::Host).then(|| settings.into_iter().collect()));
     linux.set_seccomp(if options.filtered { Some(seccomp::filter(&granted)?) } else { None });
     SpecBuilder::default()
         .root(RootBuilder::default().path(root).readonly(options.read_only).build()?)
@@ -116,8 +125,13 @@ fn spec(
 }
 
 /// Kernel paths hidden from a container: the defaults and those that Podman adds.
-fn masked_paths() -> Vec<String> {
-    [get_default_maskedpaths(), MASKED.map(str::to_owned).to_vec()].concat()
+fn masked_paths(network: Network) -> Vec<String> {
+    let mut paths = [get_default_maskedpaths(), MASKED.map(str::to_owned).to_vec()].concat();
+    // There `/sys` is that of the host with all that is mounted in it.
+    if network == Network::Host && tarpon_store::in_user_namespace() {
+        paths.push(SYS_KERNEL.to_owned());
+    }
+    paths
 }
 
 /// The container's namespaces. `named`: the network namespace that it enters; `cgroup2`: whether the host has cgroup v2, so that a container can see only its own subtree.

@@ -50,6 +50,21 @@ fn host_sysfs() -> Result<Mount, String> {
     bind(Path::new(SYS), Path::new(SYS), &["ro", "nosuid", "nodev", "noexec"].map(str::to_owned))
 }
 
+/// The kernel's file systems of every container, with the options of Podman: no programs, devices or privileges come from there.
+fn default_mounts() -> Vec<Mount> {
+    let mut mounts = get_default_mounts();
+    for mount in &mut mounts {
+        let more: &[&str] = match mount.destination().to_str() {
+            Some("/proc") => &["nosuid", "nodev", "noexec"],
+            Some("/dev") => &["noexec"],
+            _ => continue,
+        };
+        let options = mount.options().iter().flatten().map(String::as_str).chain(more.iter().copied());
+        mount.set_options(Some(options.map(str::to_owned).collect()));
+    }
+    mounts
+}
+
 /// The mount of the init in the container.
 ///
 /// # Errors
@@ -63,7 +78,7 @@ fn init_mount(program: &Path) -> Result<Mount, String> {
 /// # Errors
 /// One line: two mounts have the same destination, or a source does not exist.
 pub(super) fn all(options: &ContainerOptions, own: Vec<Mount>) -> Result<Vec<Mount>, String> {
-    let mut mounts = get_default_mounts();
+    let mut mounts = default_mounts();
     if tarpon_store::in_user_namespace() {
         if options.network == Network::Host {
             put(&mut mounts, host_sysfs()?);
