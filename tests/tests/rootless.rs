@@ -1,7 +1,13 @@
 //! Everything works for an ordinary user, who enters a user namespace without noticing.
 
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use tarpon_tests::ordinary::{self, FIRST, Ordinary};
 use tarpon_tests::real;
+use tarpon_tests::wait::wait_for;
 
 const IMAGE: &str = "dev/debian-base:zstdchunked";
 
@@ -215,4 +221,96 @@ fn a_container_is_confined_as_one_of_podman() {
             |text: &str| text.lines().filter(|line| !differs(line, network)).map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(same(&of_tarpon), same(&of_podman), "{network}");
     }
+}
+
+#[test]
+fn podman_pulls_layers_lazily() {
+    let Some(anna) = user() else { return };
+    if !real::have(&["podman"]) {
+        return println!("skipped: podman is not installed");
+    }
+    let image = image();
+    anna.tarpon(&["podman", "setup", "--layers"]).unwrap();
+    anna.run("podman", &["pull", "--tls-verify=false", &image]).unwrap();
+    let listed = || {
+        let all: Value = serde_json::from_str(&anna.tarpon(&["podman", "layers", "ls", "--json"]).unwrap()).unwrap();
+        all.as_array().unwrap().iter().find(|one| one["image"] == image).cloned().unwrap_or_default()
+    };
+    let pulled = listed();
+    assert_eq!(pulled["fetched_bytes"], 0, "only the table of contents came: {pulled}");
+    assert_ne!(pulled["layers"]["image"]["uses"], serde_json::json!({}), "{pulled}");
+    let options = ["run", "--rm", "--network=none", "--cgroups=disabled", "--pull=never", &image];
+    let script = "rm -r /usr/share/doc; mkdir /usr/share/doc; ls -A /usr/share/doc; head -1 /etc/os-release";
+    let shown = anna.run("podman", &[&options[..], &["sh", "-c", script]].concat()).unwrap();
+    assert!(shown.starts_with("PRETTY_NAME="), "{shown}");
+    let (fetched, whole) = (listed()["fetched_bytes"].as_u64().unwrap(), pulled["image_bytes"].as_u64().unwrap());
+    assert!(fetched > 0 && fetched < whole / 4, "{fetched} of {whole}");
+    anna.run("podman", &["rmi", &image]).unwrap();
+    anna.tarpon(&["podman", "layers", "stop"]).unwrap();
+}
+
+/// A daemon of the user, which listens at the path where its clients look. Dropping it ends it.
+struct UsersDaemon<'a> {
+    anna: &'a Ordinary,
+    process: Child,
+    socket: String,
+}
+
+impl<'a> UsersDaemon<'a> {
+    fn start(anna: &'a Ordinary, before: &[&str]) -> Self {
+        let socket = anna.home().join("tarpon.sock").display().to_string();
+        let listen = format!("unix://{socket}");
+        let mut command = anna.command(tarpon_tests::tarpon::binary());
+        command.args([before, &["daemon", "--listen", &listen]].concat());
+        let process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let daemon = Self { anna, process, socket };
+        wait_for(Duration::from_secs(60), "the daemon", || {
+            daemon.ask("GET", "stats", "").ok().filter(|said| said.ends_with("\n200"))
+        });
+        daemon
+    }
+
+    /// The answer to a request, with the HTTP status in the last line.
+    fn ask(&self, method: &str, path: &str, body: &str) -> anyhow::Result<String> {
+        let url = format!("http://localhost/v1/{path}");
+        let usual = ["-sS", "-w", "\n%{http_code}", "--unix-socket", &self.socket, "-X", method, &url];
+        let body = if body.is_empty() { vec![] } else { vec!["-d", body] };
+        self.anna.run("curl", &[&usual[..], &body].concat())
+    }
+}
+
+impl Drop for UsersDaemon<'_> {
+    fn drop(&mut self) {
+        // It is below nsenter, which ends with it.
+        for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let line = std::fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
+            let process = entry.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
+            if let Some(process) = process.filter(|_| line.contains(&self.socket) && !line.starts_with("nsenter")) {
+                let _gone_just_now = kill_process(process, Signal::TERM);
+            }
+        }
+        let _status = self.process.wait();
+    }
+}
+
+#[test]
+fn a_daemon_of_the_user_mounts_on_the_host_and_runs_containers_in_a_namespace() {
+    let Some(anna) = user() else { return };
+    anna.run("mkdir", &["ro"]).unwrap();
+    let mount = format!(r#"{{"image": "{}", "mountpoint": "{}/ro"}}"#, image(), anna.home().display());
+    let run = format!(r#"{{"image": "{}", "name": "one", "command": ["sleep", "1000"]}}"#, image());
+    {
+        let daemon = UsersDaemon::start(&anna, &[]);
+        let said = daemon.ask("POST", "mounts", &mount).unwrap();
+        assert!(said.ends_with("\n201") && anna.run("ls", &["ro"]).unwrap().contains("etc"), "{said}");
+        let refused = daemon.ask("POST", "containers", &run).unwrap();
+        assert!(refused.contains("tarpon unshare tarpon daemon") && !refused.ends_with("\n201"), "{refused}");
+    }
+    assert_eq!(anna.run("ls", &["ro"]).unwrap(), "", "a daemon that is ended unmounts");
+    let daemon = UsersDaemon::start(&anna, &["unshare", "tarpon"]);
+    let said = daemon.ask("POST", "containers", &run).unwrap();
+    assert!(said.ends_with("\n201"), "{said}");
+    assert_eq!(anna.tarpon(&["exec", "one", "id", "-u"]).unwrap(), "0\n");
+    let removed = daemon.ask("DELETE", "containers/one?force=true", "").unwrap();
+    assert!(removed.ends_with("\n204"), "{removed}");
 }

@@ -131,6 +131,7 @@ fn check_user() -> Result<()> {
         return Ok(());
     }
     let cause = "this process is not root, of the host or of a user namespace";
-    Err(Error::new(ErrorKind::CannotMount, "run a container", cause)
-        .hint("enter a user namespace first, as `tarpon run` and `tarpon unshare` do"))
+    Err(Error::new(ErrorKind::CannotMount, "run a container", cause).hint(
+        "a daemon of an ordinary user runs containers if it is in a user namespace: tarpon unshare tarpon daemon",
+    ))
 }
