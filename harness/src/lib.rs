@@ -7,6 +7,7 @@
 pub mod http;
 pub mod instructions;
 pub mod link;
+pub mod ordinary;
 pub mod packages;
 pub mod paths;
 pub mod process;

@@ -50,7 +50,7 @@ pub(crate) struct Args {
     /// (the image as eStargz), tarpon-pack, tarpon-pack-fuse, tarpon-warm, podman-tarpon (additional image store), podman-tarpon-pack, podman-stargz (needs
     /// stargz-store), containerd (pull and run; needs ctr, runc and curl), containerd-tarpon (tarpon's snapshotter),
     /// containerd-tarpon-pack, containerd-stargz (needs containerd-stargz-grpc), containerd-soci (needs soci and
-    /// soci-snapshotter-grpc) [default: podman, tarpon-index, tarpon-pack, tarpon-warm, podman-tarpon-pack, and where they are
+    /// soci-snapshotter-grpc), and of an ordinary user user-podman (pull and run), user-tarpon-index and user-tarpon-pack [default: podman, tarpon-index, tarpon-pack, tarpon-warm, podman-tarpon-pack, and where they are
     /// installed podman-stargz, containerd, containerd-tarpon-pack, containerd-stargz and containerd-soci]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     system: Vec<String>,

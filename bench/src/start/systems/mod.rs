@@ -14,12 +14,14 @@ mod shown;
 mod stargz;
 mod system;
 mod tarpon;
+mod user;
 
 use containerd::{Containerd, Snapshotter};
 use eager::Eager;
 use shown::Shown;
 use stargz::Stargz;
 use tarpon::Tarpon;
+use user::{User, Way};
 
 use system::store;
 
@@ -32,7 +34,7 @@ pub(super) use system::{Server, System};
 pub(super) type Systems = Vec<Box<dyn System>>;
 
 /// All systems, in the order in which they run.
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 19] = [
     "podman",
     "tarpon-streamed",
     "tarpon-index",
@@ -49,6 +51,9 @@ const NAMES: [&str; 16] = [
     "containerd-tarpon-pack",
     "containerd-stargz",
     "containerd-soci",
+    "user-podman",
+    "user-tarpon-index",
+    "user-tarpon-pack",
 ];
 
 /// The systems of these names, in the order in which they run.
@@ -85,6 +90,9 @@ fn system(name: &'static str, tarpon: &Path) -> Result<Box<dyn System>> {
         }
         "containerd-stargz" => Box::new(Containerd::new(name, Snapshotter::stargz()?)?),
         "containerd-soci" => Box::new(Containerd::new(name, Snapshotter::soci()?)?),
+        "user-podman" => Box::new(User::new(name, Way::Podman, tarpon)?),
+        "user-tarpon-index" => Box::new(User::new(name, Way::Tarpon { pack: false }, tarpon)?),
+        "user-tarpon-pack" => Box::new(User::new(name, Way::Tarpon { pack: true }, tarpon)?),
         _ => Box::new(cold),
     })
 }

@@ -62,7 +62,7 @@ pub(super) fn server(program: &Path, store: &Path) -> Option<Server> {
 }
 
 /// The server in the output of `tarpon status`.
-fn parse_status(status: &[u8]) -> Option<Server> {
+pub(super) fn parse_status(status: &[u8]) -> Option<Server> {
     let mounts: Vec<Mount> = serde_json::from_slice(status).ok()?;
     let streamed = mounts.iter().flat_map(|mount| &mount.verification).filter(|layer| layer.was_streamed()).count();
     mounts.into_iter().next().map(|mount| Server {
