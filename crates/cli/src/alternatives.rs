@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn an_option_with_its_value_is_recognised() {
-        for text in ["-p", "-p8080:80", "--publish=80:80", "-P"] {
+        for text in ["-P", "--publish-all", "--expose=80", "--expose"] {
             assert_eq!(option("run", text).as_deref(), Some(NETWORK), "{text}");
         }
         assert_eq!(option("run", "--bogus"), None);
