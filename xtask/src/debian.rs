@@ -38,7 +38,11 @@ pub(crate) fn add(root: &Path, suite: &str, package: &str) -> Result<()> {
         .with_context(|| format!("cannot write {}", list.display()))?;
     for arguments in [&["update"][..], &["install", "--yes", "--target-release", suite, package], &["clean"]] {
         let mut apt = Command::new("chroot");
-        apt.arg(root).args(["apt-get", "--quiet"]).args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+        // A mirror may be older than the week for which unstable's lists are valid; debootstrap does not check that either.
+        apt.arg(root)
+            .args(["apt-get", "--quiet", "-o", "Acquire::Check-Valid-Until=false"])
+            .args(arguments)
+            .env("DEBIAN_FRONTEND", "noninteractive");
         process::check_logged(&mut apt, &root.with_extension("log"))?;
     }
     Ok(())
