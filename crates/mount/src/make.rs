@@ -24,7 +24,7 @@ use crate::kernel::{self, StepError, io_step};
 use crate::mounted::{Live, Parts};
 use crate::mountpoint::Mountpoint;
 use crate::overlay::{self, DataLayers, ImageLayers, Manner, Reach, Reachable};
-use crate::pool::{ConnectionPool, LazyObjects};
+use crate::pool::{ConnectionPool, LazyObjects, Shared};
 use crate::spec::{Mode, MountSpec, Writable};
 use crate::table::{self, SOURCE};
 use crate::upper::Upper;
@@ -128,7 +128,7 @@ impl Maker {
     /// Where the upper goes, in the image's overlay or on top of it: see [`Writable`].
     fn native_image(&self, spec: &MountSpec, upper: Option<&Upper>) -> Result<NativeImage, StepError> {
         let attributes = attributes(spec);
-        let lazy = self.lazy_objects()?;
+        let lazy = self.lazy_objects(spec.read_ahead)?;
         if !spec.read_ahead {
             lazy.connection.stop_read_ahead();
         }
@@ -270,12 +270,15 @@ impl Maker {
     }
 
     /// Returns the shared connection; a new one if there is none or it is broken.
-    fn lazy_objects(&self) -> Result<Arc<LazyObjects>, StepError> {
-        self.pool.share(self.number, |lazy| !*lazy.connection.ended().borrow(), || self.new_lazy_objects())
+    fn lazy_objects(&self, read_ahead: bool) -> Result<Arc<LazyObjects>, StepError> {
+        // Only root of the host can disable the kernel's read-ahead later.
+        let shared = Shared { objects: self.number, read_ahead: read_ahead || overlay::is_initial_user_namespace() };
+        self.pool.share(shared, |lazy| !*lazy.connection.ended().borrow(), || self.new_lazy_objects(shared.read_ahead))
     }
 
-    fn new_lazy_objects(&self) -> Result<Arc<LazyObjects>, StepError> {
+    fn new_lazy_objects(&self, read_ahead: bool) -> Result<Arc<LazyObjects>, StepError> {
         let adapter = self.objects_adapter(ObjectFs::new(self.objects.clone()));
+        let adapter = if read_ahead { adapter } else { adapter.without_read_ahead() };
         let (connection, mount) = Connection::open(adapter, &self.source, overlay::INNER, &self.holder)?;
         let connection = self.enrolled(connection);
         let root = Reachable::new(mount, self.reach, &self.scratch)?;
@@ -562,7 +565,7 @@ mod tests {
     #[test]
     fn private_mounts_of_a_killed_server_are_swept() {
         let Some(fixture) = Fixture::new(Reach::ByPath, false) else { return };
-        std::mem::forget(fixture.maker.lazy_objects().unwrap());
+        std::mem::forget(fixture.maker.lazy_objects(true).unwrap());
         assert_eq!(fixture.private_mounts(), 1);
         overlay::sweep(&fixture.folder.path().join("run"));
         assert_eq!(fixture.private_mounts(), 0);

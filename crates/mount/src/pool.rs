@@ -26,6 +26,15 @@ impl LazyObjects {
     }
 }
 
+/// What native mounts that share a connection have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Shared {
+    /// Number of their objects.
+    pub(crate) objects: u64,
+    /// Whether the kernel reads ahead, from the start of the connection.
+    pub(crate) read_ahead: bool,
+}
+
 /// The connections that the kernel still uses, and the uppers of their mounts.
 #[derive(Default)]
 pub(crate) struct ConnectionPool {
@@ -33,10 +42,10 @@ pub(crate) struct ConnectionPool {
     /// Uppers of ended mounts, each with the connection until whose end the upper may still be in use.
     left: Mutex<Vec<(Arc<Connection>, Upper)>>,
     uppers: Arc<Uppers>,
-    /// What native mounts share while at least one of them exists, by the number of their objects.
-    shared: Mutex<HashMap<u64, Weak<LazyObjects>>>,
+    /// What native mounts share while at least one of them exists.
+    shared: Mutex<HashMap<Shared, Weak<LazyObjects>>>,
     /// The same, kept for the next mount after the last one ended: making a connection costs more than making a mount.
-    kept: Mutex<HashMap<u64, Arc<LazyObjects>>>,
+    kept: Mutex<HashMap<Shared, Arc<LazyObjects>>>,
     /// Number of object sets besides the first.
     beside: AtomicU64,
     /// The connections of a dead server that are not served yet.
@@ -93,17 +102,17 @@ impl ConnectionPool {
     /// Returns the shared state for the next native mount: the existing one while it `serves`, else a new one.
     pub(crate) fn share<E>(
         &self,
-        number: u64,
+        by: Shared,
         serves: impl FnOnce(&LazyObjects) -> bool,
         make: impl FnOnce() -> Result<Arc<LazyObjects>, E>,
     ) -> Result<Arc<LazyObjects>, E> {
         let mut shared = self.shared.lock();
-        let lazy = match shared.get(&number).and_then(Weak::upgrade).filter(|lazy| serves(lazy)) {
+        let lazy = match shared.get(&by).and_then(Weak::upgrade).filter(|lazy| serves(lazy)) {
             Some(lazy) => lazy,
             None => make()?,
         };
-        shared.insert(number, Arc::downgrade(&lazy));
-        let before = self.kept.lock().insert(number, lazy.clone());
+        shared.insert(by, Arc::downgrade(&lazy));
+        let before = self.kept.lock().insert(by, lazy.clone());
         drop(shared);
         drop(before);
         Ok(lazy)
