@@ -124,7 +124,7 @@ it_says_which_mode_works() {
     ! grep 'did not report' /tmp/doctor || fail "a check of the doctor failed"
     works=$(awk '$1 == "mode" && $3 == "works" { print $2; exit }' /tmp/doctor)
     wanted=fuse
-    ! kernel_is 6.5 || wanted=native
+    ! kernel_is 5.15 || wanted=native
     [ "$works" = $wanted ] || fail "the doctor says $works"
     tarpon mount "$image" /mnt
     [ "$(mode_of /mnt)" = "$works" ]
