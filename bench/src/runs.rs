@@ -54,7 +54,7 @@ fn failed(path: &Path) -> String {
 /// The command line of this program, as a user would type it.
 fn command() -> String {
     let words = std::env::args().skip(1);
-    std::iter::once("cargo xtask".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+    std::iter::once("cargo xtask bench".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
 fn today() -> String {

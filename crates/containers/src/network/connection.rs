@@ -58,16 +58,6 @@ fn namespace_folder(store: &Store) -> PathBuf {
 }
 
 impl Connection {
-    /// # Errors
-    /// The program that connects such a network is missing, or this user cannot use it.
-    pub(crate) fn check(network: Network) -> Result<()> {
-        match network {
-            Network::Host | Network::None => Ok(()),
-            Network::Pasta => pasta::find().map(drop),
-            Network::Bridge => bridge::find().map(drop),
-        }
-    }
-
     /// The network that the container with this ID will have; `None` if it needs none of its own.
     ///
     /// # Errors
@@ -76,7 +66,7 @@ impl Connection {
         if !network.is_connected() {
             return Ok(None);
         }
-        Self::check(network)?;
+        network.check()?;
         let namespace = namespace_folder(store).join(format!("tarpon-{id}"));
         Ok(Some(Self { network, ports: ports.to_vec(), address: None, namespace }))
     }

@@ -1,6 +1,7 @@
 //! [`Network`]: the networks that a user can choose.
 
-use super::bridge;
+use super::{bridge, pasta};
+use crate::Result;
 
 /// The network of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -22,6 +23,16 @@ impl Network {
     pub fn for_ports() -> Self {
         let may_bridge = rustix::process::geteuid().is_root() && !tarpon_store::in_user_namespace();
         if may_bridge && bridge::is_installed() { Self::Bridge } else { Self::Pasta }
+    }
+
+    /// # Errors
+    /// The program that connects such a network is missing, or this user cannot use it.
+    pub fn check(self) -> Result<()> {
+        match self {
+            Self::Host | Self::None => Ok(()),
+            Self::Pasta => pasta::find().map(drop),
+            Self::Bridge => bridge::find().map(drop),
+        }
     }
 
     /// Its name, as in the option.

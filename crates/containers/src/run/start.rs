@@ -12,7 +12,6 @@ use super::keep;
 use super::kept::KeptContainer;
 use super::request::{RunOutcome, RunRequest};
 use super::signals::Signals;
-use crate::network::Connection;
 use crate::oci::Runtime;
 use crate::{Cause, Error, ErrorKind, Result};
 use tarpon_client::ContainerName;
@@ -52,7 +51,7 @@ impl Containers {
     fn check_run(&self, request: &RunRequest) -> Result<Runtime> {
         check_user()?;
         let runtime = Runtime::find(request.runtime.as_deref())?;
-        Connection::check(request.options.network)?;
+        request.options.network.check()?;
         request.name_file.as_deref().map_or(Ok(()), NameFile::check)?;
         request.name.as_ref().map_or(Ok(()), |name| self.check_name(name))?;
         Ok(runtime)

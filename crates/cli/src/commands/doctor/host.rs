@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tarpon_engine::{Access, Engine, ErrorKind, ImageRequest, PodmanVersion, Pull, auth_files};
+use tarpon_engine::{Access, Engine, ErrorKind, ImageRequest, Network, PodmanVersion, Pull, auth_files};
 use tarpon_oci::Platform;
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -23,7 +23,7 @@ const NO_IMAGE: &str = "tarpon/doctor:none";
 
 /// Runs these checks; programs that are not installed are skipped.
 pub(super) async fn checks(engine: &Engine, podman_conf: &Path, registry: Option<&str>) -> Vec<Check> {
-    let mut checks = vec![confinement(engine).await, runtime(), free_space(engine)];
+    let mut checks = vec![confinement(engine).await, runtime(), published_ports(), free_space(engine)];
     checks.extend(podman(engine, podman_conf));
     checks.extend(containerd().await);
     if let Some(host) = registry {
@@ -46,6 +46,16 @@ async fn confinement(engine: &Engine) -> Check {
 fn runtime() -> Check {
     let found = tarpon_engine::oci_runtime().map_err(|error| error.cause().to_string());
     check("OCI runtime", "tarpon run, tarpon record", found, Some(distribution::install("crun")))
+}
+
+/// Whether the network for published ports can be connected.
+fn published_ports() -> Check {
+    let network = Network::for_ports();
+    let found = match network.check() {
+        Ok(()) => Ok(format!("network {}", network.name())),
+        Err(error) => Err(error.cause().to_string()),
+    };
+    check("published ports", "tarpon run -p", found, Some(distribution::install("passt")))
 }
 
 fn free_space(engine: &Engine) -> Check {
