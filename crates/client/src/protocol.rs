@@ -255,6 +255,12 @@ pub struct MountRequest {
     /// A file that lists what to fetch first (`Engine::leave_trace`). The server owns it from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<PathBuf>,
+    /// The command that the mount is for, if it is known: starts by different commands read different files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+    /// Whether what the start reads is kept for the next start, and what earlier ones read is fetched first.
+    #[serde(default = "learns_by_default")]
+    pub learn: bool,
     /// It is not mounted but exposed to Podman under these names. The mount point gives its place in Podman's store.
     #[serde(default)]
     pub podman: Option<PodmanNames>,
@@ -263,6 +269,11 @@ pub struct MountRequest {
     pub layers: Option<LayersPart>,
     /// What preparing the image had to fall back to, for `status`.
     pub fallbacks: Vec<String>,
+}
+
+/// Mounts that were recorded before this could be chosen.
+fn learns_by_default() -> bool {
+    true
 }
 
 impl MountRequest {
@@ -284,6 +295,8 @@ impl MountRequest {
             record: false,
             metrics: None,
             trace: None,
+            command: Vec::new(),
+            learn: true,
             podman: None,
             layers: None,
             fallbacks: Vec::new(),

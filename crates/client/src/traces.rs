@@ -1,10 +1,13 @@
-//! Traces that a client passes to the server: the server may not see the client's other files, but it sees the store.
+//! Traces that a client passes to the server, and those that the server learned from starts.
+//!
+//! The server may not see the client's other files, but it sees the store.
 
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
 
-use tarpon_store::Store;
+use tarpon_oci::Digest;
+use tarpon_store::{Store, StoredTrace};
 use tarpon_trace::{FILE_BYTES, Trace};
 
 use crate::{ErrorKind, Result, ResultExt};
@@ -38,9 +41,39 @@ pub fn take(store: &Store, path: &Path) -> std::result::Result<Trace, String> {
     Trace::read(&bytes).map_err(|error| error.to_string())
 }
 
+/// The trace that earlier starts left under this name. One that cannot be read counts as none: the next start replaces it.
+pub fn learned(store: &Store, key: &Digest) -> Option<Trace> {
+    let bytes = store.trace(key).inspect_err(|error| tracing::debug!(%error, "a learned trace is not read")).ok()??;
+    Trace::read(&bytes).inspect_err(|error| tracing::debug!(%error, "a learned trace is damaged")).ok()
+}
+
+/// All traces that starts left, those that were written last first.
+///
+/// # Errors
+/// The store cannot be read.
+pub fn all_learned(store: &Store) -> Result<Vec<(StoredTrace, Trace)>> {
+    let all = store.traces().context(ErrorKind::Store, "list the traces")?;
+    let read = |(part, stored): (Store, StoredTrace)| Some((stored, learned(&part, &stored.key)?));
+    let mut all: Vec<_> = all.into_iter().filter_map(read).collect();
+    all.sort_by_key(|(stored, _)| std::cmp::Reverse(stored.modified));
+    Ok(all)
+}
+
+/// Removes a trace that starts left, from all tenants. `false`: there is none of this name.
+///
+/// # Errors
+/// The store cannot be changed.
+pub fn forget_learned(store: &Store, key: &Digest) -> Result<bool> {
+    let step = "remove a trace";
+    let mut is_removed = false;
+    for (part, _) in store.traces().context(ErrorKind::Store, step)?.iter().filter(|(_, stored)| stored.key == *key) {
+        is_removed |= part.remove_trace(key).context(ErrorKind::Store, step)?;
+    }
+    Ok(is_removed)
+}
+
 #[cfg(test)]
 mod tests {
-    use tarpon_oci::Digest;
     use tarpon_store::StoreConfig;
     use tarpon_trace::Header;
 

@@ -11,7 +11,7 @@ use tarpon_images::sources::{InProcess, Sources};
 use tarpon_images::{ImageRequest, Images, Inspection, Prepared, Progress, Pulled, Result, TreeView};
 use tarpon_oci::Digest;
 use tarpon_podman::Podman;
-use tarpon_store::{Isolation, Store};
+use tarpon_store::{Isolation, Store, StoredTrace};
 use tarpon_trace::Trace;
 use tarpon_worker::{WorkerPreparer, Workers};
 
@@ -112,6 +112,22 @@ impl Engine {
     /// The store is not writable.
     pub fn leave_trace(&self, trace: &Trace) -> Result<impl AsRef<Path> + use<>> {
         traces::leave(self.store(), trace)
+    }
+
+    /// The traces that starts without a boot pack left in the store, the newest first.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn learned_traces(&self) -> Result<Vec<(StoredTrace, Trace)>> {
+        traces::all_learned(self.store())
+    }
+
+    /// Removes one of [`Engine::learned_traces`]. `false`: there is none of this name.
+    ///
+    /// # Errors
+    /// The store cannot be changed.
+    pub fn forget_trace(&self, key: &Digest) -> Result<bool> {
+        traces::forget_learned(self.store(), key)
     }
 
     /// As [`Images::prepare`].

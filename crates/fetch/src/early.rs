@@ -7,6 +7,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use tarpon_layer::ObjectId;
 use tarpon_layer::chunks::ObjectEntry;
@@ -36,6 +37,11 @@ impl Image {
 
     fn number_of(&self, chunk: &PieceChunk) -> Option<u32> {
         self.table.chunk_at(&self.table.find(&chunk.object)?, chunk.object_offset)
+    }
+
+    /// Whether the kernel reads complete objects without requests.
+    pub(crate) fn is_read_by_kernel(&self) -> bool {
+        *self.early.kernel_reads.lock()
     }
 
     /// Counts the use of complete objects as unknown from now on.
@@ -84,8 +90,9 @@ impl Image {
 }
 
 impl Images {
-    /// Records that a reader got these bytes, from any image.
-    pub(crate) fn was_read(&self, object: &ObjectId, range: Range<u64>) {
+    /// Records that a reader got these bytes, from any image, after it had waited.
+    pub(crate) fn was_read(&self, object: &ObjectId, range: Range<u64>, waited: Duration) {
+        self.observe(object, &range, waited);
         self.on_ledgers(object, |image, entry| image.was_read(entry, &range));
     }
 

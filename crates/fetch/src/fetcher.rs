@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tarpon_blob::{BlobSource, ObjectStore, Opened};
@@ -21,6 +22,7 @@ use crate::journal::{Event, Journal};
 use crate::lanes::Budget;
 use crate::ledger::Ledger;
 use crate::local::LocalObject;
+use crate::observed::{Observed, ReadObserver};
 use crate::pack::BootIndex;
 use crate::pack::places::Pack;
 use crate::prefetch::governor::state::Governor;
@@ -70,6 +72,7 @@ impl Fetcher {
         }));
         let name = name.into();
         let early = Ledger::new(table.chunk_count(), self.host.images.open_early.clone());
+        let observed = Observed::new(self.host.images.observers.clone());
         let image = self.host.images.add(|id| Image {
             id,
             name,
@@ -83,6 +86,7 @@ impl Fetcher {
             journal,
             log: ImageLog::default(),
             early,
+            observed,
             prefetch,
         });
         self.host.flights.forget_failures();
@@ -139,7 +143,7 @@ impl Fetcher {
     pub fn open_local(&self, object: &ObjectId) -> Option<LocalObject> {
         let opened = self.host.complete(object);
         if opened.is_some() {
-            self.host.images.was_read(object, 0..u64::MAX);
+            self.host.images.was_read(object, 0..u64::MAX, Duration::ZERO);
         }
         opened
     }
@@ -202,6 +206,11 @@ impl ImageHandle {
     /// fetched early and seem not to have been read count as unknown from now on.
     pub fn kernel_reads(&self) {
         self.image.kernel_reads();
+    }
+
+    /// Passes the reads of this image to `observer` from now on, instead of an earlier one.
+    pub fn observe(&self, observer: Option<Arc<dyn ReadObserver>>) {
+        self.image.observed.set(observer);
     }
 
     /// Counts bytes of a layer that the completion in the background fetched.

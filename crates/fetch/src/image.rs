@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
@@ -22,6 +22,7 @@ use crate::ids::{ImageId, ListId};
 use crate::journal::{Event, Journal};
 use crate::lanes::Budget;
 use crate::ledger::Ledger;
+use crate::observed::Observed;
 use crate::prefetch::governor::state::Governor;
 use crate::prefetch::policy::Prefetch;
 use crate::stats::Tally;
@@ -40,6 +41,7 @@ pub(crate) struct Image {
     pub(crate) journal: Arc<Journal>,
     pub(crate) log: ImageLog,
     pub(crate) early: Ledger,
+    pub(crate) observed: Observed,
     pub(crate) prefetch: Arc<Prefetch>,
 }
 
@@ -80,6 +82,8 @@ pub(crate) struct Images {
     generation: AtomicU64,
     /// Entries of the ledgers of all images.
     pub(crate) open_early: Arc<AtomicU64>,
+    /// Number of observers of all images.
+    pub(crate) observers: Arc<AtomicUsize>,
 }
 
 /// An image that has an object, and its entry for it.

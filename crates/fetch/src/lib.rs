@@ -37,6 +37,7 @@ mod ledger;
 mod local;
 mod lru;
 mod object;
+mod observed;
 mod pack;
 mod pieces;
 mod plan;
@@ -57,6 +58,7 @@ pub use error::{PieceError, ReadError};
 pub use fetcher::{Fetcher, ImageHandle};
 pub use journal::{Account, Event, Journal, Noted, START, Stall, WaitSum, WaitedFor};
 pub use local::LocalObject;
+pub use observed::ReadObserver;
 pub use pack::{
     BOOT_FRAMES, BOOT_PIECES, BootFrame, BootIndex, BootPiece, BootWriter, InvalidBootIndex, PROFILE_BYTES,
 };

@@ -18,6 +18,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tarpon_blob::Opened;
 use tarpon_layer::ObjectId;
@@ -53,7 +54,7 @@ impl FetchHost {
         {
             let range = clip(offset, length, object.size());
             if let Some(bytes) = self.gather(&object, &range, &Arrived::new()) {
-                self.images.was_read(id, range.clone());
+                self.images.was_read(id, range.clone(), Duration::ZERO);
                 self.look_ahead(&object, range);
                 object.image.tally.served(bytes.len());
                 return Opened::Sound(Ok(bytes));
@@ -61,7 +62,7 @@ impl FetchHost {
         }
         let answer = self.opened(id).map(|local| self.load(&local, id, offset, length));
         if let (Opened::Sound(Ok(bytes)), Some((image, _))) = (&answer, known) {
-            self.images.was_read(id, offset..offset.saturating_add(bytes.len() as u64));
+            self.images.was_read(id, offset..offset.saturating_add(bytes.len() as u64), Duration::ZERO);
             image.tally.served(bytes.len());
         }
         answer
@@ -204,7 +205,7 @@ impl FetchHost {
             image.journal.stalled((*id, &range), waited, &waiting, answer.is_err());
             match answer {
                 Ok(bytes) => {
-                    self.images.was_read(id, range);
+                    self.images.was_read(id, range, waited);
                     image.tally.served_late(bytes.len(), waited);
                     self.govern(&image);
                     return Some(Ok(bytes));

@@ -23,6 +23,7 @@ use tarpon_trace::Trace;
 use super::counters::{ImageKey, KeptCounters, Transfers};
 use super::early::EarlyPack;
 use super::hints;
+use super::learning::Start;
 use crate::{Error, ErrorKind, Result, ResultExt};
 
 /// An image that was loaded from its record and registered with the fetcher.
@@ -41,6 +42,8 @@ pub struct LoadedImage {
     /// When its local objects were last found to be undamaged.
     checked: Mutex<Option<Instant>>,
     checking: Mutex<()>,
+    /// The start that is being observed.
+    pub(crate) start: Mutex<Option<Arc<Start>>>,
 }
 
 /// Minimum interval between two checks of a mounted image's local objects. When many containers start at once, only one checks.
@@ -94,8 +97,12 @@ impl LoadedImage {
     }
 
     /// Starts to fetch what the trace, or else the landmarks of the layers, name. `false`: neither names anything, or a boot pack does it.
-    pub fn follow(&self, trace: Option<&Trace>) -> bool {
+    pub(crate) fn follow(&self, trace: Option<&Trace>) -> bool {
         !self.has_pack && hints::follow(&self.handle, &self.record.layers, trace)
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
     }
 
     /// The source of its layers.
@@ -274,13 +281,16 @@ impl LoadedImages {
         }
     }
 
-    /// Stops following hints for the image, for all of its sources.
+    /// Ends the observation of the image's start, for all of its sources, and stops following hints.
     pub(crate) fn stop_following(&self, manifest: &Digest) {
         let loaded = self.loaded.lock();
         let images: Vec<_> =
             loaded.iter().filter(|(key, _)| key.manifest == *manifest).map(|(_, image)| image.clone()).collect();
         drop(loaded);
-        images.iter().for_each(|image| image.handle.stop_following());
+        for image in images {
+            image.handle.stop_following();
+            image.end_start(true);
+        }
     }
 
     /// Returns a future that fetches the boot pack of an image that is about to be mounted, and holds `user` until it is mounted. `None` if
@@ -363,6 +373,7 @@ impl LoadedImages {
             tree_place: (found.tree_path, inode),
             checked: Mutex::default(),
             checking: Mutex::default(),
+            start: Mutex::default(),
         })
     }
 

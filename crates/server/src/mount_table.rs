@@ -245,14 +245,14 @@ impl MountTable {
 
     /// Starts to fetch the data that is likely to be read first. Returns why the trace of the request is not followed, if it is not. A
     /// recorded mount fetches only what the container reads.
-    fn follow_hints(&self, request: &MountRequest, trace: Option<&Path>, image: &LoadedImage) -> Option<String> {
+    fn follow_hints(&self, request: &MountRequest, trace: Option<&Path>, image: &Arc<LoadedImage>) -> Option<String> {
         let trace = trace.map(|path| traces::take(&self.store, path));
         if request.record {
             return None;
         }
         match trace {
             None => {
-                image.follow(None);
+                self.runtime.spawn_blocking(image.begin_start(&request.command, request.learn));
                 None
             }
             Some(Err(why)) => Some(format!("the trace is not followed: {why}")),
@@ -345,6 +345,13 @@ impl MountTable {
     pub(super) fn tidy(&self) {
         let gone = self.exhibits.iter().flat_map(|exhibit| exhibit.tidy());
         gone.for_each(|manifest| self.no_longer_used(self.domains.whole(), &manifest));
+    }
+
+    /// Keeps the traces of starts that are over.
+    pub(super) fn learn(&self) {
+        for domain in self.domains.all() {
+            domain.images.all().iter().for_each(|image| image.end_start(false));
+        }
     }
 
     /// Stops exposing an image, or removes one of its names.

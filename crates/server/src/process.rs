@@ -295,6 +295,7 @@ async fn maintain(mounts: Arc<MountTable>) {
         let kept = mounts.clone();
         let done = tokio::task::spawn_blocking(move || {
             kept.tidy();
+            kept.learn();
             kept.keep_counters();
             // First, because eviction keeps damaged files only for mounted images, not for lazily unmounted ones.
             if let Err(error) = kept.mend() {

@@ -29,7 +29,7 @@ impl MountTable {
         SavedMount::new(&request).write_mounted(&mounted, &domain.store);
         self.keep_credentials(&request);
         if !request.record {
-            image.follow(None);
+            self.runtime().spawn_blocking(image.begin_start(&request.command, request.learn));
         }
         self.settle(place, Served { request, domain, image, mounted, before, recording });
         Ok(true)

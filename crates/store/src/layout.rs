@@ -45,10 +45,12 @@ const PODMAN_LAYERS: &str = "podman-layers";
 const FOLDERS: [&str; 8] = ["objects", "partial", "images", "layers", "refs", "mounts", "pins", "run"];
 /// The entries that each tenant of an isolated store has of its own.
 const CONTENT: [&str; 5] = ["objects", "partial", "images", "layers", "refs"];
+/// Folder of traces; missing before the first one.
+pub(crate) const TRACES: &str = "traces";
 /// Folder of the tenants' content. Its existence makes a store isolated: no damaged file can revert that.
 pub(crate) const TENANTS: &str = "tenants";
 
-const OTHER_NAMES: [&str; 16] = [
+const OTHER_NAMES: [&str; 17] = [
     TENANTS,
     "version",
     "state",
@@ -65,6 +67,7 @@ const OTHER_NAMES: [&str; 16] = [
     PODMAN_LAYERS,
     SETTINGS,
     SCRUB,
+    TRACES,
 ];
 
 /// Records and written data of containers: a user would miss them. The store must not set them aside or evict them.
@@ -166,7 +169,7 @@ impl Layout {
             name.push(&tenant);
             set_aside_one(storage, &self.name(TENANTS).join(&tenant), &target.join(name))?;
         }
-        for name in FOLDERS.iter().chain(["state", "clean", "usage", "publishing", CORRUPT, "version"].iter()) {
+        for name in FOLDERS.iter().chain(["state", "clean", "usage", "publishing", CORRUPT, TRACES, "version"].iter()) {
             set_aside_one(storage, &self.name(name), &target.join(name))?;
         }
         Ok(())
@@ -224,7 +227,7 @@ impl Layout {
     }
 
     pub(crate) fn name(&self, name: &str) -> PathBuf {
-        let is_content = name == CORRUPT || CONTENT.contains(&name);
+        let is_content = [CORRUPT, TRACES].contains(&name) || CONTENT.contains(&name);
         if is_content { self.content.join(name) } else { self.root.join(name) }
     }
 

@@ -7,10 +7,11 @@
 //! images/HEX/         the files to mount an image again: manifest, config, tree.erofs, chunks, objects, record.json
 //! layers/HEX[.CLAIM]  the index of a layer, for the next image that has it with the same claim
 //! refs/               reference and platform → manifest digest
+//! traces/             what starts of images read, up to 32 MiB; hints, which no digest covers
 //! mounts/  pins/      protection from eviction: live mounts, running imports
 //! containers/NAME/    containers, each with its record, its log and its written data; never touched by the store
 //! commits/HEX/        committed images, until they are pushed; never touched by the store either
-//! tenants/HEX/        in an isolated store: objects, partial, images, layers, refs and corrupt of one tenant
+//! tenants/HEX/        in an isolated store: objects, partial, images, layers, refs, traces and corrupt of one tenant
 //! run/                lock, socket and scratch folders of the server
 //! version  state  clean  usage  scrub  one fact each; see the modules of these names
 //! ```
@@ -62,6 +63,7 @@ mod settings;
 pub mod storage;
 mod store;
 mod tenants;
+mod traces;
 mod usage;
 mod verify;
 mod walk;
@@ -93,5 +95,6 @@ pub use sealed::SealError;
 pub use store::{RenewTree, Store, StoreConfig};
 pub use tarpon_blob::StoreError;
 pub use tenants::{Isolation, IsolationError};
+pub use traces::{StoredTrace, TRACE_BYTES};
 pub use usage::Usage;
 pub use verify::{Checked, Progress, UnreadableObject};

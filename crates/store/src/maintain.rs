@@ -9,6 +9,7 @@ use tarpon_oci::Digest;
 use crate::StoreError;
 use crate::evict::{Evicted, slack};
 use crate::files::{self, read_record};
+use crate::layout::TRACES;
 use crate::locks::{COMMAND_WAIT, RECORD_WAIT};
 use crate::mounts::{Mount, MountRecord};
 use crate::record::ImageRecord;
@@ -42,7 +43,7 @@ impl Store {
             swept.temporary += self.sweep_temporary(&self.shared.layout.name(folder))?;
         }
         for part in self.parts()? {
-            for folder in ["partial", "images", "layers", "refs"] {
+            for folder in ["partial", "images", "layers", "refs", TRACES] {
                 swept.temporary += self.sweep_temporary(&part.shared.layout.name(folder))?;
             }
             // A record that was changed in place: with a new tree, its layers' directories, another reference.

@@ -14,7 +14,7 @@ use tarpon_engine::{
 };
 
 use super::image::ImageArgs;
-use super::options::{address, backfill, mode};
+use super::options::{Learning, address, backfill, mode};
 use super::session::{Session, runtime};
 use super::trace;
 use crate::exit::Exit;
@@ -86,6 +86,8 @@ pub(crate) struct Mount {
     /// the content that both have. At most 256 MiB are prefetched, with lower priority than reads.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    #[command(flatten)]
+    learning: Learning,
     /// Print the mount as JSON
     #[arg(long)]
     json: bool,
@@ -128,6 +130,7 @@ impl Mount {
             backfill: self.backfill,
             backfill_rate: self.backfill_rate,
             metrics: self.metrics,
+            learn: self.learning.is_on(),
             ..MountRequest::for_image(&prepared, mountpoint)
         };
         if self.foreground {

@@ -3,8 +3,8 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use clap::ValueEnum;
 use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, ValueEnum};
 use tarpon_engine::{Backfill, LayerFormat, ModeChoice};
 
 /// A parser for modes, which lists all of them in help and completions.
@@ -25,6 +25,23 @@ pub(super) fn backfill() -> impl TypedValueParser<Value = Backfill> {
         "now" => Backfill::Now,
         _ => Backfill::Off,
     })
+}
+
+/// Whether starts are learned.
+#[derive(Debug, Args)]
+pub(super) struct Learning {
+    /// Neither fetch first what earlier starts of the image read, nor keep what this one reads
+    ///
+    /// The first minute of an image without a boot pack leaves a trace in the store, which the next start of the image, or of another
+    /// version of it, follows. `tarpon trace ls` lists these traces.
+    #[arg(long, env = "TARPON_NO_LEARN", value_parser = clap::builder::FalseyValueParser::new())]
+    no_learn: bool,
+}
+
+impl Learning {
+    pub(super) fn is_on(&self) -> bool {
+        !self.no_learn
+    }
 }
 
 /// Parses an address. Without a host it is loopback, which other machines cannot reach.

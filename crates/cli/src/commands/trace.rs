@@ -1,4 +1,6 @@
-//! `tarpon trace`: shows, merges and plots traces of container starts.
+//! `tarpon trace`: shows, merges and plots traces of container starts, and manages those that starts left in the store.
+
+mod learned;
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -21,10 +23,11 @@ Examples:
   tarpon trace show start.trace                       files, times and waits
   tarpon trace plot start.trace -o start.svg          plot the trace as SVG
   tarpon trace merge monday.trace friday.trace -o both.trace
+  tarpon trace ls                                     traces that starts left in the store
 
 A trace is a file of JSON lines: a header, then the ranges that were read, in order of first access.";
 
-/// Show, merge and plot traces of container starts
+/// Show, merge and plot traces of container starts, and list those that starts left in the store
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, subcommand_required = true, arg_required_else_help = true)]
 #[command(disable_help_subcommand = true)]
@@ -38,6 +41,9 @@ enum Command {
     Show(Show),
     Merge(Merge),
     Plot(Plot),
+    Ls(learned::Ls),
+    Rm(learned::Rm),
+    Export(learned::Export),
 }
 
 const SHOW_EXAMPLES: &str = "\
@@ -100,6 +106,9 @@ impl Trace {
             Command::Show(command) => command.run(),
             Command::Merge(command) => command.run(global),
             Command::Plot(command) => command.run(global),
+            Command::Ls(command) => command.run(global),
+            Command::Rm(command) => command.run(global),
+            Command::Export(command) => command.run(global),
         }
     }
 }

@@ -38,6 +38,10 @@ pub struct RootfsRequest {
     pub dev: bool,
     /// Whether the rest of the image is fetched in the background.
     pub backfill: Backfill,
+    /// The command that it is for, if it is known: starts by different commands read different files.
+    pub command: Vec<String>,
+    /// Whether what the start reads is kept for the next start, and what earlier ones read is fetched first.
+    pub learn: bool,
 }
 
 impl Default for RootfsRequest {
@@ -49,6 +53,8 @@ impl Default for RootfsRequest {
             suid: true,
             dev: false,
             backfill: Backfill::Off,
+            command: Vec::new(),
+            learn: true,
         }
     }
 }
@@ -82,6 +88,8 @@ impl RootfsRequest {
             suid: self.suid,
             dev: self.dev,
             backfill: self.backfill,
+            command: self.command.clone(),
+            learn: self.learn,
             ..MountRequest::for_image(prepared, directory)
         }
     }

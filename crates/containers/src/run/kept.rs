@@ -57,6 +57,8 @@ impl KeptContainer {
             mode: request.mode,
             backfill: request.backfill,
             writable: Writable::Upper(container.place.upper()),
+            command: Bundle::arguments(&config, &request.options),
+            learn: request.learn,
             ..RootfsRequest::default()
         };
         // The keeper of the container unmounts it at the end. The keeper may be another process.

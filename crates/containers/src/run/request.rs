@@ -19,6 +19,8 @@ pub struct RunRequest {
     pub mode: ModeChoice,
     /// Whether the rest of the image is fetched in the background.
     pub backfill: Backfill,
+    /// Whether what the start reads is kept for the next start, and what earlier ones read is fetched first.
+    pub learn: bool,
     /// Deviations from the image config. System calls are filtered if that is requested and the runtime supports it.
     pub options: ContainerOptions,
     /// The container's name.

@@ -164,6 +164,10 @@ pub(super) struct RunBody {
     /// Whether the rest of the image is fetched in the background.
     #[serde(default)]
     backfill: BackfillWhen,
+    /// Whether what the start reads is kept for the next start, and what earlier ones read is fetched first.
+    #[serde(default = "super::on")]
+    #[schema(default = true)]
+    learn: bool,
     /// Seconds to wait for the image, 1 to 3600. Default: 600.
     timeout_seconds: Option<u32>,
 }
@@ -219,6 +223,7 @@ impl RunBody {
             image,
             mode: self.mode.into(),
             backfill: self.backfill.into(),
+            learn: self.learn,
             options,
             name: self.name.as_deref().map(name).transpose()?,
             name_file: None,

@@ -10,5 +10,10 @@ mod mounts;
 mod recordings;
 mod router;
 
+/// Default of options that are on unless they are switched off.
+fn on() -> bool {
+    true
+}
+
 pub use router::description;
 pub(crate) use router::router;

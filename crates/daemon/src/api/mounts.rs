@@ -186,6 +186,10 @@ pub(super) struct MountBody {
     /// Limit of the background fetch in bytes per second. Default: unlimited.
     #[schema(value_type = Option<u64>, minimum = 1)]
     backfill_rate: Option<NonZeroU64>,
+    /// Whether what the start reads is kept for the next start, and what earlier ones read is fetched first.
+    #[serde(default = "super::on")]
+    #[schema(default = true)]
+    learn: bool,
     /// Seconds to wait for the image, 1 to 3600. Default: 600.
     timeout_seconds: Option<u32>,
 }
@@ -303,6 +307,7 @@ pub(super) async fn mount(
         dev: body.dev,
         backfill: body.backfill.into(),
         backfill_rate: body.backfill_rate,
+        learn: body.learn,
         ..MountRequest::for_image(&prepared, mountpoint)
     };
     let mount = state.call(move |engine| engine.client().mount(request)).await?;

@@ -9,6 +9,7 @@
 //! fetched half as much again.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::body::Body;
 use crate::chunk;
@@ -92,7 +93,14 @@ impl FetchHost {
         for flight in neighbours {
             let Ok(bytes) = body.take(flight.piece.range(), flight.lane).await else { return };
             flight.piece.image.governor.neighbour_arrived(bytes.len());
-            let _is_wrong = self.clone().settle(flight.clone(), bytes, false).await;
+            let is_settled = self.clone().settle(flight.clone(), bytes, false).await.is_none();
+            if is_settled && flight.piece.image.is_read_by_kernel() {
+                // Their reads are not seen. Most are read: they lie together.
+                for chunk in &flight.piece.chunks {
+                    let range = chunk.object_offset..chunk.object_offset + chunk.size;
+                    self.images.observe(&chunk.object, &range, Duration::ZERO);
+                }
+            }
         }
     }
 }

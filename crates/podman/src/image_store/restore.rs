@@ -42,7 +42,7 @@ impl PodmanImageStore {
         stop_read_ahead(&state);
         drop(state);
         for image in entered.iter().flatten() {
-            image.follow(None);
+            image.begin_start(&[], true)();
         }
         entered
     }

@@ -73,7 +73,7 @@ impl PodmanImageStore {
         // Layers first.
         self.publish(&mut state, Some(id));
         drop(state);
-        image.follow(None);
+        image.begin_start(&[], true)();
         Ok(image)
     }
 

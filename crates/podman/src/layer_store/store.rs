@@ -209,7 +209,7 @@ impl LayerStore {
             tracing::debug!(%error, "the image's last use is not noted");
         }
         self.host.begin_backfill(&request, &image);
-        image.follow(None);
+        image.begin_start(&[], true)();
         let mut state = self.state.write();
         state.offered.insert(request.manifest, offered.clone());
         state.images.push(Entry { reference, request, image, offered, asked: Mutex::new(Instant::now()) });

@@ -13,7 +13,7 @@ use tarpon_engine::{
 
 use super::security::{Security, SecurityChoice};
 use crate::commands::image::{ImageName, ImageOptions, image_name};
-use crate::commands::options::{backfill, mode};
+use crate::commands::options::{Learning, backfill, mode};
 use crate::commands::session::{Session, runtime};
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
@@ -145,6 +145,8 @@ pub(crate) struct Run {
     /// Fetch the rest of the image in the background, as in `tarpon mount`: off, idle, now
     #[arg(long, value_name = "WHEN", env = "TARPON_BACKFILL", default_value = "off", value_parser = backfill())]
     backfill: Backfill,
+    #[command(flatten)]
+    learning: Learning,
     #[command(flatten)]
     image: ImageOptions,
     /// Image, for example docker.io/library/alpine:3.20, and command to run instead of the image's
@@ -284,6 +286,7 @@ impl Run {
             image: self.image.request(image)?,
             mode: self.mode,
             backfill: self.backfill,
+            learn: self.learning.is_on(),
             options,
             name: self.name.clone(),
             name_file: self.cidfile.clone(),

@@ -1,0 +1,188 @@
+use bytes::Bytes;
+use tarpon_client::protocol::MountRequest;
+use tarpon_fetch::Fetcher;
+use tarpon_images::sources::InProcess;
+use tarpon_images::{ImageRequest, Images, Silent};
+use tarpon_registry::serve::Contents;
+use tarpon_testkit::layers::{EstargzOptions, ImageBuilder, Item, estargz};
+use tarpon_testkit::registry::{Auth, FakeRegistry};
+use tarpon_testkit::server::TestServer;
+
+use super::*;
+use crate::images::LoadedImages;
+
+/// Time limit for work in the background, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn profile(image: &str, command: &[&str]) -> Option<Digest> {
+    let command: Vec<String> = command.iter().map(|word| (*word).to_owned()).collect();
+    Profile::of(image, "linux/amd64", &command).map(|profile| profile.key)
+}
+
+#[test]
+fn versions_of_an_image_share_a_profile_and_commands_do_not() {
+    let one = profile("registry.example/app:1", &["serve"]).unwrap();
+    assert_eq!(profile("registry.example/app:2", &["serve"]), Some(one));
+    let digest = format!("registry.example/app@{}", Digest::of(b"manifest"));
+    assert_eq!(profile(&digest, &["serve"]), Some(one));
+    let others = [
+        profile("registry.example/app:1", &["serve", ""]),
+        profile("registry.example/app:1", &["ser", "ve"]),
+        profile("registry.example/other:1", &["serve"]),
+        profile("other.example/app:1", &["serve"]),
+        profile("registry.example/app:1", &[]),
+    ];
+    assert!(others.iter().all(|other| other.is_some_and(|other| other != one)));
+    assert_eq!(profile("oci:/layout:app", &["serve"]), None);
+}
+
+#[test]
+fn a_start_begins_with_the_first_read_that_waits() {
+    let start = Start::new(Profile::of("registry.example/app", "linux/amd64", &[]).unwrap());
+    let read = |name: &[u8], waited| start.was_read(&Digest::of(name), 10, 0..10, waited);
+    read(b"local before", Duration::ZERO);
+    read(b"fetched", Duration::from_millis(3));
+    read(b"local after", Duration::ZERO);
+    let header = Header {
+        image: String::new(),
+        manifest: Digest::of(b""),
+        profile: String::new(),
+        command: Vec::new(),
+        ready: None,
+        truncated: false,
+    };
+    let mut read: Vec<Digest> = start.recorder.finish(header).touches.iter().map(|touch| touch.object).collect();
+    read.sort();
+    let mut expected = [Digest::of(b"fetched"), Digest::of(b"local after")];
+    expected.sort();
+    assert_eq!(read, expected);
+}
+
+/// Bytes that do not compress.
+fn noise(seed: u8) -> Vec<u8> {
+    let blocks = (0..5_000_u32).map(|block| Digest::of(&[&[seed], &block.to_le_bytes()[..]].concat()));
+    blocks.flat_map(|block| *block.as_bytes()).collect()
+}
+
+/// A registry with two versions of an image, of which the second has one file less and one more.
+async fn versions() -> TestServer {
+    let mut contents = Contents::new();
+    let file = |name: &'static str, seed| Item::file(name, noise(seed));
+    let first = [file("kept", 1), file("dropped", 2), file("unread", 3)];
+    let second = [file("kept", 1), file("unread", 3), file("new", 4)];
+    for (tag, items) in [("1", first), ("2", second)] {
+        let image = ImageBuilder::new().layer(estargz(&items, EstargzOptions::default())).build();
+        for (_, blob) in image.blobs() {
+            contents.add_blob(blob);
+        }
+        contents.add_manifest(Some(("app", tag)), tarpon_oci::media_type::OCI_MANIFEST, image.manifest.clone());
+    }
+    TestServer::start(Arc::new(FakeRegistry::new(contents, Auth::Anonymous, None))).await.unwrap()
+}
+
+/// A new process with a store.
+struct Process {
+    images: Images,
+    fetcher: Fetcher,
+    loaded: LoadedImages,
+}
+
+impl Process {
+    fn new(store: &std::path::Path) -> Self {
+        let images = Images::open(store).unwrap();
+        let store = images.store().clone();
+        let fetcher = Fetcher::new(Arc::new(store.clone()), tokio::runtime::Handle::current(), Default::default());
+        let loaded = LoadedImages::new(store, fetcher.clone(), Arc::default(), Arc::new(InProcess));
+        Self { images, fetcher, loaded }
+    }
+
+    async fn load(&self, server: &TestServer, tag: &str) -> Arc<LoadedImage> {
+        let text = format!("{}/app:{tag}", server.host());
+        let request = ImageRequest::new(&text, text.parse().unwrap(), "linux/amd64".parse().unwrap());
+        let prepared = self.images.prepare(&request, &Silent).await.unwrap();
+        self.loaded.load(&MountRequest::for_image(&prepared, "/nowhere".into())).unwrap()
+    }
+
+    async fn read(&self, content: &[u8]) {
+        let object = Digest::of(content);
+        let length = 64 << 10;
+        for offset in (0..content.len() as u64).step_by(64 << 10) {
+            self.fetcher.read(&object, offset, length).await.unwrap();
+        }
+    }
+
+    fn has(&self, content: &[u8]) -> bool {
+        self.fetcher.read_local(&Digest::of(content), 0, 1).is_some_and(|read| read.is_ok())
+    }
+}
+
+async fn followed(image: &LoadedImage) {
+    let follow = async {
+        while image.handle().is_replaying() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, follow).await.expect("the hints end");
+}
+
+#[tokio::test]
+async fn the_next_version_is_fetched_by_what_the_start_of_the_first_read() {
+    let (server, folder) = (versions().await, tempfile::tempdir().unwrap());
+    let first = Process::new(&folder.path().join("first"));
+    let image = first.load(&server, "1").await;
+    image.begin_start(&[], true)();
+    for seed in [1, 2] {
+        first.read(&noise(seed)).await;
+    }
+    image.end_start(false);
+    assert!(first.images.store().traces().unwrap().is_empty(), "it is not over");
+    image.end_start(true);
+    let traces = first.images.store().traces().unwrap();
+    let [(_, stored)] = &traces[..] else { panic!("{traces:?}") };
+
+    // Another store, so that nothing is local.
+    let second = Process::new(&folder.path().join("second"));
+    let trace = first.images.store().trace(&stored.key).unwrap().unwrap();
+    second.images.store().set_trace(&stored.key, &trace).unwrap();
+    let image = second.load(&server, "2").await;
+    image.begin_start(&[], true)();
+    followed(&image).await;
+    assert!(second.has(&noise(1)) && !second.has(&noise(3)) && !second.has(&noise(4)));
+    second.read(&noise(4)).await;
+    image.end_start(true);
+    let trace = learned(second.images.store(), &stored.key).unwrap();
+    let mut names: Vec<Digest> = trace.files().into_iter().map(|file| file.object).collect();
+    names.sort();
+    let mut expected = [1, 4].map(|seed| Digest::of(&noise(seed)));
+    expected.sort();
+    assert_eq!(names, expected, "what the image has of the first start, and what this one lacked");
+}
+
+#[tokio::test]
+async fn a_start_leaves_no_trace_if_it_must_not_or_reads_nothing_new() {
+    let (server, folder) = (versions().await, tempfile::tempdir().unwrap());
+    let process = Process::new(&folder.path().join("store"));
+    let image = process.load(&server, "1").await;
+    image.begin_start(&[], false)();
+    process.read(&noise(1)).await;
+    image.end_start(true);
+    // Everything that this start reads is local.
+    image.begin_start(&[], true)();
+    process.read(&noise(1)).await;
+    image.end_start(true);
+    assert!(process.images.store().traces().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_damaged_trace_is_replaced_by_the_next_start() {
+    let (server, folder) = (versions().await, tempfile::tempdir().unwrap());
+    let process = Process::new(&folder.path().join("store"));
+    let image = process.load(&server, "1").await;
+    let key = Profile::of(image.handle().name(), "linux/amd64", &[]).unwrap().key;
+    process.images.store().set_trace(&key, &Bytes::from_static(b"{half a li")).unwrap();
+    image.begin_start(&[], true)();
+    process.read(&noise(1)).await;
+    image.end_start(true);
+    let trace = learned(process.images.store(), &key).unwrap();
+    assert_eq!(trace.files()[0].object, Digest::of(&noise(1)));
+}
