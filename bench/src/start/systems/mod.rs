@@ -20,7 +20,7 @@ use containerd::{Containerd, Snapshotter};
 use eager::Eager;
 use shown::Shown;
 use stargz::Stargz;
-use tarpon::Tarpon;
+use tarpon::{Begin, Tarpon};
 use user::{User, Way};
 
 use system::store;
@@ -34,12 +34,15 @@ pub(super) use system::{Server, System};
 pub(super) type Systems = Vec<Box<dyn System>>;
 
 /// All systems, in the order in which they run.
-const NAMES: [&str; 19] = [
+const NAMES: [&str; 22] = [
     "podman",
     "tarpon-streamed",
     "tarpon-index",
     "tarpon-index-fuse",
+    "tarpon-no-learn",
+    "tarpon-learned",
     "tarpon-estargz",
+    "tarpon-estargz-learned",
     "tarpon-pack",
     "tarpon-pack-fuse",
     "tarpon-warm",
@@ -62,24 +65,44 @@ pub(super) fn find(wanted: &[String], tarpon: &Path) -> Result<Systems> {
         bail!("no system {unknown}: there are {}", NAMES.join(", "));
     }
     let is_wanted = |name: &&&str| wanted.iter().any(|wanted| wanted == **name);
-    if is_wanted(&&"tarpon-warm") && !is_wanted(&&"tarpon-pack") {
-        bail!("tarpon-warm starts with what tarpon-pack leaves: measure both");
+    let systems = NAMES.iter().filter(is_wanted).map(|name| system(name, tarpon)).collect::<Result<Systems>>()?;
+    for system in &systems {
+        if let Some(before) = system.begins_with().filter(|before| !is_wanted(&before)) {
+            bail!("{} starts with what {before} leaves: measure both", system.name());
+        }
     }
-    NAMES.iter().filter(is_wanted).map(|name| system(name, tarpon)).collect()
+    Ok(systems)
 }
 
 fn system(name: &'static str, tarpon: &Path) -> Result<Box<dyn System>> {
     let tarpon = tarpon.to_owned();
     let program = tarpon.clone();
-    let cold = Tarpon { name, program, format: None, index: true, pack: false, warm_of: None, mode: "auto" };
+    let cold = Tarpon {
+        name,
+        program,
+        format: None,
+        index: true,
+        pack: false,
+        begin: Begin::Nothing,
+        learns: true,
+        mode: "auto",
+    };
     Ok(match name {
         "podman" => Box::new(Eager { podman: Podman::new(store(name), String::new())? }),
         "tarpon-streamed" => Box::new(Tarpon { index: false, ..cold }),
         "tarpon-index-fuse" => Box::new(Tarpon { mode: "fuse", ..cold }),
+        "tarpon-no-learn" => Box::new(Tarpon { learns: false, ..cold }),
+        "tarpon-learned" => Box::new(Tarpon { begin: Begin::Learned("tarpon-index"), ..cold }),
         "tarpon-estargz" => Box::new(Tarpon { format: Some(stargz::FORMAT), index: false, ..cold }),
+        "tarpon-estargz-learned" => Box::new(Tarpon {
+            format: Some(stargz::FORMAT),
+            index: false,
+            begin: Begin::Learned("tarpon-estargz"),
+            ..cold
+        }),
         "tarpon-pack" => Box::new(Tarpon { pack: true, ..cold }),
         "tarpon-pack-fuse" => Box::new(Tarpon { pack: true, mode: "fuse", ..cold }),
-        "tarpon-warm" => Box::new(Tarpon { pack: true, warm_of: Some("tarpon-pack"), ..cold }),
+        "tarpon-warm" => Box::new(Tarpon { pack: true, begin: Begin::Store("tarpon-pack"), ..cold }),
         "podman-tarpon" => Box::new(Shown::new(name, tarpon, false)?),
         "podman-tarpon-pack" => Box::new(Shown::new(name, tarpon, true)?),
         "podman-stargz" => Box::new(Stargz::new(name)?),
@@ -128,6 +151,7 @@ mod tests {
     #[test]
     fn a_warm_store_needs_the_run_that_warms_it() {
         assert!(named(&["tarpon-warm"]).is_err() && named(&["tarpon-warm", "tarpon-pack"]).is_ok());
+        assert!(named(&["tarpon-learned"]).is_err() && named(&["tarpon-learned", "tarpon-index"]).is_ok());
     }
 
     #[test]

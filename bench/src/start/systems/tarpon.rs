@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::system::{CONTAINER, Counters, Server, System, store};
 use crate::machine::{quietly, remove, wait_for_end};
@@ -20,9 +20,21 @@ pub(super) struct Tarpon {
     pub(super) index: bool,
     /// Use the boot pack of the workload.
     pub(super) pack: bool,
-    /// Start with the store that an earlier run of this system left.
-    pub(super) warm_of: Option<&'static str>,
+    /// What of an earlier run is there at the start.
+    pub(super) begin: Begin,
+    /// Whether starts are learned.
+    pub(super) learns: bool,
     pub(super) mode: &'static str,
+}
+
+/// What of an earlier run is there at the start.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Begin {
+    Nothing,
+    /// The whole store of this system.
+    Store(&'static str),
+    /// What tarpon learned from the start by this system, but no content.
+    Learned(&'static str),
 }
 
 /// The relevant fields of a mount.
@@ -78,9 +90,24 @@ pub(super) fn chosen(index: bool, profile: Option<&str>) -> [&str; 4] {
     ["--index", if index { "registry" } else { "none" }, "--profile", profile.unwrap_or("none")]
 }
 
+/// The folder of learned traces in a store.
+const TRACES: &str = "traces";
+
+/// Copies the files of a folder, which must have some.
+fn copy_files(from: &Path, to: &Path) -> Result<()> {
+    let doing = || format!("cannot copy {}", from.display());
+    fs::create_dir_all(to).with_context(doing)?;
+    for file in fs::read_dir(from).with_context(doing)? {
+        let file = file.with_context(doing)?;
+        fs::copy(file.path(), to.join(file.file_name())).with_context(doing)?;
+    }
+    Ok(())
+}
+
 impl Tarpon {
     fn store(&self) -> PathBuf {
-        store(self.warm_of.unwrap_or(self.name))
+        let Begin::Store(of) = self.begin else { return store(self.name) };
+        store(of)
     }
 }
 
@@ -98,12 +125,26 @@ impl System for Tarpon {
     }
 
     fn begins_with(&self) -> Option<&'static str> {
-        self.warm_of
+        match self.begin {
+            Begin::Nothing => None,
+            Begin::Store(of) | Begin::Learned(of) => Some(of),
+        }
     }
 
     fn wipe(&self) -> Result<()> {
         self.end()?;
-        if self.warm_of.is_some() { Ok(()) } else { remove(&self.store()) }
+        match self.begin {
+            Begin::Store(_) => Ok(()),
+            Begin::Nothing => remove(&self.store()),
+            Begin::Learned(of) => {
+                remove(&self.store())?;
+                // Creates a store.
+                let mut list = on(&self.program, &self.store());
+                list.args(["trace", "ls"]);
+                quietly(list);
+                copy_files(&store(of).join(TRACES), &self.store().join(TRACES))
+            }
+        }
     }
 
     fn command(&self, workload: &Workload, image: &str, script: &str) -> Result<Command> {
@@ -111,6 +152,7 @@ impl System for Tarpon {
         let mut command = on(&self.program, &self.store());
         command.args(["run", "--rm", "--quiet", "--network", "host", "--tls-verify=false", "--name", CONTAINER]);
         command.args(["--mode", self.mode]).args(chosen(self.index, self.pack.then_some(workload.id.as_str())));
+        command.args((!self.learns).then_some("--no-learn"));
         command.args(["--entrypoint", "/bin/sh", image, "-c", script]);
         Ok(command)
     }
@@ -128,7 +170,7 @@ impl System for Tarpon {
     }
 
     fn needs_pack(&self) -> bool {
-        self.pack && self.warm_of.is_none()
+        self.pack && self.begin == Begin::Nothing
     }
 
     fn end(&self) -> Result<()> {
