@@ -302,3 +302,37 @@ fn a_recording_goes_on_when_its_server_is_killed_or_upgraded() {
     assert!(touched.iter().any(|file| file["path"] == "/usr/bin/cat"), "{trace}");
     assert_nothing_is_left(&tarpon);
 }
+
+/// A start by a command that reads a few programs and libraries.
+fn start(tarpon: &Tarpon, options: &[&str], image: &str) {
+    let command = ["/bin/sh", "-c", "tar --version && sed --version && grep --version"];
+    let arguments = [&["--rm", "--network", "none", "--index", "registry"], options, &[image], &command].concat();
+    tarpon.run("run", &arguments).unwrap();
+}
+
+/// The learned traces.
+fn learned(tarpon: &Tarpon) -> Vec<Value> {
+    json(&tarpon.run("trace", &["ls", "--json"]).unwrap()).as_array().unwrap().clone()
+}
+
+#[test]
+fn a_start_is_learned_and_its_trace_is_listed_exported_and_removed() {
+    let Some(image) = image("learned") else { return };
+    let tarpon = Tarpon::new().unwrap();
+    tarpon.run("index", &["--push", &image]).unwrap();
+    start(&tarpon, &["--no-learn"], &image);
+    assert_eq!(learned(&tarpon), Vec::<Value>::new());
+    tarpon.run("cache", &["clear"]).unwrap();
+    start(&tarpon, &[], &image);
+    let traces = learned(&tarpon);
+    let [trace] = &traces[..] else { panic!("{traces:?}") };
+    assert_eq!(trace["image"], image.as_str());
+    assert_eq!(trace["command"][0], "/bin/sh");
+    assert!(trace["files"].as_u64().unwrap() > 5, "{trace}");
+    let id = trace["id"].as_str().unwrap();
+    let exported = tarpon.run("trace", &["export", id]).unwrap();
+    assert!(exported.lines().count() > 5, "{exported}");
+    tarpon.run("trace", &["rm", id]).unwrap();
+    assert_eq!(learned(&tarpon), Vec::<Value>::new());
+    assert_nothing_is_left(&tarpon);
+}

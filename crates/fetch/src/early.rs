@@ -1,4 +1,4 @@
-//! Accounts for bytes that were fetched before a reader requested them, and whether they were used.
+//! Accounts for bytes that were fetched before a reader requested them, and whether they were used; passes reads to observers.
 //!
 //! A chunk that a boot pack or read-ahead fetched is on the image's [`Ledger`](crate::ledger::Ledger) until it is read. The unit is
 //! the chunk: of a chunk that is read in part, no smaller part could have been fetched. The kernel reads some files itself: an
@@ -94,6 +94,21 @@ impl Images {
     pub(crate) fn was_read(&self, object: &ObjectId, range: Range<u64>, waited: Duration) {
         self.observe(object, &range, waited);
         self.on_ledgers(object, |image, entry| image.was_read(entry, &range));
+    }
+
+    /// Passes the read to the observers of all images that have the object: readers name only the object. Costs one atomic load while
+    /// there is no observer.
+    pub(crate) fn observe(&self, object: &ObjectId, range: &Range<u64>, waited: Duration) {
+        if self.observers.load(Relaxed) == 0 {
+            return;
+        }
+        self.each(|image| {
+            if let Some(observer) = image.observed.get()
+                && let Some(entry) = image.table.find(object)
+            {
+                observer.was_read(object, entry.size, range.start..range.end.min(entry.size), waited);
+            }
+        });
     }
 
     /// Records that the object is a plain local file now.

@@ -8,8 +8,6 @@ use std::time::Duration;
 use parking_lot::RwLock;
 use tarpon_layer::ObjectId;
 
-use crate::image::Images;
-
 /// Sees the bytes of an image that readers got. In mode `native` the kernel reads complete objects without requests: then it sees those
 /// that a reader waited for, and those that were fetched along with them.
 pub trait ReadObserver: Send + Sync {
@@ -30,6 +28,11 @@ impl Observed {
         Self { observer: RwLock::default(), in_all }
     }
 
+    /// The observer, if there is one.
+    pub(crate) fn get(&self) -> Option<Arc<dyn ReadObserver>> {
+        self.observer.read().clone()
+    }
+
     /// Replaces the observer.
     pub(crate) fn set(&self, observer: Option<Arc<dyn ReadObserver>>) {
         let mut current = self.observer.write();
@@ -45,22 +48,5 @@ impl Observed {
 impl Drop for Observed {
     fn drop(&mut self) {
         self.set(None);
-    }
-}
-
-impl Images {
-    /// Passes the read to the observers of all images that have the object: readers name only the object. Costs one atomic load while
-    /// there is no observer.
-    pub(crate) fn observe(&self, object: &ObjectId, range: &Range<u64>, waited: Duration) {
-        if self.observers.load(Relaxed) == 0 {
-            return;
-        }
-        self.each(|image| {
-            if let Some(observer) = &*image.observed.observer.read()
-                && let Some(entry) = image.table.find(object)
-            {
-                observer.was_read(object, entry.size, range.start..range.end.min(entry.size), waited);
-            }
-        });
     }
 }

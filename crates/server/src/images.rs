@@ -23,7 +23,7 @@ use tarpon_trace::Trace;
 use super::counters::{ImageKey, KeptCounters, Transfers};
 use super::early::EarlyPack;
 use super::hints;
-use super::learning::Start;
+use super::start::Start;
 use crate::{Error, ErrorKind, Result, ResultExt};
 
 /// An image that was loaded from its record and registered with the fetcher.

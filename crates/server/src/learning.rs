@@ -4,78 +4,16 @@
 //! command. The next start, also of another version, follows it as hints: a trace names content, so what both versions have is known.
 //! Images with a boot pack, recorded mounts and local sources need none.
 //!
-//! A start that follows a trace shows only what the trace lacks: where the kernel reads local files itself, nobody sees whether the rest is
-//! read. So the new trace is the union of both, without what the image does not have any more.
+//! A start that follows a trace shows only what the trace lacks: where the kernel reads local files itself, the use of the rest is
+//! unknown. So the new trace is the union of both, without what the image does not have any more.
 
-use std::ops::Range;
 use std::sync::Arc;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::{Duration, Instant};
 
 use tarpon_client::traces::learned;
-use tarpon_fetch::{ReadObserver, START};
-use tarpon_oci::{Digest, Hasher, Source};
-use tarpon_trace::{Header, Origin, Recorder, Trace, merge};
+use tarpon_trace::{Header, Trace, merge};
 
 use super::images::LoadedImage;
-
-/// Reads that are recorded of one start. A large machine-learning image reads about 20,000 files.
-const READS: usize = 32_768;
-
-/// Where the trace of a start is kept, and for whom it is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Profile {
-    key: Digest,
-    command: Vec<String>,
-}
-
-impl Profile {
-    /// `None`: the image is in no registry.
-    fn of(image: &str, platform: &str, command: &[String]) -> Option<Self> {
-        let Ok(Source::Registry(reference)) = image.parse() else { return None };
-        let mut hasher = Hasher::new();
-        let parts = [reference.registry(), reference.repository(), platform];
-        for part in parts.into_iter().chain(command.iter().map(String::as_str)) {
-            hasher.update(&(part.len() as u64).to_le_bytes());
-            hasher.update(part.as_bytes());
-        }
-        Some(Self { key: hasher.finish(), command: command.to_vec() })
-    }
-}
-
-/// A start that is being observed.
-pub(crate) struct Start {
-    profile: Profile,
-    recorder: Recorder,
-    /// The first read that waited.
-    began: OnceLock<Instant>,
-    reads: AtomicUsize,
-}
-
-impl Start {
-    fn new(profile: Profile) -> Arc<Self> {
-        Arc::new(Self { profile, recorder: Recorder::new(), began: OnceLock::new(), reads: AtomicUsize::new(0) })
-    }
-
-    /// Whether reads belong to it no longer.
-    fn is_over(&self) -> bool {
-        self.began.get().is_some_and(|began| began.elapsed() > START)
-    }
-}
-
-impl ReadObserver for Start {
-    fn was_read(&self, object: &Digest, size: u64, range: Range<u64>, waited: Duration) {
-        if self.began.get().is_none() && waited > Duration::ZERO {
-            let _another_thread_was_first = self.began.set(Instant::now());
-        }
-        if self.began.get().is_none() || self.is_over() || self.reads.fetch_add(1, Relaxed) >= READS {
-            return;
-        }
-        let from = if waited > Duration::ZERO { Origin::Demand } else { Origin::Local };
-        self.recorder.touch(*object, size, range, from, waited);
-    }
-}
+use super::start::{Profile, Start};
 
 impl LoadedImage {
     /// Begins a start of the image by this command, empty if it is not known: observes what it reads, and returns the work of fetching what
@@ -130,7 +68,7 @@ impl LoadedImage {
         if self.counters().whole_downloads > 0 {
             return None;
         }
-        let trace = start.recorder.finish(Header {
+        let trace = start.trace(Header {
             image: self.handle().name().to_owned(),
             manifest: self.record.manifest,
             profile: String::new(),

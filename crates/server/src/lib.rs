@@ -13,7 +13,7 @@
 //! holding                  what outlives the server: connections and state, in a holder process
 //! succession               what a server does for its successor, and with what its predecessor left
 //! recover                  mounts that a dead server left: adopted with their connections, or made again
-//! early, hints, backfill   what is fetched before a reader requests it; learning: what earlier starts read
+//! early, hints, backfill   what is fetched before a reader requests it; learning, start: what earlier starts read
 //! scrub, damage, mend      damaged files: found, known, repaired
 //! exhibit, host            content in another form than a mount, which another crate adds (Podman's stores)
 //! status, why, metrics     what is reported; observer, changes: events
@@ -51,6 +51,7 @@ pub mod service;
 mod setup;
 mod sharing;
 mod signals;
+mod start;
 mod status;
 mod succession;
 mod sync;

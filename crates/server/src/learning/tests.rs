@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use bytes::Bytes;
 use tarpon_client::protocol::MountRequest;
 use tarpon_fetch::Fetcher;
@@ -7,6 +9,9 @@ use tarpon_registry::serve::Contents;
 use tarpon_testkit::layers::{EstargzOptions, ImageBuilder, Item, estargz};
 use tarpon_testkit::registry::{Auth, FakeRegistry};
 use tarpon_testkit::server::TestServer;
+
+use tarpon_fetch::ReadObserver;
+use tarpon_oci::Digest;
 
 use super::*;
 use crate::images::LoadedImages;
@@ -51,7 +56,7 @@ fn a_start_begins_with_the_first_read_that_waits() {
         ready: None,
         truncated: false,
     };
-    let mut read: Vec<Digest> = start.recorder.finish(header).touches.iter().map(|touch| touch.object).collect();
+    let mut read: Vec<Digest> = start.trace(header).touches.iter().map(|touch| touch.object).collect();
     read.sort();
     let mut expected = [Digest::of(b"fetched"), Digest::of(b"local after")];
     expected.sort();

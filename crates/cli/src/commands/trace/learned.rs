@@ -108,7 +108,7 @@ impl Export {
         let session = Session::open(global)?;
         let traces = all(session.engine())?;
         let (_, trace) = find(&traces, &self.id)?;
-        super::write(global, self.output.as_deref(), &trace.write())
+        super::file::write(global, self.output.as_deref(), &trace.write())
     }
 }
 

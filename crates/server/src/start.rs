@@ -1,0 +1,74 @@
+//! [`Start`]: observes what the start of an image reads.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use tarpon_fetch::{ReadObserver, START};
+use tarpon_oci::{Digest, Hasher, Source};
+use tarpon_trace::{Header, Origin, Recorder, Trace};
+
+/// Reads that are recorded of one start. A large machine-learning image reads about 20,000 files.
+const READS: usize = 32_768;
+
+/// Where the trace of a start is kept, and for whom it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Profile {
+    /// The name of the trace in the store.
+    pub(crate) key: Digest,
+    /// The command that starts the image; empty if it is not known.
+    pub(crate) command: Vec<String>,
+}
+
+impl Profile {
+    /// `None`: the image is in no registry.
+    pub(crate) fn of(image: &str, platform: &str, command: &[String]) -> Option<Self> {
+        let Ok(Source::Registry(reference)) = image.parse() else { return None };
+        let mut hasher = Hasher::new();
+        let parts = [reference.registry(), reference.repository(), platform];
+        for part in parts.into_iter().chain(command.iter().map(String::as_str)) {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part.as_bytes());
+        }
+        Some(Self { key: hasher.finish(), command: command.to_vec() })
+    }
+}
+
+/// A start that is being observed.
+pub(crate) struct Start {
+    pub(crate) profile: Profile,
+    recorder: Recorder,
+    /// The first read that waited.
+    began: OnceLock<Instant>,
+    reads: AtomicUsize,
+}
+
+impl Start {
+    pub(crate) fn new(profile: Profile) -> Arc<Self> {
+        Arc::new(Self { profile, recorder: Recorder::new(), began: OnceLock::new(), reads: AtomicUsize::new(0) })
+    }
+
+    /// What it read up to now.
+    pub(crate) fn trace(&self, header: Header) -> Trace {
+        self.recorder.finish(header)
+    }
+
+    /// Whether reads belong to it no longer.
+    pub(crate) fn is_over(&self) -> bool {
+        self.began.get().is_some_and(|began| began.elapsed() > START)
+    }
+}
+
+impl ReadObserver for Start {
+    fn was_read(&self, object: &Digest, size: u64, range: Range<u64>, waited: Duration) {
+        if self.began.get().is_none() && waited > Duration::ZERO {
+            let _another_thread_was_first = self.began.set(Instant::now());
+        }
+        if self.began.get().is_none() || self.is_over() || self.reads.fetch_add(1, Relaxed) >= READS {
+            return;
+        }
+        let from = if waited > Duration::ZERO { Origin::Demand } else { Origin::Local };
+        self.recorder.touch(*object, size, range, from, waited);
+    }
+}
