@@ -4,6 +4,9 @@
 //! command. The next start, also of another version, follows it as hints: a trace names content, so what both versions have is known.
 //! Images with a boot pack, recorded mounts and local sources need none.
 //!
+//! A start by a known command follows the trace at once. One without a command may be of anything, and in Podman's stores may come hours
+//! later: it follows the trace from the first read that waits for something in it.
+//!
 //! A start that follows a trace shows only what the trace lacks: where the kernel reads local files itself, the use of the rest is
 //! unknown. So the new trace is the union of both, without what the image does not have any more.
 
@@ -21,25 +24,33 @@ impl LoadedImage {
     pub fn begin_start(self: &Arc<Self>, command: &[String], learns: bool) -> impl FnOnce() + Send + use<> {
         let profile = Profile::of(self.handle().name(), &self.record.platform, command);
         let profile = profile.filter(|_| learns && !self.has_pack() && !self.source().is_local());
-        if let Some(profile) = profile.clone() {
-            self.observe_start(profile);
-        }
+        let start = profile.map(|profile| self.observe_start(profile));
         let image = self.clone();
         move || {
-            let learned = profile.and_then(|profile| learned(image.store(), &profile.key));
-            image.follow(learned.as_ref());
+            let found = start.and_then(|start| Some((learned(image.store(), &start.profile.key)?, start)));
+            match found {
+                None => drop(image.follow(None)),
+                Some((trace, start)) if start.profile.command.is_empty() => {
+                    let objects = trace.touches.iter().map(|touch| touch.object).collect();
+                    let image = Arc::downgrade(&image);
+                    let follow = move || drop(image.upgrade().map(|image| image.follow(Some(&trace))));
+                    start.follow_at(objects, Box::new(follow));
+                }
+                Some((trace, _)) => drop(image.follow(Some(&trace))),
+            }
         }
     }
 
-    fn observe_start(&self, profile: Profile) {
+    /// The start that is observed: of several at once the first, with the reads of all.
+    fn observe_start(&self, profile: Profile) -> Arc<Start> {
         let mut start = self.start.lock();
-        // Of several at once the first is observed, with the reads of all.
-        if start.as_ref().is_none_or(|start| start.is_over()) {
-            self.keep_start(start.take());
-            let begun = Start::new(profile);
-            self.handle().observe(Some(begun.clone()));
-            *start = Some(begun);
+        if let Some(running) = start.as_ref().filter(|start| !start.is_over()) {
+            return running.clone();
         }
+        self.keep_start(start.take());
+        let begun = Start::new(profile);
+        self.handle().observe(Some(begun.clone()));
+        start.insert(begun).clone()
     }
 
     /// Keeps the trace of a start that is over; of any if `ends`.

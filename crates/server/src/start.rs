@@ -1,10 +1,12 @@
 //! [`Start`]: observes what the start of an image reads.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tarpon_fetch::{ReadObserver, START};
 use tarpon_oci::{Digest, Hasher, Source};
 use tarpon_trace::{Header, Origin, Recorder, Trace};
@@ -42,11 +44,33 @@ pub(crate) struct Start {
     /// The first read that waited.
     began: OnceLock<Instant>,
     reads: AtomicUsize,
+    /// The objects of an earlier trace, and the call that follows it.
+    pending: Mutex<Option<(HashSet<Digest>, Follow)>>,
 }
+
+type Follow = Box<dyn FnOnce() + Send>;
 
 impl Start {
     pub(crate) fn new(profile: Profile) -> Arc<Self> {
-        Arc::new(Self { profile, recorder: Recorder::new(), began: OnceLock::new(), reads: AtomicUsize::new(0) })
+        Arc::new(Self {
+            profile,
+            recorder: Recorder::new(),
+            began: OnceLock::new(),
+            reads: AtomicUsize::new(0),
+            pending: Mutex::default(),
+        })
+    }
+
+    /// Calls `follow` after the next read that waits for one of these objects.
+    pub(crate) fn follow_at(&self, objects: HashSet<Digest>, follow: Follow) {
+        *self.pending.lock() = Some((objects, follow));
+    }
+
+    fn follow_if_it_begins_with(&self, object: &Digest) {
+        let follow = self.pending.lock().take_if(|(objects, _)| objects.contains(object));
+        if let Some((_, follow)) = follow {
+            follow();
+        }
     }
 
     /// What it read up to now.
@@ -62,7 +86,8 @@ impl Start {
 
 impl ReadObserver for Start {
     fn was_read(&self, object: &Digest, size: u64, range: Range<u64>, waited: Duration) {
-        if self.began.get().is_none() && waited > Duration::ZERO {
+        if waited > Duration::ZERO {
+            self.follow_if_it_begins_with(object);
             let _another_thread_was_first = self.began.set(Instant::now());
         }
         if self.began.get().is_none() || self.is_over() || self.reads.fetch_add(1, Relaxed) >= READS {

@@ -48,19 +48,22 @@ fn a_start_begins_with_the_first_read_that_waits() {
     read(b"local before", Duration::ZERO);
     read(b"fetched", Duration::from_millis(3));
     read(b"local after", Duration::ZERO);
-    let header = Header {
+    let mut read: Vec<Digest> = start.trace(header()).touches.iter().map(|touch| touch.object).collect();
+    read.sort();
+    let mut expected = [Digest::of(b"fetched"), Digest::of(b"local after")];
+    expected.sort();
+    assert_eq!(read, expected);
+}
+
+fn header() -> Header {
+    Header {
         image: String::new(),
         manifest: Digest::of(b""),
         profile: String::new(),
         command: Vec::new(),
         ready: None,
         truncated: false,
-    };
-    let mut read: Vec<Digest> = start.trace(header).touches.iter().map(|touch| touch.object).collect();
-    read.sort();
-    let mut expected = [Digest::of(b"fetched"), Digest::of(b"local after")];
-    expected.sort();
-    assert_eq!(read, expected);
+    }
 }
 
 /// Bytes that do not compress.
@@ -135,7 +138,8 @@ async fn the_next_version_is_fetched_by_what_the_start_of_the_first_read() {
     let (server, folder) = (versions().await, tempfile::tempdir().unwrap());
     let first = Process::new(&folder.path().join("first"));
     let image = first.load(&server, "1").await;
-    image.begin_start(&[], true)();
+    let command = ["serve".to_owned()];
+    image.begin_start(&command, true)();
     for seed in [1, 2] {
         first.read(&noise(seed)).await;
     }
@@ -150,7 +154,7 @@ async fn the_next_version_is_fetched_by_what_the_start_of_the_first_read() {
     let trace = first.images.store().trace(&stored.key).unwrap().unwrap();
     second.images.store().set_trace(&stored.key, &trace).unwrap();
     let image = second.load(&server, "2").await;
-    image.begin_start(&[], true)();
+    image.begin_start(&command, true)();
     followed(&image).await;
     assert!(second.has(&noise(1)) && !second.has(&noise(3)) && !second.has(&noise(4)));
     second.read(&noise(4)).await;
@@ -161,6 +165,32 @@ async fn the_next_version_is_fetched_by_what_the_start_of_the_first_read() {
     let mut expected = [1, 4].map(|seed| Digest::of(&noise(seed)));
     expected.sort();
     assert_eq!(names, expected, "what the image has of the first start, and what this one lacked");
+}
+
+#[tokio::test]
+async fn without_a_command_a_trace_is_followed_from_the_first_read_that_it_names() {
+    let (server, folder) = (versions().await, tempfile::tempdir().unwrap());
+    let process = Process::new(&folder.path().join("store"));
+    let image = process.load(&server, "1").await;
+    let profile = Profile::of(image.handle().name(), "linux/amd64", &[]).unwrap();
+    let touches = [1, 2].map(|seed| tarpon_trace::Touch {
+        object: Digest::of(&noise(seed)),
+        size: noise(seed).len() as u64,
+        range: 0..noise(seed).len() as u64,
+        at: Duration::from_millis(seed.into()),
+        layer: None,
+        path: None,
+        from: None,
+        stall: Duration::ZERO,
+    });
+    let trace = Trace { header: header(), touches: touches.into() };
+    process.images.store().set_trace(&profile.key, &trace.write()).unwrap();
+    image.begin_start(&[], true)();
+    process.read(&noise(3)).await;
+    assert!(!image.handle().is_replaying() && !process.has(&noise(2)), "it is not in the trace");
+    process.read(&noise(1)).await;
+    followed(&image).await;
+    assert!(process.has(&noise(2)));
 }
 
 #[tokio::test]
