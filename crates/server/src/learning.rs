@@ -29,14 +29,22 @@ impl LoadedImage {
         move || {
             let found = start.and_then(|start| Some((learned(image.store(), &start.profile.key)?, start)));
             match found {
-                None => drop(image.follow(None)),
+                None => {
+                    image.follow(None);
+                }
                 Some((trace, start)) if start.profile.command.is_empty() => {
                     let objects = trace.touches.iter().map(|touch| touch.object).collect();
                     let image = Arc::downgrade(&image);
-                    let follow = move || drop(image.upgrade().map(|image| image.follow(Some(&trace))));
+                    let follow = move || {
+                        if let Some(image) = image.upgrade() {
+                            image.follow(Some(&trace));
+                        }
+                    };
                     start.follow_at(objects, Box::new(follow));
                 }
-                Some((trace, _)) => drop(image.follow(Some(&trace))),
+                Some((trace, _)) => {
+                    image.follow(Some(&trace));
+                }
             }
         }
     }

@@ -28,7 +28,7 @@ Examples:
 
 A trace is a file of JSON lines: a header, then the ranges that were read, in order of first access.";
 
-/// Show, merge and plot traces of container starts, and list those that starts left in the store
+/// Show, merge, plot and list traces of container starts
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, subcommand_required = true, arg_required_else_help = true)]
 #[command(disable_help_subcommand = true)]
