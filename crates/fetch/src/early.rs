@@ -99,14 +99,15 @@ impl Images {
     /// Passes the read to the observers of all images that have the object: readers name only the object. Costs one atomic load while
     /// there is no observer.
     pub(crate) fn observe(&self, object: &ObjectId, range: &Range<u64>, waited: Duration) {
-        if self.observers.load(Relaxed) == 0 {
+        if !self.observers.may_see(waited) {
             return;
         }
         self.each(|image| {
-            if let Some(observer) = image.observed.get()
+            if let Some(observer) = image.observed.by(waited)
                 && let Some(entry) = image.table.find(object)
+                && observer.was_read(object, entry.size, range.start..range.end.min(entry.size), waited)
             {
-                observer.was_read(object, entry.size, range.start..range.end.min(entry.size), waited);
+                image.observed.show_all_reads();
             }
         });
     }

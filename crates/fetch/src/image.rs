@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
@@ -22,7 +22,7 @@ use crate::ids::{ImageId, ListId};
 use crate::journal::{Event, Journal};
 use crate::lanes::Budget;
 use crate::ledger::Ledger;
-use crate::observed::Observed;
+use crate::observed::{Observed, Observers};
 use crate::prefetch::governor::state::Governor;
 use crate::prefetch::policy::Prefetch;
 use crate::stats::Tally;
@@ -82,8 +82,8 @@ pub(crate) struct Images {
     generation: AtomicU64,
     /// Entries of the ledgers of all images.
     pub(crate) open_early: Arc<AtomicU64>,
-    /// Number of observers of all images.
-    pub(crate) observers: Arc<AtomicUsize>,
+    /// Numbers of observers of all images.
+    pub(crate) observers: Arc<Observers>,
 }
 
 /// An image that has an object, and its entry for it.

@@ -85,15 +85,16 @@ impl Start {
 }
 
 impl ReadObserver for Start {
-    fn was_read(&self, object: &Digest, size: u64, range: Range<u64>, waited: Duration) {
+    fn was_read(&self, object: &Digest, size: u64, range: Range<u64>, waited: Duration) -> bool {
         if waited > Duration::ZERO {
             self.follow_if_it_begins_with(object);
             let _another_thread_was_first = self.began.set(Instant::now());
         }
         if self.began.get().is_none() || self.is_over() || self.reads.fetch_add(1, Relaxed) >= READS {
-            return;
+            return false;
         }
         let from = if waited > Duration::ZERO { Origin::Demand } else { Origin::Local };
         self.recorder.touch(*object, size, range, from, waited);
+        true
     }
 }

@@ -45,9 +45,9 @@ fn versions_of_an_image_share_a_profile_and_commands_do_not() {
 fn a_start_begins_with_the_first_read_that_waits() {
     let start = Start::new(Profile::of("registry.example/app", "linux/amd64", &[]).unwrap());
     let read = |name: &[u8], waited| start.was_read(&Digest::of(name), 10, 0..10, waited);
-    read(b"local before", Duration::ZERO);
-    read(b"fetched", Duration::from_millis(3));
-    read(b"local after", Duration::ZERO);
+    assert!(!read(b"local before", Duration::ZERO));
+    assert!(read(b"fetched", Duration::from_millis(3)), "it wants to see all reads now");
+    assert!(read(b"local after", Duration::ZERO));
     let mut read: Vec<Digest> = start.trace(header()).touches.iter().map(|touch| touch.object).collect();
     read.sort();
     let mut expected = [Digest::of(b"fetched"), Digest::of(b"local after")];
