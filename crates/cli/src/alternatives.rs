@@ -16,12 +16,11 @@ const CHANGES: &str =
 const RESTART: &str = "containers cannot be restarted; tarpon run starts a new one";
 
 /// Commands, and their alternatives.
-const COMMANDS: [(&[&str], &str); 24] = [
+const COMMANDS: [(&[&str], &str); 23] = [
     (&["images"], "tarpon cache ls lists the images in the store"),
     (&["rmi"], "tarpon cache rm IMAGE removes an image from the store"),
     (&["image"], "use tarpon pull, push, inspect or cache ls"),
     (&["container"], "use tarpon run, ps, exec, logs, wait or stop"),
-    (&["login", "logout"], "use podman login or skopeo login; tarpon reads their credentials file"),
     (
         &["build", "buildx", "bud"],
         "use podman build or buildah; tarpon commit creates an image from the changes of a container",

@@ -11,8 +11,8 @@ use crate::commands::container::{exec, logs, ps, run};
 use crate::commands::namespace::{self, Need};
 use crate::commands::packaging::{Completions, Man};
 use crate::commands::{
-    cache, commit, convert, daemon, demo, doctor, index, inspect, ls, mount, podman, pull, push, record, recover,
-    server, snapshotter, status, trace, umount, unshare, why,
+    cache, commit, convert, daemon, demo, doctor, index, inspect, login, ls, mount, podman, pull, push, record,
+    recover, server, snapshotter, status, trace, umount, unshare, why,
 };
 use crate::exit::{self, Exit};
 use crate::failure::Result;
@@ -56,6 +56,8 @@ impl Cli {
             Command::Exec(command) => return command.run(global),
             Command::Mount(command) => command.run(global),
             Command::Umount(command) => command.run(global),
+            Command::Login(command) => command.run(global),
+            Command::Logout(command) => command.run(global),
             Command::Pull(command) => command.run(global),
             Command::Ls(command) => command.run(global),
             Command::Podman(command) => command.run(global),
@@ -115,6 +117,8 @@ pub(crate) enum Command {
     Kill(Kill),
     Rm(Rm),
     Commit(Box<commit::Commit>),
+    Login(login::Login),
+    Logout(login::Logout),
     Push(push::Push),
     Pull(pull::Pull),
     Ls(ls::Ls),

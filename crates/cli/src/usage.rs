@@ -133,7 +133,6 @@ mod tests {
         for (line, hint) in [
             ("images", "tarpon cache ls"),
             ("rmi app:v1", "tarpon cache rm IMAGE"),
-            ("login registry.example", "podman login"),
             ("top web", "process ID"),
             ("ps --last 3", "tarpon ps --json"),
             ("logs --until 5m web", "tarpon logs -t"),

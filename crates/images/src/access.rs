@@ -169,7 +169,9 @@ fn kind(fault: Fault) -> ErrorKind {
 
 fn with_hint(error: Error, fault: Fault) -> Error {
     match fault {
-        Fault::Denied => error.hint("log in with podman login or docker login, or give --creds or --authfile"),
+        Fault::Denied => {
+            error.hint("log in with tarpon login, podman login or docker login, or give --creds or --authfile")
+        }
         _ => error,
     }
 }

@@ -24,6 +24,9 @@ pub enum Error {
     /// The index has no manifest for the platform.
     #[error(transparent)]
     Platform(NoPlatform),
+    /// The registry does not accept the credentials.
+    #[error("{0} does not accept this user name and password")]
+    Login(String),
     /// An archive, which cannot be a destination.
     #[error("{0} cannot be a destination: use a registry reference or oci:DIR[:TAG]")]
     ReadOnly(String),
@@ -56,6 +59,7 @@ impl Error {
             Self::Source(error) | Self::Push(error) => error.fault,
             Self::Manifest { .. } | Self::Options(_) | Self::ReadOnly(_) => Fault::Refused,
             Self::Platform(_) => Fault::NotFound,
+            Self::Login(_) => Fault::Denied,
         }
     }
 }

@@ -13,6 +13,7 @@ mod each;
 mod image;
 pub(crate) mod index;
 pub(crate) mod inspect;
+pub(crate) mod login;
 pub(crate) mod ls;
 pub(crate) mod mount;
 pub(crate) mod namespace;

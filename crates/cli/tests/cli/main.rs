@@ -13,6 +13,7 @@ mod interrupt;
 mod isolation;
 mod local;
 mod lock;
+mod login;
 mod mounts;
 mod pull;
 mod terminal;

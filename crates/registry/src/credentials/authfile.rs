@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 use super::{Credentials, Secret, UNREADABLE, helper};
 
 /// Bytes of an auth file. Real ones have a few KiB.
-const FILE_BYTES: u64 = 1 << 20;
+pub(super) const FILE_BYTES: u64 = 1 << 20;
 
 /// One auth file.
 #[derive(Debug, Default, Deserialize)]
@@ -97,7 +97,7 @@ impl AuthFile {
 
 /// The host of a key that Docker wrote: `https://index.docker.io/v1/` → `index.docker.io`. A key of a namespace applies to that
 /// namespace only and gives an empty host.
-fn host_of(key: &str) -> &str {
+pub(super) fn host_of(key: &str) -> &str {
     let bare = key.strip_prefix("https://").or_else(|| key.strip_prefix("http://")).unwrap_or(key);
     match bare.split_once('/') {
         None => bare,
@@ -107,19 +107,23 @@ fn host_of(key: &str) -> &str {
 }
 
 /// The names under which auth files and helpers may store a registry.
-fn aliases(registry: &str) -> Vec<&str> {
+pub(super) fn aliases(registry: &str) -> Vec<&str> {
     match registry {
         DOCKER_HUB => vec!["docker.io", "index.docker.io", "registry-1.docker.io"],
         other => vec![other],
     }
 }
 
-async fn ask_helper(name: &str, registry: &str) -> Option<Credentials> {
-    let server = match registry {
+/// The name of a registry in credential helpers.
+pub(super) fn server_name(registry: &str) -> &str {
+    match registry {
         DOCKER_HUB => "https://index.docker.io/v1/",
         other => other,
-    };
-    match helper::get(name, server).await {
+    }
+}
+
+async fn ask_helper(name: &str, registry: &str) -> Option<Credentials> {
+    match helper::get(name, server_name(registry)).await {
         Ok(found) => found,
         Err(error) => {
             if let Some(left_out) = UNREADABLE.admit() {

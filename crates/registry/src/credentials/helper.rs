@@ -1,11 +1,12 @@
 //! Credential helpers: programs `docker-credential-NAME` that store passwords elsewhere.
 //!
-//! Protocol: `get` as the only argument, the server's name on stdin, JSON on stdout.
+//! Protocol: `get` as the only argument, the server's name on stdin, JSON on stdout; `store` with JSON on stdin; `erase` with the
+//! server's name.
 
 use std::io;
 use std::process::Stdio;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -24,21 +25,61 @@ struct Answer {
     secret: Zeroizing<String>,
 }
 
+/// The input of `store`.
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Login<'a> {
+    #[serde(rename = "ServerURL")]
+    server: &'a str,
+    username: &'a str,
+    secret: &'a str,
+}
+
 /// Queries the helper `name` for `server`. `None` if it has no credentials for it.
 pub(super) async fn get(name: &str, server: &str) -> io::Result<Option<Credentials>> {
+    in_time(name, |program| async move { ask(&program, server).await }).await
+}
+
+/// Stores credentials in the helper `name`.
+pub(super) async fn store(name: &str, server: &str, credentials: &Credentials) -> io::Result<()> {
+    let (username, secret) = credentials.pair();
+    let login = Zeroizing::new(serde_json::to_vec(&Login { server, username, secret })?);
+    in_time(name, |program| async move { demand(run(&program, "store", &login).await?) }).await
+}
+
+/// Removes the credentials for `server` from the helper `name`.
+pub(super) async fn erase(name: &str, server: &str) -> io::Result<()> {
+    in_time(name, |program| async move { demand(run(&program, "erase", server.as_bytes()).await?) }).await
+}
+
+fn demand(output: Option<Zeroizing<Vec<u8>>>) -> io::Result<()> {
+    output.map(drop).ok_or_else(|| io::Error::other("it failed"))
+}
+
+/// Runs the program of the helper, with the time limit.
+async fn in_time<T, F: Future<Output = io::Result<T>>>(name: &str, work: impl FnOnce(String) -> F) -> io::Result<T> {
     let is_word = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     if name.is_empty() || name.starts_with('.') || !name.bytes().all(is_word) {
         return Err(io::Error::other(format!("credential helper {name:?} is not a valid program name")));
     }
     let program = format!("docker-credential-{name}");
-    let answer = timeout(timing::HELPER, run(&program, server)).await;
+    let answer = timeout(timing::HELPER, work(program.clone())).await;
     let answer = answer.map_err(|_| io::Error::other(format!("{program} did not respond")))?;
     answer.map_err(|error| io::Error::new(error.kind(), format!("{program}: {error}")))
 }
 
-async fn run(program: &str, server: &str) -> io::Result<Option<Credentials>> {
+async fn ask(program: &str, server: &str) -> io::Result<Option<Credentials>> {
+    // Helpers report "not found" in different words, with a failing exit code.
+    let Some(output) = run(program, "get", server.as_bytes()).await? else { return Ok(None) };
+    let answer: Answer =
+        serde_json::from_slice(&output).map_err(|_| io::Error::other("its answer is not understood"))?;
+    Ok(Some(Credentials::from_pair(&answer.username, &answer.secret)))
+}
+
+/// The output of the program; `None` if it fails.
+async fn run(program: &str, action: &str, input: &[u8]) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
     let mut child = Command::new(program)
-        .arg("get")
+        .arg(action)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -46,7 +87,7 @@ async fn run(program: &str, server: &str) -> io::Result<Option<Credentials>> {
         .spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
         // A helper that does not read its input has already refused.
-        drop(stdin.write_all(server.as_bytes()).await);
+        drop(stdin.write_all(input).await);
     }
     let mut output = Zeroizing::new(Vec::new());
     if let Some(stdout) = child.stdout.take() {
@@ -55,13 +96,7 @@ async fn run(program: &str, server: &str) -> io::Result<Option<Credentials>> {
     if output.len() as u64 > OUTPUT_BYTES {
         return Err(io::Error::other("its output is too long"));
     }
-    if !child.wait().await?.success() {
-        // Helpers report "not found" in different words, with a failing exit code.
-        return Ok(None);
-    }
-    let answer: Answer =
-        serde_json::from_slice(&output).map_err(|_| io::Error::other("its answer is not understood"))?;
-    Ok(Some(Credentials::from_pair(&answer.username, &answer.secret)))
+    Ok(child.wait().await?.success().then_some(output))
 }
 
 #[cfg(test)]
@@ -81,14 +116,30 @@ mod tests {
 
     #[tokio::test]
     async fn the_protocol_is_get_the_server_on_stdin_and_json_on_stdout() {
-        assert_eq!(run(&helper("good"), "quay.io").await.unwrap(), Credentials::parse("u:p"));
-        assert_eq!(run(&helper("good"), "other.io").await.unwrap(), None);
+        assert_eq!(ask(&helper("good"), "quay.io").await.unwrap(), Credentials::parse("u:p"));
+        assert_eq!(ask(&helper("good"), "other.io").await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn a_login_is_stored_as_json_and_erased_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        let program = folder.path().join("docker-credential-log");
+        let script = format!("#!/bin/sh\necho \"$1 $(cat)\" >> '{}'\n", log.display());
+        std::fs::write(&program, script).unwrap();
+        std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let login = serde_json::to_vec(&Login { server: "quay.io", username: "u", secret: "p" }).unwrap();
+        let program = program.to_str().unwrap();
+        assert!(run(program, "store", &login).await.unwrap().is_some());
+        assert!(run(program, "erase", b"quay.io").await.unwrap().is_some());
+        let logged = std::fs::read_to_string(log).unwrap();
+        assert_eq!(logged, "store {\"ServerURL\":\"quay.io\",\"Username\":\"u\",\"Secret\":\"p\"}\nerase quay.io\n");
     }
 
     #[tokio::test]
     async fn answers_without_end_or_sense_are_errors() {
-        assert!(run(&helper("endless"), "quay.io").await.is_err());
-        let error = run(&helper("nonsense"), "quay.io").await.unwrap_err();
+        assert!(ask(&helper("endless"), "quay.io").await.is_err());
+        let error = ask(&helper("nonsense"), "quay.io").await.unwrap_err();
         assert!(!error.to_string().contains("hunter2"), "{error}");
     }
 

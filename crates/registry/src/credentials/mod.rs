@@ -1,8 +1,11 @@
 //! The credentials of the user: `--creds`, the auth files of Podman and Docker, and credential helpers.
 //!
+//! A login changes these files ([`store_login`]); anything else only reads them.
+//!
 //! They are looked up for each token and never kept: a mount outlives passwords, and another login must take effect without a new mount.
 
 mod authfile;
+mod edit;
 mod helper;
 mod secret;
 mod source;
@@ -10,6 +13,7 @@ mod token_services;
 
 use tarpon_blob::LogLimit;
 
+pub use edit::{StoredIn, logged_in, remove_all_logins, remove_login, store_login};
 pub use secret::{Credentials, Secret};
 pub use source::{CredentialLookup, CredentialSource};
 

@@ -25,6 +25,8 @@ pub(crate) enum Purpose {
     Pull,
     /// To read and write.
     Push,
+    /// To show that the registry accepts the credentials.
+    Login,
     /// To read and write, and to read this other repository.
     Mount(String),
 }
@@ -37,6 +39,7 @@ impl Purpose {
             Self::Pull => {
                 return vec![challenged.map_or_else(|| format!("repository:{repository}:pull"), str::to_owned)];
             }
+            Self::Login => return challenged.map(str::to_owned).into_iter().collect(),
             Self::Push => vec![format!("repository:{repository}:pull,push")],
             Self::Mount(from) => {
                 vec![format!("repository:{repository}:pull,push"), format!("repository:{from}:pull")]

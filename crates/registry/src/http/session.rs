@@ -104,6 +104,16 @@ impl Session {
         .await
     }
 
+    /// Sends one request for the root of the registry's API, which shows whether it accepts the credentials. Wrong ones are not tried
+    /// again: registries lock accounts.
+    pub(crate) async fn check_access(&self) -> Result<(), SourceError> {
+        let call = &Call::get("/v2/");
+        let sent = async { expect(call, self.at_registry("", call).await?, &[200]).await };
+        let response = Budget::new().within(&call.shown, sent).await.map_err(|failure| failure.error)?;
+        body::drain(response).await;
+        Ok(())
+    }
+
     /// The path of `what` in the repository, below the registry's `/v2/`.
     pub(super) fn path(&self, what: &str) -> String {
         format!("{}/{what}", self.repository)
