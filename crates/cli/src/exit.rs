@@ -19,7 +19,7 @@ pub(crate) enum Exit {
     Denied = 4,
     /// The registry or the network failed.
     Unavailable = 5,
-    /// The image is malformed, unsupported or does not match its digest; or the registry is not trusted.
+    /// The image is malformed, unsupported, does not match its digest, or is not accepted by the policy; or the registry is not trusted.
     Refused = 6,
     /// This machine or user cannot mount this way.
     CannotMount = 7,
@@ -44,8 +44,8 @@ Exit codes:
   3    not found: no such image, tag, platform, path or mount
   4    access denied by the registry
   5    the registry or the network failed, or did not respond in time
-  6    rejected: the image is malformed, unsupported or does not match its digest, or the registry's
-       certificate or response is not trusted
+  6    rejected: the image is malformed, unsupported or does not match its digest, the policy of the
+       host does not accept it, or the registry's certificate or response is not trusted
   7    this machine or this user cannot mount it this way (see `tarpon doctor`)
   8    the local store failed, or some of its content is damaged
   130  interrupted
@@ -68,7 +68,7 @@ impl From<ErrorKind> for Exit {
             ErrorKind::NotFound => Self::NotFound,
             ErrorKind::Denied => Self::Denied,
             ErrorKind::Unavailable => Self::Unavailable,
-            ErrorKind::Refused => Self::Refused,
+            ErrorKind::Refused | ErrorKind::Forbidden => Self::Refused,
             ErrorKind::CannotMount => Self::CannotMount,
             ErrorKind::Store => Self::Store,
             ErrorKind::Conflict | ErrorKind::Other => Self::Failure,

@@ -84,7 +84,7 @@ impl From<ErrorKind> for FailureKind {
             ErrorKind::NotFound => Self::NotFound,
             ErrorKind::Denied => Self::Denied,
             ErrorKind::Unavailable => Self::Unavailable,
-            ErrorKind::Refused => Self::Refused,
+            ErrorKind::Refused | ErrorKind::Forbidden => Self::Refused,
             ErrorKind::CannotMount => Self::CannotMount,
             ErrorKind::Store => Self::Store,
             ErrorKind::Conflict => Self::Conflict,

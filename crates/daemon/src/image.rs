@@ -119,6 +119,7 @@ impl ImageSelection {
                 authfiles: authfile.as_ref().map_or_else(auth_files, |file| vec![file.clone()]),
                 cert_dir: cert_dir.clone(),
                 tls_verify: *tls_verify,
+                ..Access::default()
             },
         })
     }

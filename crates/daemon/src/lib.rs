@@ -36,8 +36,8 @@ use std::time::{Duration, Instant};
 
 use futures::{FutureExt as _, StreamExt as _, stream};
 use tarpon_engine::{
-    ContainerName, ContainerStatus, Ended, Engine, Error, ErrorKind, Lifecycle, PermanentServer, Result, ServerOptions,
-    service,
+    ContainerName, ContainerStatus, Ended, Engine, Error, ErrorKind, Lifecycle, PermanentServer, PolicyChoice, Result,
+    ServerOptions, service,
 };
 
 pub use api::description;
@@ -75,6 +75,8 @@ pub struct Options {
     pub keeper_command: Vec<OsString>,
     /// The OCI runtime if a request names none; else it is searched for.
     pub runtime: Option<PathBuf>,
+    /// Which images are accepted. A request cannot choose another policy.
+    pub policy: PolicyChoice,
     /// Rate of the scrub of the store in bytes per second, if it is enabled.
     pub scrub: Option<NonZeroU64>,
     /// The program for [`Daemon::upgrade`]. `None`: there are no upgrades.
@@ -95,13 +97,13 @@ impl Daemon {
     /// # Errors
     /// Another process without mounts serves the store permanently, or the daemon cannot listen.
     pub async fn start(engine: Engine, options: Options) -> Result<Self> {
-        let Options { mut socket, metrics, keeper_command, runtime, scrub, program } = options;
+        let Options { mut socket, metrics, keeper_command, runtime, policy, scrub, program } = options;
         children::reap();
         let place = socket.place();
         let protected = socket.path().into_iter().collect();
         let options = ServerOptions { metrics, protected, scrub, program };
         let server = PermanentServer::start(&engine, options, socket.take_store()).await?;
-        let state = ApiState::new(engine.clone(), server.observer(), keeper_command, runtime);
+        let state = ApiState::new(engine.clone(), server.observer(), keeper_command, runtime, policy);
         match Api::start(state, socket) {
             Ok(api) => {
                 tracing::info!("listening at {place}");

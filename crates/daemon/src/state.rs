@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt as _;
-use tarpon_engine::{ContainerName, ContainerState, Engine, Flights, ImageRequest, MountChange, Observer, Prepared};
+use tarpon_engine::{
+    ContainerName, ContainerState, Engine, Flights, ImageRequest, MountChange, Observer, PolicyChoice, Prepared,
+};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 
@@ -27,6 +29,8 @@ pub(crate) struct Shared {
     pub(crate) keeper_command: Vec<OsString>,
     /// The OCI runtime where a request names none.
     pub(crate) runtime: Option<PathBuf>,
+    /// Which images are accepted.
+    pub(crate) policy: PolicyChoice,
     pub(crate) feed: Arc<Feed>,
     pub(crate) limits: RequestLimits,
     pub(crate) jobs: Jobs,
@@ -59,12 +63,14 @@ impl ApiState {
         observer: Observer,
         keeper_command: Vec<OsString>,
         runtime: Option<PathBuf>,
+        policy: PolicyChoice,
     ) -> Self {
         Self(Arc::new(Shared {
             engine,
             observer,
             keeper_command,
             runtime,
+            policy,
             feed: Arc::default(),
             limits: RequestLimits::default(),
             jobs: Jobs::default(),
@@ -120,7 +126,8 @@ impl ApiState {
 
     /// The request to the engine, if the caller's credentials may be used with this store.
     pub(crate) async fn admit(&self, selection: &ImageSelection) -> Result<ImageRequest, Failure> {
-        let request = selection.request()?;
+        let mut request = selection.request()?;
+        request.access.policy = self.policy.clone();
         if selection.has_credentials() {
             self.call(Engine::admit_credentials).await?;
         }

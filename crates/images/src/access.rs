@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tarpon_blob::{Fault, SourceError};
 use tarpon_oci::{ImageConfig, Platform, Source};
+use tarpon_policy::PolicyChoice;
 use tarpon_registry::{
     AccessOptions, CredentialLookup, CredentialSource, Credentials, Destination, Repository, ResolvedImage,
 };
@@ -25,6 +26,9 @@ pub struct Access {
     pub cert_dir: Option<PathBuf>,
     /// `--tls-verify`: unset, true, false.
     pub tls_verify: Option<bool>,
+    /// `--policy`: which images may be used. Not part of what a mount needs later.
+    #[serde(skip)]
+    pub policy: PolicyChoice,
 }
 
 impl std::fmt::Debug for Access {
@@ -34,6 +38,7 @@ impl std::fmt::Debug for Access {
             .field("authfiles", &self.authfiles)
             .field("cert_dir", &self.cert_dir)
             .field("tls_verify", &self.tls_verify)
+            .field("policy", &self.policy)
             .finish()
     }
 }
@@ -87,7 +92,7 @@ fn read(image: &str, access: &Access) -> Result<(Source, AccessOptions)> {
     Ok((source, options))
 }
 
-fn parse(image: &str) -> Result<Source> {
+pub(crate) fn parse(image: &str) -> Result<Source> {
     image.parse().context(ErrorKind::NotFound, "read the image's name")
 }
 
@@ -108,8 +113,8 @@ fn options(access: &Access, source: &Source) -> Result<AccessOptions> {
     })
 }
 
-/// Pins the image for `platform`.
-pub async fn resolve(repository: &Repository, platform: &Platform) -> Result<ResolvedImage> {
+/// Pins the image for `platform`, whatever the policy demands.
+pub(crate) async fn resolve_unchecked(repository: &Repository, platform: &Platform) -> Result<ResolvedImage> {
     repository.resolve(platform).await.map_err(|error| unresolved(repository, error))
 }
 

@@ -41,6 +41,8 @@ pub enum ErrorKind {
     Conflict,
     /// Anything else.
     Other,
+    /// The host's policy does not accept the image.
+    Forbidden,
 }
 
 /// Shorthand for results of this crate.

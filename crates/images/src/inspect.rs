@@ -8,6 +8,7 @@ use tarpon_registry::ResolvedImage;
 use tarpon_store::LayerKind;
 
 use crate::access;
+use crate::admission;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::image::{ImageRequest, Pull};
 use crate::images::Images;
@@ -94,7 +95,7 @@ impl Images {
             return self.describe(request, &image, &config);
         }
         let repository = access::open(&request.text, &request.access).await?;
-        let image = access::resolve(&repository, &request.platform).await?;
+        let image = admission::resolve(&repository, &request.access, &request.platform).await?;
         let config = access::config(&repository, &image).await?;
         self.describe(request, &image, &config.bytes)
     }

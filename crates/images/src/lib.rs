@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! images       the images of one store: the handle for all below
+//! admission    whether the host's policy accepts an image
 //! access       credentials and connections to registries, layouts and archives
 //! sources      images that are read again, and the process that receives their bytes
 //! preparer     another process that prepares
@@ -17,6 +18,7 @@
 //! Nothing is mounted here, and no process is started.
 
 pub mod access;
+pub mod admission;
 mod auth_files;
 pub mod commits;
 mod error;
@@ -39,6 +41,7 @@ pub mod tenant;
 mod tree_view;
 
 pub use access::Access;
+pub use admission::Admission;
 pub use auth_files::auth_files;
 pub use commits::{Commits, Committed};
 pub use error::{Cause, Error, ErrorKind, Result, ResultExt};
@@ -50,5 +53,6 @@ pub use lock_file::LockFile;
 pub use login::{Login, log_out, log_out_of_all, logged_in};
 pub use prepare::preparation::Pulled;
 pub use progress::{LayerPlan, LayerWay, Progress, Silent};
+pub use tarpon_policy::PolicyChoice;
 pub use tarpon_registry::{Credentials, StoredIn};
 pub use tree_view::{Item, TreeView};

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tarpon_blob::BlobSource;
+use tarpon_blob::{BlobSource, Fault};
 use tarpon_oci::{
-    Descriptor, Digest, Document, ImageConfig, InvalidManifest, Manifest, Platform, Reference, Source, Verified, limits,
+    Blob, Descriptor, Digest, Document, ImageConfig, InvalidManifest, Manifest, Platform, Reference, Source, Verified,
+    limits,
 };
 
 use crate::Error;
@@ -131,12 +132,8 @@ impl Repository {
 
     /// The config of `image`, checked to describe its layers.
     pub async fn config(&self, image: &ResolvedImage) -> Result<ImageConfig, Error> {
-        let blob = image.manifest.config.blob();
-        let bytes = match &self.backend {
-            Backend::Registry { blobs, .. } => blobs.small_blob(blob).await,
-            Backend::Local(local) => local.opened().await.map_err(Error::Source)?.blobs.small_blob(blob).await,
-        };
-        let config = parsed("config", ImageConfig::parse(bytes.map_err(Error::Source)?))?;
+        let bytes = self.verified_blob(image.manifest.config.blob()).await?;
+        let config = parsed("config", ImageConfig::parse(bytes))?;
         parsed("config", image.manifest.check_config(&config))?;
         Ok(config)
     }
@@ -150,6 +147,29 @@ impl Repository {
             Backend::Local(local) => local.manifest(digest).await,
         };
         found.map_err(Error::Source)
+    }
+
+    /// The manifest under a tag of the image's repository; `None` if there is none. Layouts and archives have no attachments.
+    pub async fn attached(&self, tag: &str) -> Result<Option<Verified<Bytes>>, Error> {
+        let Backend::Registry { session, .. } = &self.backend else { return Ok(None) };
+        match session.manifest(tag, None).await {
+            Ok((bytes, _)) => Ok(Some(bytes)),
+            Err(error) if error.fault == Fault::NotFound => Ok(None),
+            Err(error) => Err(Error::Source(error)),
+        }
+    }
+
+    /// A whole blob of the image's repository. The caller bounds its size.
+    pub async fn small_blob(&self, blob: Blob) -> Result<Bytes, Error> {
+        self.verified_blob(blob).await.map(Verified::into_inner)
+    }
+
+    async fn verified_blob(&self, blob: Blob) -> Result<Verified<Bytes>, Error> {
+        let bytes = match &self.backend {
+            Backend::Registry { blobs, .. } => blobs.small_blob(blob).await,
+            Backend::Local(local) => local.opened().await.map_err(Error::Source)?.blobs.small_blob(blob).await,
+        };
+        bytes.map_err(Error::Source)
     }
 
     /// The artifacts of kind `artifact_type` (a media type) whose subject is the manifest `subject`: from the registry's list, or

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use tarpon_engine::{
-    Access, Backfill, Engine, ImageRequest, IndexChoice, ModeChoice, MountRequest, Prepared, Progress, Pull,
+    Access, Admission, Backfill, Engine, ImageRequest, IndexChoice, ModeChoice, MountRequest, Prepared, Progress, Pull,
 };
 use tarpon_oci::{Digest, Platform, Source};
 use tokio::sync::Semaphore;
@@ -20,10 +20,25 @@ const PREPARED_AT_ONCE: usize = 4;
 /// A result with a one-line error.
 pub(crate) type Outcome<T> = Result<T, String>;
 
+/// Why no layers are mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Unprepared {
+    /// Containerd must unpack the image, for this reason.
+    Unpack(String),
+    /// The image must not be used, for this reason.
+    Forbidden(String),
+}
+
+impl From<String> for Unprepared {
+    fn from(why: String) -> Self {
+        Self::Unpack(why)
+    }
+}
+
 /// Images whose layers can be mounted.
 pub(crate) trait Images: Send + Sync + 'static {
-    /// Prepares the image for mounting. Returns the chain IDs of its layers, lowest first, or the reason why it must be unpacked.
-    fn prepare(&self, layer: PulledLayer) -> BoxFuture<'static, Outcome<Arc<[Digest]>>>;
+    /// Prepares the image for mounting. Returns the chain IDs of its layers, lowest first, or the reason why there are none.
+    fn prepare(&self, layer: PulledLayer) -> BoxFuture<'static, Result<Arc<[Digest]>, Unprepared>>;
 
     /// Mounts layers at `place`, unless they are mounted there already.
     fn mount(&self, layers: LazyLayers, place: PathBuf) -> BoxFuture<'static, Outcome<()>>;
@@ -78,6 +93,15 @@ impl EngineImages {
         let ImageOptions { index, profile, access, .. } = (*self.options).clone();
         let (text, platform, pull) = (text.to_owned(), Platform::host(), Pull::Missing);
         Ok(ImageRequest { text, source, platform, platform_named: false, pull, index, profile, access })
+    }
+
+    /// Whether the policy demands signatures of the image. Containerd does not check them.
+    fn must_be_accepted(&self, text: &str) -> Result<bool, Unprepared> {
+        let request = self.request(text)?;
+        let admission = Admission::of(&request.source, &request.access);
+        admission
+            .map(|known| known.demands().need_signatures())
+            .map_err(|error| Unprepared::Forbidden(error.to_string()))
     }
 
     async fn prepare(&self, text: &str, manifest: Digest) -> Outcome<(ImageRequest, Prepared)> {
@@ -153,11 +177,15 @@ impl EngineImages {
 }
 
 impl Images for EngineImages {
-    fn prepare(&self, layer: PulledLayer) -> BoxFuture<'static, Outcome<Arc<[Digest]>>> {
+    fn prepare(&self, layer: PulledLayer) -> BoxFuture<'static, Result<Arc<[Digest]>, Unprepared>> {
         let this = self.clone();
         async move {
             let _turn = this.turns.acquire().await.map_err(|error| error.to_string())?;
-            this.chain(&layer).await
+            let must_be_accepted = this.must_be_accepted(&layer.image.to_string())?;
+            this.chain(&layer).await.map_err(|why| match must_be_accepted {
+                true => Unprepared::Forbidden(why),
+                false => Unprepared::Unpack(why),
+            })
         }
         .boxed()
     }

@@ -20,7 +20,7 @@ use tarpon_oci::Digest;
 use crate::error::{Error, Result};
 use crate::filter::Filters;
 use crate::flights::Flights;
-use crate::images::{Images, Outcome};
+use crate::images::{Images, Outcome, Unprepared};
 use crate::labels::{self, LAZY, PulledLayer, UNPACKED, pulled_layer};
 use crate::messages::{CommitRequest, CreateRequest, Info, Mount, UpdateRequest};
 use crate::mounts;
@@ -35,7 +35,7 @@ pub(crate) struct Snapshots {
     /// Held by writers, one at a time: a writer waits for the disk, readers do not wait for it.
     changing: Arc<tokio::sync::Mutex<()>>,
     images: Arc<dyn Images>,
-    preparing: Flights<String, Outcome<Arc<[Digest]>>>,
+    preparing: Flights<String, std::result::Result<Arc<[Digest]>, Unprepared>>,
     mounting: Flights<PathBuf, Outcome<()>>,
     /// Options of all overlays.
     usual: Vec<String>,
@@ -60,7 +60,8 @@ impl Snapshots {
         if let Some(layer) = pulled_layer(&labels).filter(|_| kind == Kind::Active) {
             match self.create_lazy(layer, &parent, &labels).await {
                 Ok(name) => return Err(Error::Exists(name)),
-                Err(why) => {
+                Err(Unprepared::Forbidden(why)) => return Err(Error::Precondition(why)),
+                Err(Unprepared::Unpack(why)) => {
                     tracing::warn!(key, "containerd pulls and unpacks this layer: {why}");
                     labels = labels::with(labels, UNPACKED, &why);
                 }
@@ -78,8 +79,13 @@ impl Snapshots {
         }
     }
 
-    /// Commits the layer without unpacking it, and returns its name; fails with the reason why it must be unpacked.
-    async fn create_lazy(&self, layer: Outcome<PulledLayer>, parent: &str, labels: &Labels) -> Outcome<String> {
+    /// Commits the layer without unpacking it, and returns its name; fails with the reason why it cannot.
+    async fn create_lazy(
+        &self,
+        layer: Outcome<PulledLayer>,
+        parent: &str,
+        labels: &Labels,
+    ) -> std::result::Result<String, Unprepared> {
         let layer = layer?;
         let name = layer.chain_id.to_string();
         if self.is_there(&name, parent, labels)? {
@@ -87,13 +93,16 @@ impl Snapshots {
         }
         let text = layer.image.to_string();
         let (images, wanted) = (self.images.clone(), layer.clone());
-        let chain = self.preparing.join(text.clone(), || images.prepare(wanted), Err).await?;
+        let chain =
+            self.preparing.join(text.clone(), || images.prepare(wanted), |why| Err(Unprepared::Unpack(why))).await?;
         let at = chain.iter().position(|id| *id == layer.chain_id).ok_or_else(|| {
             format!("{text} has no layers with the chain ID {name}: its config is not the one that containerd has")
         })?;
         let below = at.checked_sub(1).map(|below| chain[below].to_string()).unwrap_or_default();
         if below != parent {
-            return Err(format!("it is to lie on {parent:?}, the layers of the image lie on {below:?}"));
+            return Err(Unprepared::Unpack(format!(
+                "it is to lie on {parent:?}, the layers of the image lie on {below:?}"
+            )));
         }
         let count = at + 1;
         let own_labels =
@@ -108,9 +117,10 @@ impl Snapshots {
             }
             // A concurrent call was faster.
             Err(Error::Exists(_)) => {
-                self.is_there(&name, &below, &labels)?.then_some(name).ok_or("it was removed meanwhile".to_owned())
+                let found = self.is_there(&name, &below, &labels)?.then_some(name);
+                found.ok_or_else(|| "it was removed meanwhile".to_owned().into())
             }
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(error.to_string().into()),
         }
     }
 

@@ -18,7 +18,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request};
 use tonic_prost::ProstCodec;
 
-use crate::images::{Images, Outcome};
+use crate::images::{Images, Outcome, Unprepared};
 use crate::labels::{LAZY, PulledLayer, REF, UNPACKED};
 use crate::messages::*;
 use crate::record::LazyLayers;
@@ -34,9 +34,13 @@ struct KnownImages {
 }
 
 impl Images for KnownImages {
-    fn prepare(&self, layer: PulledLayer) -> BoxFuture<'static, Outcome<Arc<[Digest]>>> {
+    fn prepare(&self, layer: PulledLayer) -> BoxFuture<'static, Result<Arc<[Digest]>, Unprepared>> {
+        let why = match layer.manifest == Digest::of(FORBIDDEN) {
+            true => Unprepared::Forbidden("the policy refuses it".to_owned()),
+            false => Unprepared::Unpack("the registry is not there".to_owned()),
+        };
         let chain = self.images.get(&layer.manifest).cloned();
-        async move { chain.map(Arc::from).ok_or_else(|| "the registry is not there".to_owned()) }.boxed()
+        async move { chain.map(Arc::from).ok_or(why) }.boxed()
     }
 
     fn mount(&self, layers: LazyLayers, place: PathBuf) -> BoxFuture<'static, Outcome<()>> {
@@ -191,6 +195,7 @@ fn option<'a>(mounts: &'a [Mount], name: &str) -> Option<&'a str> {
 }
 
 const MANIFEST: &[u8] = b"manifest";
+const FORBIDDEN: &[u8] = b"a manifest that the policy refuses";
 
 fn chain() -> Vec<Digest> {
     [b"1", b"2", b"3"].map(|text| Digest::of(text)).to_vec()
@@ -269,6 +274,14 @@ fn a_layer_that_cannot_be_mounted_is_unpacked_and_its_label_gives_the_reason() {
     assert!(fixture.stat("wrong place").unwrap().labels[UNPACKED].contains("the layers of the image lie on"));
     fixture.pull("on unpacked", "ns/1/unpacked", Digest::of(MANIFEST), chain()[1]).unwrap();
     assert_eq!(fixture.stat("on unpacked").unwrap().labels[UNPACKED], "the layer below it was unpacked");
+}
+
+#[test]
+fn a_layer_of_an_image_that_the_policy_refuses_is_not_unpacked() {
+    let fixture = fixture();
+    let refused = fixture.pull("extract", "", Digest::of(FORBIDDEN), chain()[0]).unwrap_err();
+    assert_eq!(refused, Code::FailedPrecondition);
+    assert_eq!(fixture.stat("extract").unwrap_err(), Code::NotFound);
 }
 
 #[test]

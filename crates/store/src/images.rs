@@ -136,6 +136,26 @@ impl Store {
         Ok(())
     }
 
+    /// Notes that the image was accepted under demands with this digest. The note lives as long as the record.
+    pub fn note_admission(&self, manifest: &Digest, demands: &Digest) -> Result<(), StoreError> {
+        if self.is_admitted(manifest, demands)? || self.record(manifest)?.is_none() {
+            return Ok(());
+        }
+        let folder = self.shared.layout.image(manifest);
+        let before = self.shared.folder_size(&folder)?;
+        // Only the name is read; content makes it a file like others.
+        let written = files::replace(self.shared.storage(), &folder, &admission_name(demands), b"accepted\n");
+        written.map_err(|error| self.shared.refuse(error))?;
+        self.shared.budget.add(signed(self.shared.folder_size(&folder)?) - signed(before));
+        Ok(())
+    }
+
+    /// Whether [`Store::note_admission`] noted this.
+    pub fn is_admitted(&self, manifest: &Digest, demands: &Digest) -> Result<bool, StoreError> {
+        let path = self.shared.layout.image(manifest).join(admission_name(demands));
+        Ok(read_record(self.shared.storage(), &path)?.is_some())
+    }
+
     /// All images, the least recently used first. An image of two tenants is listed twice.
     pub fn images(&self) -> Result<Vec<ImageRecord>, StoreError> {
         let mut records = Vec::new();
@@ -184,6 +204,11 @@ impl Store {
         self.shared.budget.add(-signed(bytes));
         Ok(bytes)
     }
+}
+
+/// The name of the file that notes an admission.
+fn admission_name(demands: &Digest) -> String {
+    format!("accepted-{}", demands.hex())
 }
 
 impl Shared {

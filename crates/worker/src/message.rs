@@ -11,11 +11,12 @@ use tarpon_blob::{Fault, SourceError};
 use tarpon_images::LayerPlan;
 use tarpon_images::preparer::Task;
 use tarpon_oci::{Blob, Digest, limits};
+use tarpon_policy::Demands;
 use tarpon_registry::Stats;
 use zeroize::Zeroizing;
 
 /// Version of the messages: after an update a program may start a worker of another version.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// Longest encoded message: a setup names a few dozen paths, an error is one line, and an image has at most 512 layers.
 pub(crate) const MESSAGE_BYTES: usize = 128 << 10;
@@ -113,6 +114,8 @@ pub(crate) struct Job {
     pub(crate) platform_named: bool,
     pub(crate) index: IndexName,
     pub(crate) profile: Option<String>,
+    /// What the user's policy demands of the image.
+    pub(crate) demands: Demands,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

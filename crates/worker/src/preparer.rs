@@ -10,7 +10,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tarpon_images::index::pack::PackListener;
 use tarpon_images::preparer::{Documents, Finished, Preparer, Task};
-use tarpon_images::{Error, ErrorKind, ImageRequest, IndexChoice, Progress, Result, ResultExt as _, access};
+use tarpon_images::{Admission, Error, ErrorKind, ImageRequest, IndexChoice, Progress, Result, ResultExt as _, access};
 use tarpon_registry::Stats;
 use tokio::net::UnixStream;
 
@@ -119,6 +119,7 @@ fn job(work: Work, store: &Path, request: &ImageRequest) -> Result<Job> {
             IndexChoice::Registry => IndexName::Registry,
         },
         profile: request.profile.clone(),
+        demands: Admission::of(&request.source, &request.access)?.demands().clone(),
     })
 }
 

@@ -8,7 +8,8 @@ use clap::Args;
 use tarpon_daemon::{Options, Socket};
 use tarpon_engine::Ended;
 
-use super::options::address;
+use super::image::policy;
+use super::options::{address, path};
 use super::scrub::ScrubChoice;
 use super::session::{Session, runtime};
 use crate::exit::Exit;
@@ -51,6 +52,10 @@ pub(crate) struct Daemon {
     /// OCI runtime for requests that name none [default: crun or runc, whichever works]
     #[arg(long, value_name = "PROGRAM", env = "TARPON_RUNTIME")]
     runtime: Option<PathBuf>,
+    /// Policy for images, containers-policy.json(5) [default: $XDG_CONFIG_HOME/containers/policy.json, else /etc/containers/policy.json, if
+    /// it exists]
+    #[arg(long, value_name = "FILE", value_parser = path(), env = "TARPON_POLICY")]
+    policy: Option<PathBuf>,
     #[command(flatten)]
     scrub: ScrubChoice,
 }
@@ -74,8 +79,16 @@ impl Daemon {
         let (metrics, scrub) = (self.metrics, self.scrub.scrub);
         let program = session.client().server_command().first().map(PathBuf::from);
         let runtime_program = self.runtime.clone();
-        let options =
-            Options { socket, metrics, keeper_command, runtime: runtime_program, scrub, program: program.clone() };
+        let policy = policy(self.policy.as_deref());
+        let options = Options {
+            socket,
+            metrics,
+            keeper_command,
+            runtime: runtime_program,
+            policy,
+            scrub,
+            program: program.clone(),
+        };
         runtime()?.block_on(async {
             let mut daemon = tarpon_daemon::Daemon::start(session.engine().clone(), options).await.doing(doing)?;
             let ended = match (daemon.until_signal().await, program) {

@@ -7,7 +7,9 @@ use std::{fmt, io};
 use clap::builder::TypedValueParser;
 use clap::{Args, ValueEnum};
 use rustix::fs::{Access as Mode, access};
-use tarpon_engine::{Access, DEFAULT_PROFILE, ImageRequest, IndexChoice, LockFile, PROFILE_BYTES, Pull, auth_files};
+use tarpon_engine::{
+    Access, DEFAULT_PROFILE, ImageRequest, IndexChoice, LockFile, PROFILE_BYTES, PolicyChoice, Pull, auth_files,
+};
 use tarpon_oci::{InvalidSource, Platform, Source};
 
 use super::creds::{Creds, creds, creds_file};
@@ -278,6 +280,15 @@ pub(super) struct RegistryConnection {
     /// Directory with CA certificates (*.crt) and client certificates (*.cert, *.key) for registries
     #[arg(long, value_name = "DIR", help_heading = REGISTRY_OPTIONS, value_parser = path())]
     cert_dir: Option<PathBuf>,
+    /// Policy for images, containers-policy.json(5) [default: $XDG_CONFIG_HOME/containers/policy.json, else /etc/containers/policy.json, if
+    /// it exists]
+    #[arg(long, value_name = "FILE", help_heading = REGISTRY_OPTIONS, value_parser = path(), env = "TARPON_POLICY")]
+    policy: Option<PathBuf>,
+}
+
+/// The policy of an option.
+pub(super) fn policy(file: Option<&Path>) -> PolicyChoice {
+    file.map_or(PolicyChoice::Host, |file| PolicyChoice::File(file.to_owned()))
 }
 
 impl RegistryConnection {
@@ -287,6 +298,7 @@ impl RegistryConnection {
             authfiles: self.authfile.clone().map_or_else(auth_files, |file| vec![file]),
             cert_dir: self.cert_dir.clone(),
             tls_verify: self.tls_verify,
+            policy: policy(self.policy.as_deref()),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `tarpon login` and `tarpon logout`.
 
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, IsTerminal, Read, Write};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -166,12 +166,13 @@ fn ask(prompt: &str, echo: Echo) -> io::Result<String> {
         silent.local_modes.remove(LocalModes::ECHO);
         tcsetattr(&stdin, OptionalActions::Flush, &silent)?;
     }
-    eprint!("{prompt}");
+    io::stderr().write_all(prompt.as_bytes())?;
     let mut line = String::new();
     let read = stdin.read_line(&mut line);
     if echo == Echo::Off {
         tcsetattr(&stdin, OptionalActions::Flush, &before)?;
-        eprintln!();
+        // The terminal did not show the end of the line either.
+        io::stderr().write_all(b"\n")?;
     }
     if read? == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());

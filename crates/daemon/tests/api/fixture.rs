@@ -62,8 +62,15 @@ impl Fixture {
 
     pub(crate) async fn start(&mut self) {
         let socket = Socket::open(&self.path("api.sock")).unwrap();
-        let options =
-            Options { socket, metrics: None, keeper_command: Vec::new(), runtime: None, scrub: None, program: None };
+        let options = Options {
+            socket,
+            metrics: None,
+            keeper_command: Vec::new(),
+            runtime: None,
+            policy: tarpon_engine::PolicyChoice::Host,
+            scrub: None,
+            program: None,
+        };
         self.daemon = Some(Daemon::start(self.engine.clone(), options).await.unwrap());
     }
 

@@ -160,8 +160,15 @@ async fn a_second_daemon_of_a_store_works_beside_the_server_and_leaves_its_mount
     let place = fixture.directory("mnt");
     mounted(&fixture, &place, json!({})).await;
     let socket = Socket::open(&fixture.path("other.sock")).unwrap();
-    let options =
-        Options { socket, metrics: None, keeper_command: Vec::new(), runtime: None, scrub: None, program: None };
+    let options = Options {
+        socket,
+        metrics: None,
+        keeper_command: Vec::new(),
+        runtime: None,
+        policy: tarpon_engine::PolicyChoice::Host,
+        scrub: None,
+        program: None,
+    };
     let second = Daemon::start(fixture.engine.clone(), options).await.unwrap();
     assert!(!second.serves() && fixture.path("other.sock").exists());
     second.stop().await;

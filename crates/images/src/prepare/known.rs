@@ -8,6 +8,7 @@ use tarpon_tree::{erofs, merge};
 use super::layer::{self, Extent, Layer};
 use super::{kept, layers};
 use crate::access;
+use crate::admission;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::image::ImageRequest;
 use crate::images::Images;
@@ -54,7 +55,7 @@ pub async fn known_layers(
         return Ok(kept);
     }
     let repository = access::open(&request.text, &request.access).await?;
-    let image = access::resolve(&repository, &request.platform).await?;
+    let image = admission::resolve(&repository, &request.access, &request.platform).await?;
     if *image.manifest.digest() != record.manifest {
         let cause = "the name refers to another image now, and the indexes of this image's layers are no longer kept";
         return Err(Error::new(ErrorKind::Refused, "read the layers", cause).hint("add it with --pull always"));

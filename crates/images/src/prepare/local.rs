@@ -7,8 +7,9 @@ use tarpon_oci::Digest;
 use tarpon_store::{Checked, ImageRecord, ImageState, StoreError};
 use tokio::sync::watch;
 
+use crate::admission::Admission;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
-use crate::image::{ImageRequest, Prepared};
+use crate::image::{ImageRequest, Prepared, Pull};
 use crate::images::Images;
 use crate::progress::Progress;
 
@@ -16,8 +17,23 @@ use crate::progress::Progress;
 const HASHING_LINE: Duration = Duration::from_secs(1);
 
 impl Images {
-    /// The local state of the image that this name last referred to.
+    /// The local state of the image that this name last referred to. An image that was not accepted under the demands of the policy is
+    /// absent: its source proves that it fulfils them.
     pub(super) fn local(&self, request: &ImageRequest) -> Result<ImageState> {
+        let admission = Admission::of(&request.source, &request.access)?;
+        let state = self.named(request)?;
+        let record = match &state {
+            ImageState::Sound(record) | ImageState::Damaged { usable: Some(record), .. } => record,
+            _ => return Ok(state),
+        };
+        match admission.is_noted(self.store(), &record.manifest)? {
+            true => Ok(state),
+            false if request.pull == Pull::Never => Err(admission.unproven()),
+            false => Ok(ImageState::Absent),
+        }
+    }
+
+    fn named(&self, request: &ImageRequest) -> Result<ImageState> {
         let step = "look in the store";
         let (name, platform) = (request.source.to_string(), request.platform.to_string());
         let Some(reference) = self.store().reference(&name, &platform).context(ErrorKind::Store, step)? else {

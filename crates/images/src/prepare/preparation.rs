@@ -15,6 +15,7 @@ use tarpon_store::{ImageRecord, ImageState};
 use super::layer::{Extent, Layer};
 use super::layers::{self, Indexes};
 use super::{assemble, exclusive, local, platform};
+use crate::admission::{self, Admission};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::image::{ImageRequest, Prepared, Pull};
 use crate::images::Images;
@@ -152,7 +153,7 @@ impl Images {
         repository: &Repository,
         progress: &dyn Progress,
     ) -> Result<Pulled> {
-        let image = access::resolve(repository, &request.platform).await?;
+        let image = admission::resolve(repository, &request.access, &request.platform).await?;
         let part = self.for_image(&request.text, &request.access)?;
         let (record, _) = part.index(request, repository, image, Extent::Whole, progress).await?;
         part.note_name(request, &record)?;
@@ -160,6 +161,7 @@ impl Images {
     }
 
     pub(super) fn note_name(&self, request: &ImageRequest, record: &ImageRecord) -> Result<()> {
+        Admission::of(&request.source, &request.access)?.note(self.store(), &record.manifest)?;
         let (name, platform) = (request.source.to_string(), request.platform.to_string());
         let noted = self.store().set_reference(&name, &platform, &record.manifest);
         noted.context(ErrorKind::Store, "note the image's name")
@@ -225,7 +227,7 @@ impl Images {
         progress: &'a dyn Progress,
     ) -> BoxFuture<'a, Result<Prepared>> {
         async move {
-            let resolved = access::resolve(repository, &request.platform).await?;
+            let resolved = admission::resolve(repository, &request.access, &request.platform).await?;
             // From here on the caller has proved access.
             let part = self.for_image(&request.text, &request.access)?;
             let manifest = *resolved.manifest.digest();

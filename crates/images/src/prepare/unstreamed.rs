@@ -7,6 +7,7 @@ use tarpon_registry::Repository;
 use super::kept;
 use super::layer::{self, Extent};
 use crate::access;
+use crate::admission;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::image::{ImageRequest, Prepared};
 use crate::images::Images;
@@ -34,7 +35,7 @@ impl Images {
         repository: &Repository,
         progress: &dyn Progress,
     ) -> Result<Prepared> {
-        let resolved = access::resolve(repository, &request.platform).await?;
+        let resolved = admission::resolve(repository, &request.access, &request.platform).await?;
         let known = self.believed(resolved.manifest.digest()).context(ErrorKind::Store, "look in the store")?.sound();
         let (record, fallbacks) = match known {
             Some(record) => (record, Vec::new()),

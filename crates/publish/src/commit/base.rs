@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use tarpon_images::Access;
-use tarpon_images::{ImageRequest, Images, Pull};
-use tarpon_images::{access, commits};
+use tarpon_images::{Admission, ImageRequest, Images, Pull};
+use tarpon_images::{access, admission, commits};
 use tarpon_oci::{Digest, ImageConfig, Manifest, Source, Verified};
 use tarpon_registry::{Repository, ResolvedImage};
 
@@ -39,14 +39,16 @@ impl Base {
         if is_registry && !images.is_isolated()? && matches!(request.pull, Pull::Missing | Pull::Never) {
             let (name, platform) = (request.source.to_string(), request.platform.to_string());
             let known = images.store().reference(&name, &platform).context(ErrorKind::Store, "look in the store")?;
+            let admission = Admission::of(&request.source, &request.access)?;
             if let Some(known) = known
+                && admission.is_noted(images.store(), &known.manifest)?
                 && let Some(base) = stored(images, &request.source, &known.manifest)?
             {
                 return Ok(base);
             }
         }
         let repository = access::open(&request.text, &request.access).await?;
-        let resolved = access::resolve(&repository, &request.platform).await?;
+        let resolved = admission::resolve(&repository, &request.access, &request.platform).await?;
         described(&repository, request.source.clone(), resolved.manifest).await
     }
 }

@@ -28,6 +28,12 @@ pub(super) struct Image {
 }
 
 impl Chosen {
+    /// What the policy must accept: each image, and the index that the result is based on.
+    pub(super) fn manifests(&self) -> Vec<Digest> {
+        let index = self.index.as_ref().map(|_| self.digest);
+        index.into_iter().chain(self.images.iter().map(|image| *image.manifest.digest())).collect()
+    }
+
     /// Digest of the manifest or index that the source's name refers to.
     pub(super) fn digest(&self) -> Digest {
         self.digest

@@ -11,9 +11,9 @@ pub(super) fn outward(step: impl Into<String>, error: tarpon_registry::Error) ->
 
 pub(super) fn advised(error: Error) -> Error {
     match error.kind {
-        ErrorKind::Denied => {
-            error.hint("log in with tarpon login, podman login or docker login, or give --src-creds, --dest-creds or --authfile")
-        }
+        ErrorKind::Denied => error.hint(
+            "log in with tarpon login, podman login or docker login, or give --src-creds, --dest-creds or --authfile",
+        ),
         _ => error,
     }
 }

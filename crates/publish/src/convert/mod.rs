@@ -23,8 +23,8 @@ mod toc_image;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tarpon_images::access;
 use tarpon_images::progress::Progress;
+use tarpon_images::{Admission, access};
 use tarpon_oci::Source;
 use tarpon_oci::media_type::OCI_MANIFEST;
 use tarpon_registry::Destination;
@@ -53,13 +53,21 @@ pub async fn convert(request: &ConvertRequest, progress: Arc<dyn Progress>) -> R
     })?;
     let toc_tag = toc_image::tag(&tag, &recipe)?;
     let repository = access::open(&request.source, &request.source_access).await?;
+    let source = request
+        .source
+        .parse()
+        .map_err(|error: tarpon_oci::InvalidSource| Error::new(ErrorKind::NotFound, "read the image's name", error))?;
+    let admission = Admission::of(&source, &request.source_access)?;
     let chosen = choose::images(&repository, &request.platforms).await?;
+    for manifest in chosen.manifests() {
+        admission.check(&repository, &manifest).await?;
+    }
     chosen.notes.iter().for_each(|line| progress.note(line));
 
     let work = layers::Work {
         source: repository.blobs(),
-        mount_from: match request.source.parse() {
-            Ok(Source::Registry(reference)) => Some(reference),
+        mount_from: match source {
+            Source::Registry(reference) => Some(reference),
             _ => None,
         },
         destination: &destination,

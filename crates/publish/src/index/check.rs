@@ -7,7 +7,7 @@ use tarpon_images::index::search_result::Usable;
 use tarpon_images::prepare::layer::Layer;
 use tarpon_images::prepare::preparation::index_layers;
 use tarpon_images::progress::Progress;
-use tarpon_images::{ImageRequest, Images, access};
+use tarpon_images::{ImageRequest, Images, access, admission};
 use tarpon_layer::Allowance;
 use tarpon_oci::Digest;
 use tarpon_store::{LayerKind, Store, StoreError};
@@ -40,7 +40,7 @@ pub async fn check_index(
     progress: &dyn Progress,
 ) -> Result<IndexCheck> {
     let repository = access::open(&request.text, &request.access).await?;
-    let image = access::resolve(&repository, &request.platform).await?;
+    let image = admission::resolve(&repository, &request.access, &request.platform).await?;
     // Objects of files that the index cuts differently must stay until they have been compared.
     let part = images.for_image(&request.text, &request.access)?;
     let pin = part.store().pin().context(ErrorKind::Store, "pin the layers")?;

@@ -6,7 +6,7 @@ use tarpon_images::index::artifact;
 use tarpon_images::prepare::layer::Layer;
 use tarpon_images::prepare::preparation::index_layers;
 use tarpon_images::progress::Progress;
-use tarpon_images::{Access, ImageRequest, Images, access};
+use tarpon_images::{Access, ImageRequest, Images, access, admission};
 use tarpon_oci::media_type::OCI_MANIFEST;
 use tarpon_oci::{Digest, EMPTY_CONFIG, NewDescriptor, Source};
 use tarpon_registry::Repository;
@@ -78,7 +78,7 @@ pub async fn make_index_from(
     progress: &dyn Progress,
 ) -> Result<ImageIndexArtifact> {
     let repository = access::open(old, &request.access).await?;
-    let image = access::resolve(&repository, &request.platform).await?;
+    let image = admission::resolve(&repository, &request.access, &request.platform).await?;
     let found = packs::published(&repository, &image).await?;
     found.notes.iter().for_each(|note| progress.note(note));
     let is_wanted = |start: &Start| profile.is_none_or(|profile| start.profile == profile);
@@ -99,7 +99,7 @@ async fn index_for(
 ) -> Result<ImageIndexArtifact> {
     each_once(&starts)?;
     let repository = access::open(&request.text, &request.access).await?;
-    let image = access::resolve(&repository, &request.platform).await?;
+    let image = admission::resolve(&repository, &request.access, &request.platform).await?;
     let part = images.for_image(&request.text, &request.access)?;
     let (layers, found) =
         futures::join!(index_layers(&part, &repository, &image, progress), packs::published(&repository, &image));

@@ -11,7 +11,7 @@ use tarpon_images::index::artifact::{self, Indexed};
 use tarpon_images::prepare::complete::Completion;
 use tarpon_images::prepare::preparation::index_layers;
 use tarpon_images::sources::InProcess;
-use tarpon_images::{ImageRequest, Images, IndexChoice, Prepared, Silent, access};
+use tarpon_images::{ImageRequest, Images, IndexChoice, Prepared, Silent, access, admission};
 use tarpon_layer::{FileContent, LayerIndex, Node};
 use tarpon_oci::media_type::OCI_MANIFEST;
 use tarpon_oci::{Blob, EMPTY_CONFIG, NewDescriptor};
@@ -115,7 +115,7 @@ impl BackfillFixture {
     async fn publish(&self, alter: impl FnOnce(&mut [Indexed])) -> Digest {
         let request = self.request();
         let repository = access::open(&request.text, &request.access).await.unwrap();
-        let image = access::resolve(&repository, &request.platform).await.unwrap();
+        let image = admission::resolve(&repository, &request.access, &request.platform).await.unwrap();
         let part = self.images().for_image(&request.text, &request.access).unwrap();
         let layers = index_layers(&part, &repository, &image, &Silent).await.unwrap();
         let streamed = layers.into_iter().filter(|layer| layer.was_streamed() && layer.needs_index());

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use tarpon_images::preparer::Task;
 use tarpon_images::{
-    Access, Error, ErrorKind, ImageRequest, Images, IndexChoice, Pull, Result, ResultExt as _, access,
+    Access, Error, ErrorKind, ImageRequest, Images, IndexChoice, PolicyChoice, Pull, Result, ResultExt as _, access,
+    admission,
 };
 use tarpon_oci::{IndexLock, Platform, Source};
 use tarpon_registry::{CredentialLookup, Repository, Stats};
@@ -71,7 +72,7 @@ async fn prepare(job: &Job, lookup: Arc<dyn CredentialLookup>, reporter: &Arc<Re
 }
 
 async fn documents(request: &ImageRequest, repository: &Repository) -> Result<Event> {
-    let image = access::resolve(repository, &request.platform).await?;
+    let image = admission::resolve(repository, &request.access, &request.platform).await?;
     let config = access::config(repository, &image).await?;
     Ok(Event::Documents {
         digest: *image.manifest.digest(),
@@ -103,7 +104,12 @@ pub(crate) fn request(job: &Job) -> Result<ImageRequest> {
         pull: Pull::Always,
         index,
         profile: job.profile.clone(),
-        access: Access { tls_verify: image.tls_verify, cert_dir: image.cert_dir.clone(), ..Access::default() },
+        access: Access {
+            tls_verify: image.tls_verify,
+            cert_dir: image.cert_dir.clone(),
+            policy: PolicyChoice::Settled(Box::new(job.demands.clone())),
+            ..Access::default()
+        },
         ..ImageRequest::new(image.text.clone(), source, platform)
     })
 }

@@ -74,6 +74,7 @@ fn job(index: IndexName) -> Job {
         platform_named: true,
         index,
         profile: None,
+        demands: tarpon_policy::Demands::nothing(),
     }
 }
 

@@ -1,0 +1,77 @@
+//! Signatures as cosign attaches them: an image whose layers are the payloads.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tarpon_oci::Digest;
+use tarpon_oci::media_type::OCI_MANIFEST;
+
+use crate::payload::{MEDIA_TYPE, Payload};
+use crate::signing_key::{InvalidKey, SigningKey};
+
+/// The annotation of a payload that contains its signature.
+pub const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
+
+/// The type of the config of an attachment.
+const CONFIG_TYPE: &str = "application/vnd.oci.image.config.v1+json";
+
+/// The tag under which the signatures of a manifest are attached.
+pub fn signature_tag(manifest: &Digest) -> String {
+    format!("sha256-{}.sig", manifest.hex())
+}
+
+/// What is pushed to attach a signature, blobs first.
+#[derive(Debug, Clone)]
+pub struct Attachment {
+    /// The payload.
+    pub payload: Bytes,
+    /// The config.
+    pub config: Bytes,
+    /// The manifest.
+    pub manifest: Bytes,
+}
+
+/// An attached payload.
+#[derive(Debug, Clone)]
+pub struct Attached {
+    /// Its descriptor, verbatim.
+    pub descriptor: Value,
+    /// Its digest.
+    pub digest: String,
+}
+
+impl Attachment {
+    /// A signature of the manifest `digest`, for the repository `name`, beside those that are attached already.
+    ///
+    /// # Errors
+    /// The key cannot sign.
+    pub fn sign(key: &SigningKey, digest: Digest, name: &str, attached: &[Attached]) -> Result<Self, InvalidKey> {
+        let payload = Payload { digest, reference: name.to_owned() }.to_bytes();
+        let signature = STANDARD.encode(key.sign(&payload)?);
+        let own = Digest::of(&payload).to_string();
+        let layer = json!({
+            "mediaType": MEDIA_TYPE,
+            "size": payload.len(),
+            "digest": own,
+            "annotations": { SIGNATURE: signature },
+        });
+        let layers: Vec<Value> = attached.iter().map(|one| one.descriptor.clone()).chain([layer]).collect();
+        let digests: Vec<&str> = attached.iter().map(|one| one.digest.as_str()).chain([own.as_str()]).collect();
+        let config = json!({
+            "architecture": "",
+            "created": "0001-01-01T00:00:00Z",
+            "os": "",
+            "rootfs": { "type": "layers", "diff_ids": digests },
+            "config": {},
+        });
+        let config = Bytes::from(config.to_string());
+        let manifest = json!({
+            "schemaVersion": 2,
+            "mediaType": OCI_MANIFEST,
+            "config": { "mediaType": CONFIG_TYPE, "size": config.len(), "digest": Digest::of(&config).to_string() },
+            "layers": layers,
+        });
+        Ok(Self { payload, config, manifest: Bytes::from(manifest.to_string()) })
+    }
+}
