@@ -129,7 +129,7 @@ impl ImageSelection {
             Some(named) => named.parse().map_err(|error| Failure::invalid(STEP, error)),
             None => {
                 let lock = LockFile::of_environment()?;
-                Ok(lock.map_or(IndexChoice::None, |lock| IndexChoice::Locked(Arc::new(lock))))
+                Ok(lock.map_or(IndexChoice::Signed, |lock| IndexChoice::Locked(Arc::new(lock))))
             }
         }
     }

@@ -88,6 +88,7 @@ pub use tarpon_layer::toc::Format as LayerFormat;
 pub use tarpon_mount::{Capability, Feature, Mode, ModeChoice, Unmounted, Writable, probe};
 pub use tarpon_oci as oci;
 pub use tarpon_podman::{Podman, PodmanRequest, PodmanVersion, Setup, offer};
+pub use tarpon_policy::{InvalidKey, SigningKey};
 pub use tarpon_publish::{
     BootPack, Change, CommitReport, CommitRequest, CommitSource, Conversion, ConvertRequest, ConvertedImage,
     ConvertedLayer, ImageIndexArtifact, IndexCheck, IndexedLayer, MAX_CONVERT_JOBS, Outcome, Platforms, PushRequest,

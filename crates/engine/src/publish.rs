@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tarpon_images::progress::Progress;
 use tarpon_images::{Access, ImageRequest};
 use tarpon_oci::{Digest, Source};
+use tarpon_policy::SigningKey;
 use tarpon_publish::{CommitReport, CommitRequest, ImageIndexArtifact, IndexCheck, PushRequest, Pushed};
 use tarpon_trace::Trace;
 
@@ -50,6 +51,11 @@ impl Engine {
         access: &Access,
     ) -> Result<Digest> {
         tarpon_publish::publish_index(index, destination, access).await
+    }
+
+    /// Signs a published index in the repository of `place`, as `cosign sign` does.
+    pub async fn sign_index(&self, key: &SigningKey, index: &Digest, place: &Source, access: &Access) -> Result<()> {
+        tarpon_publish::sign(key, index, place, access).await
     }
 
     /// As [`check_index`](crate::check_index).

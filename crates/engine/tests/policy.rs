@@ -1,6 +1,8 @@
 //! The host's policy: for each case the verdict is that of Skopeo, and what it refuses is not shown from the store either.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod support;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -16,13 +18,13 @@ use tarpon_engine::oci::{Compression, Digest, Platform};
 use tarpon_engine::registry::Contents;
 use tarpon_engine::{Access, ErrorKind, ImageRequest, Images, PolicyChoice, Pull, Silent};
 use tarpon_images::access;
-use tarpon_policy::{Attachment, Payload, SIGNATURE, SigningKey};
+use tarpon_policy::{Payload, SIGNATURE, SigningKey};
 use tarpon_testkit::fixture::Fixture;
 use tarpon_testkit::layers::{Dialect, Image, Item, Layer, tar};
 use tarpon_testkit::registry::Auth;
 
 /// The repositories, by the signatures that the image has in each.
-const REPOSITORIES: [&str; 14] = [
+const REPOSITORIES: [&str; 15] = [
     "unsigned",
     "good",
     "bare",
@@ -37,6 +39,7 @@ const REPOSITORIES: [&str; 14] = [
     "no-signature",
     "other-type",
     "team/deep",
+    "attached",
 ];
 
 struct Keys {
@@ -76,7 +79,9 @@ impl World {
         let world = Self { fixture, digest: image.digest(), keys };
         for repository in REPOSITORIES {
             let signatures = world.signatures(repository);
-            if !signatures.is_empty() {
+            if repository == "attached" {
+                world.attach_as_published(repository).await;
+            } else if !signatures.is_empty() {
                 world.attach(repository, &signatures).await;
             }
         }
@@ -109,7 +114,7 @@ impl World {
         let Keys { own, other } = &self.keys;
         let mut good = signed(own, tagged.clone());
         match repository {
-            "unsigned" => Vec::new(),
+            "unsigned" | "attached" => Vec::new(),
             "bare" => vec![signed(own, payload(self.digest, &self.name(repository)))],
             "other-key" => vec![signed(other, tagged)],
             "other-digest" => {
@@ -134,6 +139,13 @@ impl World {
             }
             _ => vec![good],
         }
+    }
+
+    /// Signs as `tarpon index --sign-by-key` does.
+    async fn attach_as_published(&self, repository: &str) {
+        let engine = support::engine(&self.fixture.path("signer"));
+        let place = format!("{}:v1", self.name(repository)).parse().unwrap();
+        engine.sign_index(&self.keys.own, &self.digest, &place, &self.access(None)).await.unwrap();
     }
 
     async fn attach(&self, repository: &str, signatures: &[(Bytes, Value)]) {
@@ -165,7 +177,7 @@ impl World {
         let repository = image.split(['@', ':']).next().unwrap();
         match (policy, is_pinned) {
             ("signed", false) => ["good", "two", "team/deep"].contains(&repository),
-            ("match repository", false) => ["good", "bare", "two", "team/deep"].contains(&repository),
+            ("match repository", false) => ["good", "bare", "two", "team/deep", "attached"].contains(&repository),
             ("match repository", true) => ["good", "bare"].contains(&repository),
             ("exact reference" | "exact repository", false) => ["good", "other-name"].contains(&repository),
             ("remapped", _) => repository == "vendor",
@@ -407,13 +419,4 @@ async fn an_image_of_the_store_is_used_only_under_the_demands_that_accepted_it()
     assert!(prepare("good", Pull::Never).await.is_err(), "other demands");
     set("accept");
     prepare("unsigned", Pull::Never).await.unwrap();
-}
-
-#[tokio::test]
-async fn a_signature_that_is_attached_beside_others_is_accepted() {
-    let world = World::new().await;
-    let key = private_key();
-    let attached = Attachment::sign(&key, world.digest, &world.name("unsigned"), &[]).unwrap();
-    let payload = Payload::parse(&attached.payload).unwrap();
-    assert_eq!((payload.digest, payload.reference), (world.digest, world.name("unsigned")));
 }

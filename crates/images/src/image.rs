@@ -4,6 +4,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use tarpon_oci::{Digest, IndexLock, Platform, Source};
+use tarpon_policy::{Demands, PublicKey};
 use tarpon_store::{ImageRecord, Verification};
 
 use crate::access::Access;
@@ -34,6 +35,26 @@ pub enum IndexChoice {
     Locked(Arc<IndexLock>),
     /// Whichever the registry lists for the image.
     Registry,
+    /// One that the registry lists, if a key signed it that the policy names for the image.
+    Signed,
+    /// The same, with the keys of the policy.
+    SignedBy(Arc<[PublicKey]>),
+}
+
+impl IndexChoice {
+    /// The choice for the image with this manifest: whoever pins no index accepts those that the policy's keys signed.
+    pub(crate) fn for_image(&self, manifest: &Digest, demands: &Demands) -> Self {
+        let is_open = match self {
+            Self::Signed => true,
+            Self::Locked(lock) => lock.index_of(manifest).is_none(),
+            _ => false,
+        };
+        match demands.keys() {
+            _ if !is_open => self.clone(),
+            keys if keys.is_empty() => Self::None,
+            keys => Self::SignedBy(keys.into()),
+        }
+    }
 }
 
 impl FromStr for IndexChoice {
@@ -43,7 +64,10 @@ impl FromStr for IndexChoice {
         match text {
             "none" => Ok(Self::None),
             "registry" => Ok(Self::Registry),
-            digest => digest.parse().map(Self::Pinned).map_err(|_| "expected none, registry or a digest".to_owned()),
+            "signed" => Ok(Self::Signed),
+            digest => {
+                digest.parse().map(Self::Pinned).map_err(|_| "expected none, signed, registry or a digest".to_owned())
+            }
         }
     }
 }

@@ -41,6 +41,22 @@ pub struct Attached {
     pub digest: String,
 }
 
+impl Attached {
+    /// The payloads that a manifest attaches.
+    ///
+    /// # Errors
+    /// It is no manifest.
+    pub fn of(manifest: &[u8]) -> Result<Vec<Self>, String> {
+        let document: Value = serde_json::from_slice(manifest).map_err(|error| error.to_string())?;
+        let layers = document["layers"].as_array().ok_or("the attached signatures are not a manifest")?;
+        let read = |layer: &Value| {
+            let digest = layer["digest"].as_str().ok_or("a signature has no digest")?.to_owned();
+            Ok(Self { descriptor: layer.clone(), digest })
+        };
+        layers.iter().map(read).collect()
+    }
+}
+
 impl Attachment {
     /// A signature of the manifest `digest`, for the repository `name`, beside those that are attached already.
     ///

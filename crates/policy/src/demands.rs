@@ -111,6 +111,15 @@ impl Demands {
         Err(self.refusal(&why.join("; ")))
     }
 
+    /// The keys that sign for the image: those whose signature is demanded of it.
+    pub fn keys(&self) -> Vec<PublicKey> {
+        let of = |demand: &Demand| match demand {
+            Demand::Signed { keys, .. } => keys.clone(),
+            _ => Vec::new(),
+        };
+        self.list.iter().flat_map(of).map(PublicKey::from_der).collect()
+    }
+
     /// A digest that differs for other demands and for another name of the image.
     pub fn fingerprint(&self, source: &Source) -> Digest {
         // Strings and lists of bytes always have a form in JSON.
@@ -125,6 +134,37 @@ impl Demands {
     }
 }
 
+impl Signature {
+    /// What is signed, if one of the keys signed it.
+    ///
+    /// # Errors
+    /// The reason, one line.
+    fn verified(&self, keys: &[PublicKey]) -> Result<Payload, String> {
+        if self.media_type != payload::MEDIA_TYPE {
+            return Err(format!("an attachment of type {:?} is no signature", self.media_type));
+        }
+        let signature = self.signature.as_deref().ok_or("a signature has no bytes")?;
+        let signature =
+            STANDARD.decode(signature.replace(['\r', '\n'], "")).map_err(|_| "a signature is not base64")?;
+        if !keys.iter().any(|key| key.verifies(&self.payload, &signature)) {
+            return Err("a signature is not by a key of the policy".to_owned());
+        }
+        Payload::parse(&self.payload).map_err(|error| error.to_string())
+    }
+
+    /// Whether one of the keys signed the manifest with this digest. Its name does not matter: the manifest itself says what it is for.
+    ///
+    /// # Errors
+    /// The reason, one line.
+    pub fn signs(&self, keys: &[PublicKey], manifest: &Digest) -> Result<(), String> {
+        let signed = self.verified(keys)?.digest;
+        if signed == *manifest {
+            return Ok(());
+        }
+        Err(format!("a signature is for the digest {signed}"))
+    }
+}
+
 struct Signed<'d> {
     keys: Vec<PublicKey>,
     identity: &'d Identity,
@@ -136,16 +176,7 @@ impl<'d> Signed<'d> {
     }
 
     fn accepts(&self, source: &Source, manifest: &Digest, found: &Signature) -> Result<(), String> {
-        if found.media_type != payload::MEDIA_TYPE {
-            return Err(format!("an attachment of type {:?} is no signature", found.media_type));
-        }
-        let signature = found.signature.as_deref().ok_or("a signature has no bytes")?;
-        let signature =
-            STANDARD.decode(signature.replace(['\r', '\n'], "")).map_err(|_| "a signature is not base64")?;
-        if !self.keys.iter().any(|key| key.verifies(&found.payload, &signature)) {
-            return Err("a signature is not by a key of the policy".to_owned());
-        }
-        let signed = Payload::parse(&found.payload).map_err(|error| error.to_string())?;
+        let signed = found.verified(&self.keys)?;
         if signed.digest != *manifest {
             return Err(format!("a signature is for the digest {}, the image's is {manifest}", signed.digest));
         }

@@ -24,6 +24,6 @@ pub use convert::{
 };
 pub use index::{
     BootPack, ImageIndexArtifact, IndexCheck, IndexedLayer, TraceCoverage, check_index, make_index, make_index_from,
-    publish_index,
+    publish_index, sign,
 };
 use tarpon_images::{Cause, Error, ErrorKind, Result, ResultExt};

@@ -106,6 +106,8 @@ pub enum Verification {
     IndexPinned,
     /// An index describes the layer. It comes from the registry's list of referrers, which the user chose to trust.
     IndexTrusted,
+    /// An index describes the layer. A key that the user's policy names signed it.
+    IndexSigned,
     /// A SOCI index describes the layer; the digests in its ztoc are those of spans.
     Soci,
     /// The layer does not hash to the diffID in the image's config. Nothing more is read from it, here and below.
@@ -125,6 +127,7 @@ words!(
     Toc = "toc-verified",
     IndexPinned = "index-pinned",
     IndexTrusted = "index-trusted",
+    IndexSigned = "index-signed",
     Soci = "soci-verified",
     DiffIdRefuted = "diffID-refuted",
     TocRefuted = "toc-refuted",
@@ -135,7 +138,7 @@ words!(
 impl Verification {
     /// Whether the digests in the manifest do not prove the description of the layer: it comes from an index, or was refuted.
     pub fn is_by_index(self) -> bool {
-        self.is_refuted() || matches!(self, Self::IndexPinned | Self::IndexTrusted | Self::Soci)
+        self.is_refuted() || matches!(self, Self::IndexPinned | Self::IndexTrusted | Self::IndexSigned | Self::Soci)
     }
 
     /// Whether the description of the layer was found not to match the layer.
@@ -149,7 +152,7 @@ impl Verification {
         match self {
             Self::DiffId | Self::DiffIdRefuted => Self::DiffIdRefuted,
             Self::Toc | Self::TocRefuted => Self::TocRefuted,
-            Self::IndexPinned | Self::IndexTrusted | Self::IndexRefuted => Self::IndexRefuted,
+            Self::IndexPinned | Self::IndexTrusted | Self::IndexSigned | Self::IndexRefuted => Self::IndexRefuted,
             Self::Soci | Self::SociRefuted => Self::SociRefuted,
         }
     }
@@ -167,11 +170,12 @@ mod tests {
         LayerKind::ZstdChunked,
         LayerKind::Soci,
     ];
-    const VERIFICATIONS: [Verification; 9] = [
+    const VERIFICATIONS: [Verification; 10] = [
         Verification::DiffId,
         Verification::Toc,
         Verification::IndexPinned,
         Verification::IndexTrusted,
+        Verification::IndexSigned,
         Verification::Soci,
         Verification::DiffIdRefuted,
         Verification::TocRefuted,

@@ -133,6 +133,8 @@ pub(crate) enum IndexName {
     /// The lock, in its file's form.
     Locked(Vec<u8>),
     Registry,
+    /// With the keys in the job's demands.
+    Signed,
 }
 
 /// What happens while an image is prepared ([`tarpon_images::Progress`]).

@@ -117,6 +117,7 @@ fn job(work: Work, store: &Path, request: &ImageRequest) -> Result<Job> {
                 IndexName::Locked(lock.to_json().context(ErrorKind::Other, "pass on the index lock")?)
             }
             IndexChoice::Registry => IndexName::Registry,
+            IndexChoice::Signed | IndexChoice::SignedBy(_) => IndexName::Signed,
         },
         profile: request.profile.clone(),
         demands: Admission::of(&request.source, &request.access)?.demands().clone(),

@@ -154,9 +154,10 @@ pub(crate) struct ImageOptions {
 /// Options for the index, the boot pack and the registry of an image.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ImageChoice {
-    /// Index for layers without a table of contents: none, registry, or a DIGEST [default: the one pinned by the lock file, else none]
+    /// Index for layers without a table of contents: none, signed, registry, or a DIGEST [default: the one pinned by the lock file, else
+    /// signed]
     ///
-    /// registry: the index that the registry lists for the image, tarpon's own or SOCI; its content is trusted. A SOCI index that the
+    /// signed: an index that the registry lists, if a key signed it that the policy names for the image. registry: the index that the registry lists for the image, tarpon's own or SOCI; its content is trusted. A SOCI index that the
     /// image itself names is always used.
     #[arg(long, value_name = "INDEX", env = "TARPON_INDEX")]
     index: Option<IndexChoice>,
@@ -204,7 +205,7 @@ impl ImageChoice {
             Some(file) => Some(LockFile::at(file).read()?),
             None => LockFile::of_environment()?,
         };
-        Ok(lock.map_or(IndexChoice::None, |lock| IndexChoice::Locked(Arc::new(lock))))
+        Ok(lock.map_or(IndexChoice::Signed, |lock| IndexChoice::Locked(Arc::new(lock))))
     }
 }
 

@@ -8,6 +8,7 @@ use tarpon_oci::{Digest, Source};
 
 use super::image::ImageArgs;
 use super::session::{Session, runtime};
+use super::sign::Signing;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
 use crate::global::Global;
@@ -22,6 +23,7 @@ Examples:
   tarpon mount --index sha256:… registry.example/app:v1 /mnt    use exactly this index
   tarpon index --push --lock-file tarpon.lock registry.example/app:v1    also pin it in a lock file
   tarpon mount --lock-file tarpon.lock registry.example/app:v1 /mnt    use the pinned index
+  tarpon index --push --sign-by-key team.key registry.example/app:v1    also sign it
   tarpon index --verify sha256:… registry.example/app:v1    compare the index with the layers
 
 The image does not change: its digest, signatures and layers stay the same.";
@@ -47,6 +49,8 @@ pub(crate) struct Index {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    signing: Signing,
+    #[command(flatten)]
     image: ImageArgs,
 }
 
@@ -68,6 +72,7 @@ impl Index {
             return self.checked(global, &checked);
         }
         let doing = || format!("cannot index {}", self.image.text());
+        let key = self.signing.key()?;
         let lock = self.image.named_lock_file().map(LockFile::at);
         if let Some(lock) = &lock {
             lock.check()?;
@@ -89,6 +94,11 @@ impl Index {
         };
         if let Some(destination) = &destination {
             runtime.block_on(session.engine().publish_index(&made, destination, &request.access)).doing(doing)?;
+        }
+        if let Some(key) = &key {
+            let engine = session.engine();
+            let signed = engine.sign_index(key, &made.index_digest, &request.source, &request.access);
+            runtime.block_on(signed).doing(doing)?;
         }
         if let Some(lock) = &lock {
             lock.pin(&made.image, made.manifest_digest, made.index_digest)?;

@@ -27,6 +27,7 @@ pub(crate) mod recover;
 mod scrub;
 pub(crate) mod server;
 pub(crate) mod session;
+mod sign;
 pub(crate) mod snapshotter;
 pub(crate) mod status;
 pub(crate) mod trace;

@@ -10,11 +10,13 @@ use regex::bytes::Regex;
 use serde::Serialize;
 use tarpon_engine::trace::{FILE_BYTES, Trace};
 use tarpon_engine::{
-    BootPack, DEFAULT_PROFILE, Engine, ImageIndexArtifact, Progress, RecordRequest, Recorded, TraceCoverage, Until,
+    BootPack, DEFAULT_PROFILE, Engine, ImageIndexArtifact, Progress, RecordRequest, Recorded, SigningKey,
+    TraceCoverage, Until,
 };
 
 use super::image::{ImageArgs, ImageName, image_name};
 use super::session::{Session, runtime};
+use super::sign::Signing;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
 use crate::global::Global;
@@ -82,6 +84,8 @@ pub(crate) struct Record {
     /// Print the result as JSON; the output of the container then goes to standard error
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    signing: Signing,
     #[command(flatten)]
     image: ImageArgs,
     /// Command to run instead of the image's
@@ -152,6 +156,7 @@ impl Record {
 
     async fn done(&self, session: &Session, asked: impl Future<Output = ()>, progress: &dyn Progress) -> Result<Done> {
         tokio::pin!(asked);
+        let key = self.signing.key()?;
         let recorded = match &self.from {
             Some(_) => Vec::new(),
             None if !self.trace.is_empty() => self.read_traces()?,
@@ -166,7 +171,7 @@ impl Record {
         if self.push && done.failure().is_none() {
             let traces: Vec<Trace> = done.recorded.iter().map(|recorded| recorded.trace.clone()).collect();
             tokio::select! {
-                published = self.publish(session.engine(), &traces, progress) => {
+                published = self.publish(session.engine(), &traces, key.as_ref(), progress) => {
                     done.published = Some(published.doing(|| self.doing())?);
                 }
                 () = asked => {}
@@ -179,6 +184,7 @@ impl Record {
         &self,
         engine: &Engine,
         traces: &[Trace],
+        key: Option<&SigningKey>,
         progress: &dyn Progress,
     ) -> tarpon_engine::Result<ImageIndexArtifact> {
         let request = self.image.request()?;
@@ -187,6 +193,9 @@ impl Record {
             None => engine.make_index(&request, traces, progress).await?,
         };
         engine.publish_index(&made, &request.source, &request.access).await?;
+        if let Some(key) = key {
+            engine.sign_index(key, &made.index_digest, &request.source, &request.access).await?;
+        }
         Ok(made)
     }
 

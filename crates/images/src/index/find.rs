@@ -6,6 +6,7 @@ use bytes::Bytes;
 use tarpon_fetch::BootIndex;
 use tarpon_layer::Allowance;
 use tarpon_oci::{Artifact, Blob, Descriptor, Digest, MediaType, Verified, limits};
+use tarpon_policy::PublicKey;
 use tarpon_registry::{Repository, ResolvedImage};
 use tarpon_store::{LayerKind, Verification};
 
@@ -13,12 +14,15 @@ use super::artifact::{self, ARTIFACT_TYPE, BLOB_TYPE, BOOT_INDEX_TYPE, Indexed, 
 use super::pack::PackWanted;
 use super::search_result::{CANDIDATES, SearchResult, Usable, whole};
 use super::soci::{self, SociIndex};
+use crate::admission;
 use crate::image::{DEFAULT_PROFILE, IndexChoice};
 
 /// Whether a request is needed to know that there is no index.
 pub fn may_have(choice: &IndexChoice, image: &ResolvedImage) -> bool {
     let is_chosen = match choice {
-        IndexChoice::None => false,
+        // Without keys no signature verifies.
+        IndexChoice::None | IndexChoice::Signed => false,
+        IndexChoice::SignedBy(keys) => !keys.is_empty(),
         IndexChoice::Locked(lock) => lock.index_of(image.manifest.digest()).is_some(),
         IndexChoice::Pinned(_) | IndexChoice::Registry => true,
     };
@@ -39,7 +43,8 @@ pub async fn find(
         return SearchResult::default();
     }
     let mut found = match choice {
-        IndexChoice::None => SearchResult::default(),
+        IndexChoice::None | IndexChoice::Signed => SearchResult::default(),
+        IndexChoice::SignedBy(keys) => signed(keys, repository, image, wanted, pack, allowance).await,
         IndexChoice::Pinned(digest) => pinned(digest, repository, image, wanted, pack, (PINNED, allowance)).await,
         IndexChoice::Locked(lock) => match lock.index_of(image.manifest.digest()) {
             Some(digest) => pinned(digest, repository, image, wanted, pack, (LOCKED, allowance)).await,
@@ -124,6 +129,51 @@ async fn listed(
         }
     }
     SearchResult::without(format!("{NONE}: {reason}"))
+}
+
+/// The newest listed index that one of the keys signed. An index is read only after its signature was verified.
+async fn signed(
+    keys: &[PublicKey],
+    repository: &Repository,
+    image: &ResolvedImage,
+    wanted: &[Blob],
+    pack: Option<PackWanted<'_>>,
+    allowance: &Allowance,
+) -> SearchResult {
+    let list = match repository.referrers(image.manifest.digest(), ARTIFACT_TYPE).await {
+        Ok(list) => list,
+        Err(error) => return SearchResult::without(format!("{NONE}: {error}")),
+    };
+    let mut notes = Vec::new();
+    for candidate in list.iter().rev().take(CANDIDATES) {
+        let fetched = async {
+            check_signed(keys, repository, &candidate.digest).await?;
+            let bytes = repository.manifest(&candidate.digest).await.map_err(|error| error.to_string())?;
+            fetch(bytes, repository, image, wanted, pack, allowance).await
+        };
+        match fetched.await {
+            Ok(held) => {
+                let found = held.found(candidate.digest, Verification::IndexSigned);
+                let mut found = found.because(&candidate.digest, "because a key of the policy signed it");
+                found.notes.extend(notes);
+                return found;
+            }
+            Err(why) => notes.push(format!("the index {} is not used: {why}", candidate.digest)),
+        }
+    }
+    SearchResult { notes, ..SearchResult::default() }
+}
+
+async fn check_signed(keys: &[PublicKey], repository: &Repository, index: &Digest) -> Result<(), String> {
+    let signatures = admission::signatures(repository, index).await.map_err(|error| error.to_string())?;
+    let mut why = "it has no signature".to_owned();
+    for signature in &signatures {
+        match signature.signs(keys, index) {
+            Ok(()) => return Ok(()),
+            Err(reason) => why = reason,
+        }
+    }
+    Err(why)
 }
 
 /// The useful parts of an artifact.

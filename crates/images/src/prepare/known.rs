@@ -6,6 +6,7 @@ use tarpon_store::{ImageRecord, Part, Store};
 use tarpon_tree::{erofs, merge};
 
 use super::layer::{self, Extent, Layer};
+use super::preparation::chosen_index;
 use super::{kept, layers};
 use crate::access;
 use crate::admission;
@@ -62,7 +63,8 @@ pub async fn known_layers(
     }
     // Content fetched here is needed until it is kept with the image's record, which protects it.
     let _pin = images.store().pin().context(ErrorKind::Store, "pin the import")?;
-    let extent = Extent::Index(&request.index, None);
+    let index = chosen_index(request, &record.manifest)?;
+    let extent = Extent::Index(&index, None);
     let layers = layers::index_all(images.store(), &repository, &image, extent, progress).await?.layers;
     let known = record.clone();
     blocking(move || {

@@ -17,7 +17,7 @@ use super::layers::{self, Indexes};
 use super::{assemble, exclusive, local, platform};
 use crate::admission::{self, Admission};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
-use crate::image::{ImageRequest, Prepared, Pull};
+use crate::image::{ImageRequest, IndexChoice, Prepared, Pull};
 use crate::images::Images;
 use crate::index::pack::{PackListener, PackWanted};
 use crate::preparer::{Preparer, Task};
@@ -241,7 +241,8 @@ impl Images {
                         state => {
                             local::note_damage(&state, progress);
                             let pack = request.profile.as_deref().map(|profile| PackWanted { profile, listener });
-                            let extent = Extent::Index(&request.index, pack);
+                            let index = chosen_index(request, &manifest)?;
+                            let extent = Extent::Index(&index, pack);
                             part.index(request, repository, resolved, extent, progress).await?
                         }
                     }
@@ -317,6 +318,12 @@ pub async fn index_layers(
 ) -> Result<Vec<Layer>> {
     let _pin = images.store().pin().context(ErrorKind::Store, "pin the import")?;
     Ok(layers::index_all(images.store(), repository, image, Extent::Own, progress).await?.layers)
+}
+
+/// The index that may be used for the image, by the user's choice and the policy.
+pub(super) fn chosen_index(request: &ImageRequest, manifest: &Digest) -> Result<IndexChoice> {
+    let admission = Admission::of(&request.source, &request.access)?;
+    Ok(request.index.for_image(manifest, admission.demands()))
 }
 
 /// Whether the source is a layout or archive that exists.

@@ -7,9 +7,11 @@ mod boot;
 mod check;
 mod make;
 mod packs;
+mod sign;
 #[cfg(test)]
 mod tests;
 
 pub use self::boot::{BootPack, TraceCoverage};
 pub use self::check::{IndexCheck, check_index};
 pub use self::make::{ImageIndexArtifact, IndexedLayer, make_index, make_index_from, publish_index};
+pub use self::sign::sign;

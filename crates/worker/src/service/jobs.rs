@@ -97,6 +97,7 @@ pub(crate) fn request(job: &Job) -> Result<ImageRequest> {
             IndexChoice::Locked(Arc::new(IndexLock::parse(text).context(ErrorKind::Other, step)?))
         }
         IndexName::Registry => IndexChoice::Registry,
+        IndexName::Signed => IndexChoice::Signed,
     };
     let image = &job.image;
     Ok(ImageRequest {
