@@ -42,7 +42,7 @@ pub enum IndexChoice {
 }
 
 impl IndexChoice {
-    /// The choice for the image with this manifest: whoever pins no index accepts those that the policy's keys signed.
+    /// The choice for the image with this manifest: a user who pins no index accepts those that the policy's keys signed.
     pub(crate) fn for_image(&self, manifest: &Digest, demands: &Demands) -> Self {
         let is_open = match self {
             Self::Signed => true,

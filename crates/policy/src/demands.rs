@@ -152,7 +152,7 @@ impl Signature {
         Payload::parse(&self.payload).map_err(|error| error.to_string())
     }
 
-    /// Whether one of the keys signed the manifest with this digest. Its name does not matter: the manifest itself says what it is for.
+    /// Whether one of the keys signed the manifest with this digest. Its name does not matter: the manifest itself states what it is for.
     ///
     /// # Errors
     /// The reason, one line.
