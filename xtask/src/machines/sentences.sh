@@ -88,14 +88,14 @@ quick_start() {
         sed "s|docker.io/library/alpine:3.20|$image|; s|alpine:3.20|$image|; s|/mnt/etc/os-release|/mnt/data/list|"
 }
 
-it_does_what_the_quick_start_says() {
+it_does_what_the_quick_start_describes() {
     quick_start '#' > /tmp/quick-start
     [ "$(grep -c tarpon /tmp/quick-start)" = 3 ]
     bash -eu /tmp/quick-start
     nothing_is_mounted
 }
 
-it_does_what_the_quick_start_says_for_an_ordinary_user() {
+it_does_what_the_quick_start_describes_for_an_ordinary_user() {
     quick_start '\$' > /tmp/quick-start-of-user
     [ "$(grep -c tarpon /tmp/quick-start-of-user)" = 2 ]
     user bash -eu /tmp/quick-start-of-user
@@ -118,7 +118,7 @@ it_runs_its_demo_for_an_ordinary_user_without_any_other_program() {
 
 # --- root
 
-it_says_which_mode_works() {
+it_reports_which_mode_works() {
     tarpon --version
     tarpon doctor --registry none | tee /tmp/doctor
     ! grep 'did not report' /tmp/doctor || fail "a check of the doctor failed"
@@ -281,7 +281,7 @@ it_serves_reads_of_an_ordinary_user_after_the_server_was_killed() {
     user tarpon umount mnt
 }
 
-it_says_why_an_ordinary_user_cannot_write_with_an_old_kernel() {
+it_reports_why_an_ordinary_user_cannot_write_with_an_old_kernel() {
     ! kernel_is 5.11 || skip "this kernel allows it"
     user mkdir -p rw
     ! user tarpon mount --rw "$image" rw 2> /tmp/why || fail "it mounts"
