@@ -22,7 +22,11 @@ async fn an_invalid_request_fails_with_its_cause() {
         ("/v1/images/prepare", with(app.clone(), json!({"imagine": 1})), "unknown field `imagine`"),
         ("/v1/images/prepare", json!({"image": "a", "image_options": {"pull": "often"}}), "unknown variant `often`"),
         ("/v1/images/prepare", json!({"image": "a", "image_options": {"platform": "///"}}), "platform"),
-        ("/v1/images/prepare", json!({"image": "a", "image_options": {"index": "some"}}), "none, signed, registry or a digest"),
+        (
+            "/v1/images/prepare",
+            json!({"image": "a", "image_options": {"index": "some"}}),
+            "none, signed, registry or a digest",
+        ),
         ("/v1/images/prepare", json!({"image": "a", "image_options": {"authfile": "x"}}), "x is not absolute"),
         ("/v1/images/prepare", with(app.clone(), json!({"timeout_seconds": 0})), "1 to 3600"),
         ("/v1/images/prepare", with(app.clone(), json!({"timeout_seconds": 86_400})), "1 to 3600"),
