@@ -83,10 +83,6 @@ impl LoadedImage {
 
     /// What the start read, if a reader waited at all.
     fn trace_of(&self, start: &Start) -> Option<Trace> {
-        // Who reads all of an image does not start a program.
-        if self.counters().whole_downloads > 0 {
-            return None;
-        }
         let trace = start.trace(Header {
             image: self.handle().name().to_owned(),
             manifest: self.record.manifest,
@@ -95,7 +91,9 @@ impl LoadedImage {
             ready: None,
             truncated: false,
         });
-        (!trace.touches.is_empty()).then_some(trace)
+        let bytes: u64 = trace.touches.iter().map(|touch| touch.range.end - touch.range.start).sum();
+        // Who reads more than about half of an image does not start a program.
+        (bytes > 0 && bytes <= self.record.compressed_size()).then_some(trace)
     }
 
     /// The trace with what an earlier start read of this image's content.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::system::{CONTAINER, Counters, Server, System, store};
 use crate::machine::{quietly, remove, wait_for_end};
@@ -142,9 +142,20 @@ impl System for Tarpon {
                 let mut list = on(&self.program, &self.store());
                 list.args(["trace", "ls"]);
                 quietly(list);
-                copy_files(&store(of).join(TRACES), &self.store().join(TRACES))
+                // At the end of a comparison the other system is wiped first.
+                let learned = store(of).join(TRACES);
+                if learned.exists() { copy_files(&learned, &self.store().join(TRACES)) } else { Ok(()) }
             }
         }
+    }
+
+    fn prepare(&self, _: &Workload, _: &str) -> Result<()> {
+        if let Begin::Learned(of) = self.begin
+            && !self.store().join(TRACES).exists()
+        {
+            bail!("{of} has learned nothing that {} could begin with", self.name);
+        }
+        Ok(())
     }
 
     fn command(&self, workload: &Workload, image: &str, script: &str) -> Result<Command> {
