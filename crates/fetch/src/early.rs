@@ -102,14 +102,12 @@ impl Images {
         if !self.observers.may_see(waited) {
             return;
         }
-        self.each(|image| {
-            if let Some(observer) = image.observed.by(waited)
-                && let Some(entry) = image.table.find(object)
-                && observer.was_read(object, entry.size, range.start..range.end.min(entry.size), waited)
-            {
+        // An observer may drop an image, which takes the lock of the list.
+        for (image, observer, size) in self.observers_of(object, waited) {
+            if observer.was_read(object, size, range.start..range.end.min(size), waited) {
                 image.observed.show_all_reads();
             }
-        });
+        }
     }
 
     /// Records that the object is a plain local file now.

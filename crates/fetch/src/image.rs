@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
@@ -22,7 +23,7 @@ use crate::ids::{ImageId, ListId};
 use crate::journal::{Event, Journal};
 use crate::lanes::Budget;
 use crate::ledger::Ledger;
-use crate::observed::{Observed, Observers};
+use crate::observed::{Observed, Observers, ReadObserver};
 use crate::prefetch::governor::state::Governor;
 use crate::prefetch::policy::Prefetch;
 use crate::stats::Tally;
@@ -212,6 +213,20 @@ impl Images {
     pub(crate) fn first_holding(&self, object: &ObjectId) -> Option<(Arc<Image>, ObjectEntry)> {
         let list = self.list.read();
         list.1.iter().find_map(|image| Some((image.clone(), image.table.find(object)?)))
+    }
+
+    /// The images that have the object and an observer of a read that waited so long, with their observers and the object's size.
+    pub(crate) fn observers_of(
+        &self,
+        object: &ObjectId,
+        waited: Duration,
+    ) -> Vec<(Arc<Image>, Arc<dyn ReadObserver>, u64)> {
+        let list = self.list.read();
+        let observed = list.1.iter().filter_map(|image| {
+            let observer = image.observed.by(waited)?;
+            Some((image.clone(), observer, image.table.find(object)?.size))
+        });
+        observed.collect()
     }
 
     /// The images whose sources have the layer: `first`, then the others.
