@@ -92,7 +92,7 @@ impl LoadedImage {
             truncated: false,
         });
         let bytes: u64 = trace.touches.iter().map(|touch| touch.range.end - touch.range.start).sum();
-        // Who reads more than about half of an image does not start a program.
+        // A reader of more than about half of an image does not start a program.
         (bytes > 0 && bytes <= self.record.compressed_size()).then_some(trace)
     }
 

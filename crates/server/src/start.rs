@@ -15,7 +15,7 @@ use tarpon_trace::{Header, Origin, Recorder, Trace};
 const READS: usize = 32_768;
 
 /// Where the trace of a start is kept, and for whom it is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Profile {
     /// The name of the trace in the store.
     pub(crate) key: Digest,

@@ -157,8 +157,8 @@ pub(crate) struct ImageChoice {
     /// Index for layers without a table of contents: none, signed, registry, or a DIGEST [default: the one pinned by the lock file, else
     /// signed]
     ///
-    /// signed: an index that the registry lists, if a key signed it that the policy names for the image. registry: the index that the registry lists for the image, tarpon's own or SOCI; its content is trusted. A SOCI index that the
-    /// image itself names is always used.
+    /// signed: an index that the registry lists, if a key signed it that the policy names for the image. registry: the index that the
+    /// registry lists for the image, tarpon's own or SOCI; its content is trusted. A SOCI index that the image itself names is always used.
     #[arg(long, value_name = "INDEX", env = "TARPON_INDEX")]
     index: Option<IndexChoice>,
     /// Lock file that pins indexes of images [default: $XDG_CONFIG_HOME/tarpon/tarpon.lock, else /etc/tarpon/tarpon.lock, if it exists]

@@ -62,16 +62,7 @@ impl Fixture {
 
     pub(crate) async fn start(&mut self) {
         let socket = Socket::open(&self.path("api.sock")).unwrap();
-        let options = Options {
-            socket,
-            metrics: None,
-            keeper_command: Vec::new(),
-            runtime: None,
-            policy: tarpon_engine::PolicyChoice::Host,
-            scrub: None,
-            program: None,
-        };
-        self.daemon = Some(Daemon::start(self.engine.clone(), options).await.unwrap());
+        self.daemon = Some(Daemon::start(self.engine.clone(), options(socket)).await.unwrap());
     }
 
     pub(crate) fn image(&self, name: &str) -> String {
@@ -174,5 +165,18 @@ impl Lines {
                 return line;
             }
         }
+    }
+}
+
+/// The options of a daemon at this socket, for everything else the defaults.
+pub(crate) fn options(socket: Socket) -> Options {
+    Options {
+        socket,
+        metrics: None,
+        keeper_command: Vec::new(),
+        runtime: None,
+        policy: tarpon_engine::PolicyChoice::Host,
+        scrub: None,
+        program: None,
     }
 }

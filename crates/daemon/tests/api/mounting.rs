@@ -2,10 +2,10 @@
 
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
-use tarpon_daemon::{Daemon, Options, Socket};
+use tarpon_daemon::{Daemon, Socket};
 use tarpon_testkit::kernel::can_mount;
 
-use crate::fixture::{Fixture, HELLO, Lines, with};
+use crate::fixture::{Fixture, HELLO, Lines, options, with};
 
 /// Reads on a separate thread: the server runs on ours.
 async fn read(path: String) -> String {
@@ -160,16 +160,7 @@ async fn a_second_daemon_of_a_store_works_beside_the_server_and_leaves_its_mount
     let place = fixture.directory("mnt");
     mounted(&fixture, &place, json!({})).await;
     let socket = Socket::open(&fixture.path("other.sock")).unwrap();
-    let options = Options {
-        socket,
-        metrics: None,
-        keeper_command: Vec::new(),
-        runtime: None,
-        policy: tarpon_engine::PolicyChoice::Host,
-        scrub: None,
-        program: None,
-    };
-    let second = Daemon::start(fixture.engine.clone(), options).await.unwrap();
+    let second = Daemon::start(fixture.engine.clone(), options(socket)).await.unwrap();
     assert!(!second.serves() && fixture.path("other.sock").exists());
     second.stop().await;
     assert_eq!(read(format!("{place}/etc/hello")).await, HELLO, "served by another process");
