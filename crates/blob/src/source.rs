@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use serde::{Deserialize, Serialize};
-use tarpon_oci::Blob;
+use tarpon_oci::{Blob, Digest};
 
 /// The bytes of one response, in order, in parts of any size. It ends after exactly the requested bytes or with an error,
 /// and is never short without one.
@@ -29,6 +29,13 @@ pub trait BlobSource: Send + Sync + 'static {
 
     /// The image's name, for messages.
     fn name(&self) -> String;
+
+    /// The bytes that were received for `blob` do not match a digest. Returns whether the source will request them elsewhere from now on,
+    /// so that another attempt makes sense: at another mirror, or at the registry itself.
+    fn distrust(&self, blob: &Digest) -> bool {
+        let _ = blob;
+        false
+    }
 
     /// Whether the source is on this host: then keeping a copy of its bytes gains nothing.
     fn is_local(&self) -> bool {

@@ -29,7 +29,7 @@ pub use invalid_manifest::InvalidManifest;
 pub use manifest::{Document, ImageIndex, Manifest, NoPlatform};
 pub use media_type::{Compression, MediaType};
 pub use platform::{InvalidPlatform, Platform};
-pub use reference::{DEFAULT_TAG, DOCKER_HUB, InvalidReference, Reference, is_tag};
+pub use reference::{DEFAULT_TAG, DOCKER_HUB, InvalidReference, Reference, is_short_name, is_tag};
 pub use source::{InvalidSource, Source};
 pub use verified::{DigestMismatch, Verified};
 pub use write::NewDescriptor;

@@ -132,6 +132,14 @@ fn split_registry(name: &str) -> Result<(String, String), &'static str> {
     Ok((registry.to_owned(), repository))
 }
 
+/// Whether a bare reference names no registry, as in `alpine:3`: tools of containers look such names up in the host's configuration.
+pub fn is_short_name(reference: &str) -> bool {
+    match reference.split_once('/') {
+        Some((first, _)) => !is_registry(first),
+        None => true,
+    }
+}
+
 /// Docker's rule for telling a registry from the first part of a repository.
 fn is_registry(first: &str) -> bool {
     first == "localhost" || first.contains(['.', ':']) || first.bytes().any(|b| b.is_ascii_uppercase())

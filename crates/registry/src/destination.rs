@@ -42,10 +42,10 @@ pub fn open_destination(source: &Source, options: &AccessOptions) -> Result<Dest
     match source {
         Source::Registry(reference) => {
             let cert_dir = options.cert_dir.as_deref();
-            let transport =
-                HttpsTransport::new(reference.api_host(), options.tls_verify, cert_dir).map_err(Error::Options)?;
+            let transport = HttpsTransport::new(reference.api_host(), options.verifies_registry(), cert_dir)
+                .map_err(Error::Options)?;
             let (credentials, hosts) = (options.credential_source(), Hosts::of_this_process());
-            open_destination_at(reference, Arc::new(transport), credentials, options.tls_verify, hosts)
+            open_destination_at(reference, Arc::new(transport), credentials, options.verifies_registry(), hosts)
         }
         Source::OciLayout { directory, tag } => {
             // As a registry would: the default tag is the latest. A pin is not a name.

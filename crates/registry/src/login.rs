@@ -23,7 +23,8 @@ const NO_REPOSITORY: &str = "none";
 pub async fn check_login(registry: &str, options: &AccessOptions) -> Result<(), Error> {
     let reference = reference(registry)?;
     let cert_dir = options.cert_dir.as_deref();
-    let transport = HttpsTransport::new(reference.api_host(), options.tls_verify, cert_dir).map_err(Error::Options)?;
+    let transport =
+        HttpsTransport::new(reference.api_host(), options.verifies_registry(), cert_dir).map_err(Error::Options)?;
     check_login_over(&reference, Arc::new(transport), options).await
 }
 
@@ -35,8 +36,9 @@ pub async fn check_login_over(
 ) -> Result<(), Error> {
     let (credentials, counters) = (options.credential_source(), Arc::new(Counters::default()));
     let hosts = Hosts::of_this_process();
-    let session = Session::new(transport, reference, options.tls_verify, credentials, Purpose::Login, counters, hosts)
-        .map_err(|error| Error::Options(error.to_string()))?;
+    let session =
+        Session::new(transport, reference, options.verifies_registry(), credentials, Purpose::Login, counters, hosts)
+            .map_err(|error| Error::Options(error.to_string()))?;
     session.check_access().await.map_err(|error| match (error.fault, options.credentials.as_ref()) {
         (Fault::Denied, Some(Credentials::Basic { .. })) => Error::Login(reference.registry().to_owned()),
         _ => Error::Source(error),

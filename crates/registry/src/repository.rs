@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tarpon_blob::{BlobSource, Fault};
+use tarpon_blob::BlobSource;
 use tarpon_oci::{
     Blob, Descriptor, Digest, Document, ImageConfig, InvalidManifest, Manifest, Platform, Reference, Source, Verified,
     limits,
@@ -11,9 +11,10 @@ use tarpon_oci::{
 
 use crate::Error;
 use crate::credentials::CredentialSource;
-use crate::http::{Blobs, Hosts, Purpose, RemoteBlobs, Session};
+use crate::http::{Endpoints, Host, Hosts, Position, Purpose, RemoteBlobs, Session};
 use crate::local::{Local, Root};
 use crate::options::AccessOptions;
+use crate::registries::Endpoint;
 use crate::stats::{Counters, Stats};
 use crate::transport::{HttpsTransport, Transport};
 
@@ -27,7 +28,7 @@ pub struct Repository {
 }
 
 enum Backend {
-    Registry { session: Arc<Session>, blobs: Arc<Blobs>, reference: Reference },
+    Registry(Arc<Endpoints>),
     Local(Arc<Local>),
 }
 
@@ -56,13 +57,15 @@ pub async fn open(source: &Source, options: &AccessOptions) -> Result<Repository
 pub fn open_later(source: &Source, options: &AccessOptions) -> Result<Repository, Error> {
     match source {
         Source::Registry(reference) => {
-            let cert_dir = options.cert_dir.as_deref();
-            let transport =
-                HttpsTransport::new(reference.api_host(), options.tls_verify, cert_dir).map_err(Error::Options)?;
-            let credentials = options.credential_source();
-            let hosts = Hosts::of_this_process();
-            let repository = open_at(reference, Arc::new(transport), credentials, options.tls_verify, hosts)?;
-            Ok(repository.with_warm_pool())
+            let endpoints = options.endpoints_of(reference);
+            let mut hosts = Vec::with_capacity(endpoints.len());
+            for endpoint in endpoints {
+                let (name, cert_dir) = (&endpoint.reference, options.cert_dir.as_deref());
+                let transport = HttpsTransport::new(name.api_host(), !endpoint.insecure, cert_dir);
+                let transport: Arc<dyn Transport> = Arc::new(transport.map_err(Error::Options)?);
+                hosts.push((transport, options.credentials_at(name, reference), endpoint));
+            }
+            Ok(open_at(reference, hosts, Hosts::of_this_process())?.with_warm_pool())
         }
         local => {
             let counters = Arc::new(Counters::default());
@@ -79,24 +82,38 @@ pub fn open_with(
     credentials: CredentialSource,
     tls_verify: bool,
 ) -> Result<Repository, Error> {
-    open_at(reference, transport, credentials, tls_verify, Arc::default())
+    let endpoint = Endpoint { reference: reference.clone(), insecure: !tls_verify };
+    open_at(reference, vec![(transport, credentials, endpoint)], Arc::default())
 }
 
-fn open_at(
-    reference: &Reference,
-    transport: Arc<dyn Transport>,
-    credentials: CredentialSource,
-    tls_verify: bool,
-    hosts: Arc<Hosts>,
-) -> Result<Repository, Error> {
+/// As [`open_with`], with mirrors: each endpoint has its own transport and credentials, and the registry is the last.
+pub fn open_mirrored_with(reference: &Reference, endpoints: Vec<OpenedEndpoint>) -> Result<Repository, Error> {
+    open_at(reference, endpoints, Arc::default())
+}
+
+/// An endpoint, and how it is reached.
+pub type OpenedEndpoint = (Arc<dyn Transport>, CredentialSource, Endpoint);
+
+fn open_at(reference: &Reference, endpoints: Vec<OpenedEndpoint>, hosts: Arc<Hosts>) -> Result<Repository, Error> {
     let counters = Arc::new(Counters::default());
-    let name = reference.to_string();
-    let session = Session::new(transport, reference, tls_verify, credentials, Purpose::Pull, counters.clone(), hosts)
-        .map_err(|error| Error::Options(error.to_string()))?;
-    let session = Arc::new(session);
-    let blobs = Arc::new(Blobs::new(session.clone()));
-    let backend = Backend::Registry { session, blobs, reference: reference.clone() };
-    Ok(Repository { backend, name, counters, warm_pool: false })
+    let last = endpoints.len().saturating_sub(1);
+    let mut opened = Vec::with_capacity(endpoints.len());
+    for (number, (transport, credentials, endpoint)) in endpoints.into_iter().enumerate() {
+        let (counters, hosts, name) = (counters.clone(), hosts.clone(), endpoint.reference);
+        let session = Session::new(transport, &name, !endpoint.insecure, credentials, Purpose::Pull, counters, hosts)
+            .map_err(|error| Error::Options(error.to_string()))?;
+        let position = match number {
+            _ if last == 0 => Position::Only,
+            number if number == last => Position::AfterMirrors,
+            _ => Position::Mirror,
+        };
+        opened.push(Host::new(session.at_position(position), name));
+    }
+    let Some(registry) = opened.pop() else {
+        return Err(Error::Options(format!("no host serves {reference}")));
+    };
+    let backend = Backend::Registry(Arc::new(Endpoints::new(opened, registry)));
+    Ok(Repository { backend, name: reference.to_string(), counters, warm_pool: false })
 }
 
 impl Repository {
@@ -141,9 +158,7 @@ impl Repository {
     /// The manifest or index `digest`, of any kind. Its bytes are checked, not parsed.
     pub async fn manifest(&self, digest: &Digest) -> Result<Verified<Bytes>, Error> {
         let found = match &self.backend {
-            Backend::Registry { session, .. } => {
-                session.manifest(&digest.to_string(), Some(digest)).await.map(|(bytes, _)| bytes)
-            }
+            Backend::Registry(endpoints) => endpoints.manifest(digest).await,
             Backend::Local(local) => local.manifest(digest).await,
         };
         found.map_err(Error::Source)
@@ -151,11 +166,9 @@ impl Repository {
 
     /// The manifest under a tag of the image's repository; `None` if there is none. Layouts and archives have no attachments.
     pub async fn attached(&self, tag: &str) -> Result<Option<Verified<Bytes>>, Error> {
-        let Backend::Registry { session, .. } = &self.backend else { return Ok(None) };
-        match session.manifest(tag, None).await {
-            Ok((bytes, _)) => Ok(Some(bytes)),
-            Err(error) if error.fault == Fault::NotFound => Ok(None),
-            Err(error) => Err(Error::Source(error)),
+        match &self.backend {
+            Backend::Registry(endpoints) => endpoints.attached(tag).await.map_err(Error::Source),
+            Backend::Local(_) => Ok(None),
         }
     }
 
@@ -166,7 +179,7 @@ impl Repository {
 
     async fn verified_blob(&self, blob: Blob) -> Result<Verified<Bytes>, Error> {
         let bytes = match &self.backend {
-            Backend::Registry { blobs, .. } => blobs.small_blob(blob).await,
+            Backend::Registry(endpoints) => endpoints.small_blob(blob).await,
             Backend::Local(local) => local.opened().await.map_err(Error::Source)?.blobs.small_blob(blob).await,
         };
         bytes.map_err(Error::Source)
@@ -178,7 +191,7 @@ impl Repository {
     /// The list is not verified: a caller needs another reason to trust an artifact.
     pub async fn referrers(&self, subject: &Digest, artifact_type: &str) -> Result<Vec<Descriptor>, Error> {
         match &self.backend {
-            Backend::Registry { session, .. } => session.referrers(subject, artifact_type).await,
+            Backend::Registry(endpoints) => endpoints.referrers(subject, artifact_type).await,
             Backend::Local(local) => local.referrers(subject, artifact_type).await.map_err(Error::Source),
         }
     }
@@ -186,7 +199,9 @@ impl Repository {
     /// The blobs, readable by range.
     pub fn blobs(&self) -> Arc<dyn BlobSource> {
         match &self.backend {
-            Backend::Registry { blobs, .. } => Arc::new(RemoteBlobs { blobs: blobs.clone(), name: self.name.clone() }),
+            Backend::Registry(endpoints) => {
+                Arc::new(RemoteBlobs { endpoints: endpoints.clone(), name: self.name.clone() })
+            }
             Backend::Local(local) => local.clone(),
         }
     }
@@ -200,7 +215,7 @@ impl Repository {
     /// before it.
     pub fn ignores_ranges(&self) -> bool {
         match &self.backend {
-            Backend::Registry { blobs, .. } => blobs.ignores_ranges(),
+            Backend::Registry(endpoints) => endpoints.ignores_ranges(),
             _ => false,
         }
     }
@@ -208,15 +223,11 @@ impl Repository {
     /// The document that the reference or tag names, of any kind. `platform` selects one where a layout without a tag has several images.
     pub async fn root(&self, platform: &Platform) -> Result<Document, Error> {
         match &self.backend {
-            Backend::Registry { session, reference, .. } => {
+            Backend::Registry(endpoints) => {
                 if self.warm_pool {
-                    let session = session.clone();
-                    tokio::spawn(async move { session.warm_up().await });
+                    endpoints.warm_up();
                 }
-                let by_digest = reference.digest().map(ToString::to_string);
-                let what = by_digest.as_deref().or(reference.tag()).unwrap_or(tarpon_oci::DEFAULT_TAG);
-                let found = session.manifest(what, reference.digest()).await;
-                let (bytes, content_type) = found.map_err(Error::Source)?;
+                let (bytes, content_type) = endpoints.root().await.map_err(Error::Source)?;
                 parsed("manifest", Document::parse(bytes, content_type.as_deref()))
             }
             Backend::Local(local) => match &local.opened().await.map_err(Error::Source)?.root {
@@ -236,7 +247,7 @@ impl Repository {
             return parsed("manifest", Err(InvalidManifest::TooLarge { size: chosen.size }));
         }
         let found = match &self.backend {
-            Backend::Registry { .. } => return self.manifest(&chosen.digest).await,
+            Backend::Registry(_) => return self.manifest(&chosen.digest).await,
             Backend::Local(local) => local.opened().await.map_err(Error::Source)?.blobs.small_blob(chosen.blob()).await,
         };
         found.map_err(Error::Source)

@@ -13,6 +13,16 @@ pub(crate) const FIRST_BYTE_LONGEST: Duration = Duration::from_secs(20);
 pub(crate) const COMMIT: Duration = Duration::from_secs(60);
 /// A request with all its attempts, redirects and tokens, until the head of the final answer.
 pub(crate) const REQUEST: Duration = Duration::from_secs(30);
+/// The single attempt at a mirror. It is shorter than [`REQUEST`], because the next endpoint is to answer within the same read.
+pub(crate) const MIRROR: Duration = Duration::from_secs(5);
+/// All attempts at the mirrors of one request: two that do not answer. The others are tried if the registry fails.
+pub(crate) const MIRRORS: Duration = Duration::from_secs(10);
+/// As [`REQUEST`], at a registry with mirrors: with [`MIRRORS`] before it and [`MIRROR`] behind it, it fits into one.
+pub(crate) const AFTER_MIRRORS: Duration = Duration::from_secs(13);
+/// How long a mirror is not asked after its first failure. Doubles each time: a mirror that restarts is back soon.
+pub(crate) const MIRROR_PAUSE: Duration = Duration::from_secs(1);
+/// The longest such pause. One request in this time finds out whether a dead mirror is back.
+pub(crate) const MIRROR_PAUSE_LONGEST: Duration = Duration::from_secs(60);
 /// The span over which a body must deliver [`STALL_BYTES`].
 pub(crate) const STALL: Duration = Duration::from_secs(10);
 /// Less than this in [`STALL`] (1 KiB/s) is a stalled body.

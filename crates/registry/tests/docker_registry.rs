@@ -60,7 +60,7 @@ impl Registry {
 
     fn options(&self) -> AccessOptions {
         // An auth file of our own, so that the user's is not read.
-        AccessOptions { authfile: Some(self.folder.path().join("auth.json")), ..AccessOptions::default() }
+        AccessOptions { authfiles: vec![self.folder.path().join("auth.json")], ..AccessOptions::default() }
     }
 
     fn destination(&self, name: &str) -> Destination {

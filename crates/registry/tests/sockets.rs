@@ -27,8 +27,8 @@ async fn serve(auth: Auth, presigned: Option<Duration>, credentials: Option<Cred
     let source: Source = format!("{}/app:1", server.host()).parse().unwrap();
     let folder = tempfile::tempdir().unwrap();
     // An auth file of our own, so that the user's is not read.
-    let authfile = Some(folder.path().join("auth.json"));
-    let options = AccessOptions { credentials, authfile, ..AccessOptions::default() };
+    let authfiles = vec![folder.path().join("auth.json")];
+    let options = AccessOptions { credentials, authfiles, ..AccessOptions::default() };
     let repository = open(&source, &options).await.unwrap();
     Served { model, server, repository }
 }

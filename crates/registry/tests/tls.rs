@@ -81,7 +81,7 @@ async fn respond(mut stream: impl AsyncRead + AsyncWrite + Unpin, contents: &Con
 async fn resolve(host: &str, options: AccessOptions) -> Result<(), Error> {
     let source: Source = format!("{host}/app:1").parse().unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let options = AccessOptions { authfile: Some(folder.path().join("auth.json")), ..options };
+    let options = AccessOptions { authfiles: vec![folder.path().join("auth.json")], ..options };
     open(&source, &options).await?.resolve(&Platform::host()).await.map(drop)
 }
 
@@ -110,7 +110,7 @@ async fn a_root_in_the_certificate_folder_is_trusted() {
 #[tokio::test]
 async fn without_verification_any_certificate_will_do() {
     let address = serve(false).await;
-    let options = AccessOptions { tls_verify: false, ..AccessOptions::default() };
+    let options = AccessOptions { tls_verify: Some(false), ..AccessOptions::default() };
     resolve(&address.to_string(), options).await.unwrap();
 }
 
@@ -118,6 +118,6 @@ async fn without_verification_any_certificate_will_do() {
 async fn a_registry_that_requires_a_client_certificate_gets_the_one_in_the_folder() {
     let address = serve(true).await;
     resolve(&address.to_string(), certs("certs")).await.unwrap();
-    let without = AccessOptions { tls_verify: false, ..AccessOptions::default() };
+    let without = AccessOptions { tls_verify: Some(false), ..AccessOptions::default() };
     assert!(resolve(&address.to_string(), without).await.is_err());
 }

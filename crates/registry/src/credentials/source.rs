@@ -61,12 +61,20 @@ impl CredentialSource {
         self.token_services.file()
     }
 
-    /// The files that Podman and Docker use, in Podman's order: `authfile` or `$REGISTRY_AUTH_FILE` alone if one of them is set,
-    /// else those of the runtime folder, the user and Docker.
-    pub fn from_environment(given: Option<Credentials>, authfile: Option<PathBuf>) -> Self {
+    /// The same files, but no given credentials.
+    pub(crate) fn without_given(self) -> Self {
+        Self { given: None, ..self }
+    }
+
+    /// `authfiles`, if there are any. Else the files that Podman and Docker use, in Podman's order: `$REGISTRY_AUTH_FILE` alone if it
+    /// is set, else those of the runtime folder, the user and Docker.
+    pub fn from_environment(given: Option<Credentials>, authfiles: &[PathBuf]) -> Self {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let token_services = TokenServices::from_environment();
-        if let Some(only) = authfile.or_else(|| variable("REGISTRY_AUTH_FILE")) {
+        if !authfiles.is_empty() {
+            return Self { given, files: authfiles.to_vec(), token_services, lookup: None };
+        }
+        if let Some(only) = variable("REGISTRY_AUTH_FILE") {
             return Self { given, files: vec![only], token_services, lookup: None };
         }
         let home = variable("HOME");

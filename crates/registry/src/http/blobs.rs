@@ -16,7 +16,7 @@ use super::body;
 use super::call::Call;
 use super::locations::{Location, Locations};
 use super::range::ContentRange;
-use super::retry::{Budget, Failure, Retry, retried};
+use super::retry::{Failure, Retry, retried};
 use super::session::Session;
 use crate::transport::Response;
 
@@ -58,7 +58,7 @@ impl Blobs {
     pub(crate) async fn small_blob(&self, blob: Blob) -> Result<Verified<Bytes>, SourceError> {
         let ask = Ask { blob, range: None };
         let shown = &self.shown(ask);
-        retried(Budget::new(), shown, || async move {
+        retried(self.session.budget(), shown, || async move {
             let answer = self.attempt(ask).await?;
             let bytes = body::collect(answer.response, blob.size, shown).await?;
             Verified::check(&blob.digest, bytes).map_err(|error| Failure::bad_data(error.to_string()))
@@ -70,14 +70,14 @@ impl Blobs {
     pub(super) async fn open(&self, blob: Blob, range: Range<u64>) -> Result<Answer, SourceError> {
         let whole = range == (0..blob.size);
         let ask = Ask { blob, range: (!whole).then_some((range.start, range.end)) };
-        retried(Budget::new(), &self.shown(ask), || self.attempt(ask)).await
+        retried(self.session.budget(), &self.shown(ask), || self.attempt(ask)).await
     }
 
     /// As [`Blobs::open`] for one byte, in one attempt that may be silent for as long as any request.
     pub(super) async fn probe(&self, blob: Blob, at: u64) -> Result<Answer, SourceError> {
         let ask = Ask { blob, range: Some((at, at + 1)) };
         let attempt = self.send(ask, self.call(ask).probing());
-        Budget::new().within(&self.shown(ask), attempt).await.map_err(|failure| failure.error)
+        self.session.budget().within(&self.shown(ask), attempt).await.map_err(|failure| failure.error)
     }
 
     async fn attempt(&self, ask: Ask) -> Result<Answer, Failure> {

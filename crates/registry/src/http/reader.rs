@@ -9,16 +9,17 @@ use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, stream};
 use tarpon_blob::{BlobSource, BlobStream, Fault, SourceError};
-use tarpon_oci::{Blob, limits};
+use tarpon_oci::{Blob, Digest, limits};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::blobs::{Answer, Ask, Blobs};
+use super::blobs::{Answer, Ask};
+use super::endpoints::{Endpoints, Number};
 use crate::timing;
 use crate::transport::{Body, TransportError};
 
 /// Serves the blobs of a repository.
 pub(crate) struct RemoteBlobs {
-    pub(crate) blobs: Arc<Blobs>,
+    pub(crate) endpoints: Arc<Endpoints>,
     pub(crate) name: String,
 }
 
@@ -29,16 +30,16 @@ impl BlobSource for RemoteBlobs {
                 let message = format!("bytes {}-{} are not in a blob of {}", range.start, range.end, blob.size);
                 return Err(SourceError::new(Fault::BadData, message));
             }
-            let answer = self.blobs.open(blob, range.clone()).await?;
-            Ok(RangeReader::new(self.blobs.clone(), blob, range, answer).into_stream())
+            let answer = self.endpoints.open(blob, range.clone(), 0).await?;
+            Ok(RangeReader::new(self.endpoints.clone(), blob, range, answer).into_stream())
         }
         .boxed()
     }
 
     fn probe(&self, blob: Blob, at: u64) -> BoxFuture<'_, Result<BlobStream, SourceError>> {
         async move {
-            let answer = self.blobs.probe(blob, at).await?;
-            Ok(RangeReader::new(self.blobs.clone(), blob, at..at + 1, answer).into_stream())
+            let answer = self.endpoints.probe(blob, at).await?;
+            Ok(RangeReader::new(self.endpoints.clone(), blob, at..at + 1, answer).into_stream())
         }
         .boxed()
     }
@@ -46,11 +47,19 @@ impl BlobSource for RemoteBlobs {
     fn name(&self) -> String {
         self.name.clone()
     }
+
+    fn distrust(&self, blob: &Digest) -> bool {
+        self.endpoints.distrust(blob)
+    }
 }
 
 /// The rest of a range, and the body it comes from.
 struct RangeReader {
-    blobs: Arc<Blobs>,
+    endpoints: Arc<Endpoints>,
+    /// The endpoint that sends the body, or sent the last one.
+    sender: Number,
+    /// The first endpoint that may continue: not a mirror whose body broke off.
+    from: Number,
     blob: Blob,
     range: Range<u64>,
     answer: Option<Open>,
@@ -66,6 +75,7 @@ struct Open {
     skip: u64,
     whole: bool,
     watch: StallWatch,
+    stall: Duration,
 }
 
 /// Detects bodies that deliver too little. Time in which no bytes are requested does not count.
@@ -76,9 +86,9 @@ struct StallWatch {
 }
 
 impl RangeReader {
-    fn new(blobs: Arc<Blobs>, blob: Blob, range: Range<u64>, answer: Answer) -> Self {
-        let answer = Some(Open::new(answer));
-        Self { blobs, blob, range, answer, failed: 0, progress: 0 }
+    fn new(endpoints: Arc<Endpoints>, blob: Blob, range: Range<u64>, (sender, answer): (Number, Answer)) -> Self {
+        let answer = Some(Open::new(answer, endpoints.is_mirror(sender)));
+        Self { endpoints, sender, from: 0, blob, range, answer, failed: 0, progress: 0 }
     }
 
     fn into_stream(self) -> BlobStream {
@@ -99,16 +109,18 @@ impl RangeReader {
                 Some(open) => open,
                 None if self.range.is_empty() => return Ok(None),
                 None => {
-                    let answer = self.blobs.open(self.blob, self.range.clone()).await?;
-                    self.answer.insert(Open::new(answer))
+                    let (sender, answer) = self.endpoints.open(self.blob, self.range.clone(), self.from).await?;
+                    self.sender = sender;
+                    self.answer.insert(Open::new(answer, self.endpoints.is_mirror(sender)))
                 }
             };
             match open.next().await {
-                Ok(Some(piece)) => {
-                    if let Some(piece) = self.take(piece)? {
-                        return Ok(Some(piece));
-                    }
-                }
+                Ok(Some(piece)) => match self.take(piece) {
+                    Ok(Some(piece)) => return Ok(Some(piece)),
+                    Ok(None) => {}
+                    Err(error) if self.leave_mirror(&error) => self.answer = None,
+                    Err(error) => return Err(error),
+                },
                 Ok(None) if self.range.is_empty() => return Ok(None),
                 Ok(None) => self.broken(Fault::Unavailable, "the body ended early").await?,
                 Err(Broken::Stalled) => self.broken(Fault::Timeout, "the body stalled").await?,
@@ -161,14 +173,27 @@ impl RangeReader {
         if self.failed >= limits::ATTEMPTS {
             return Err(self.error(fault, &format!("{why} ({} attempts)", self.failed)));
         }
-        tracing::debug!("{}", self.error(fault, why));
+        let error = self.error(fault, why);
+        tracing::debug!("{error}");
+        if self.leave_mirror(&error) {
+            return Ok(());
+        }
         sleep(timing::BACKOFF * (1 << (self.failed - 1))).await;
         Ok(())
     }
 
+    /// If the body that failed was a mirror's, the rest is requested from the endpoints behind it.
+    fn leave_mirror(&mut self, error: &SourceError) -> bool {
+        let was_mirror = self.endpoints.broke_off(self.sender, &self.blob.digest, error);
+        if was_mirror {
+            self.from = self.sender + 1;
+        }
+        was_mirror
+    }
+
     fn error(&self, fault: Fault, why: &str) -> SourceError {
         let ask = Ask { blob: self.blob, range: Some((self.range.start, self.range.end)) };
-        SourceError::new(fault, format!("{}: {why}", self.blobs.shown(ask)))
+        SourceError::new(fault, format!("{}: {why}", self.endpoints.blobs(self.sender).shown(ask)))
     }
 }
 
@@ -178,14 +203,16 @@ enum Broken {
 }
 
 impl Open {
-    fn new(answer: Answer) -> Self {
+    fn new(answer: Answer, is_of_mirror: bool) -> Self {
         let whole = answer.response.status == http::StatusCode::OK;
-        Self { body: answer.response.body, skip: answer.skip, whole, watch: StallWatch::default() }
+        // A reader that waits for a mirror has to have time for the next endpoint.
+        let stall = if is_of_mirror { timing::MIRROR } else { timing::STALL };
+        Self { body: answer.response.body, skip: answer.skip, whole, watch: StallWatch::default(), stall }
     }
 
     async fn next(&mut self) -> Result<Option<Bytes>, Broken> {
         let started = Instant::now();
-        let time_limit = timing::STALL.saturating_sub(self.watch.waited);
+        let time_limit = self.stall.saturating_sub(self.watch.waited);
         let piece = timeout(time_limit, self.body.next()).await;
         self.watch.waited += started.elapsed();
         match piece {
@@ -193,7 +220,7 @@ impl Open {
                 self.watch.received += u64::try_from(piece.len()).unwrap_or(u64::MAX);
                 if self.watch.received >= timing::STALL_BYTES {
                     self.watch = StallWatch::default();
-                } else if self.watch.waited >= timing::STALL {
+                } else if self.watch.waited >= self.stall {
                     return Err(Broken::Stalled);
                 }
                 Ok(Some(piece))

@@ -10,7 +10,7 @@ use url::Url;
 use super::answers::{expect, resolve, text};
 use super::body;
 use super::call::Call;
-use super::retry::{Budget, Failure, Retry, retried};
+use super::retry::{Failure, Retry, retried};
 use super::session::Session;
 use crate::Error;
 use crate::referrers::of_kind;
@@ -61,7 +61,7 @@ impl Session {
 
     /// The page at `at`, or the first; `None` if there is no such list.
     async fn page(&self, call: &Call, first: &str, at: Option<&Url>, kind: &str) -> Result<Option<Page>, SourceError> {
-        retried(Budget::new(), &call.shown, || async move {
+        retried(self.budget(), &call.shown, || async move {
             let response = match at {
                 None => self.at_registry(first, call).await?,
                 Some(url) => self.at(url, call).await?,

@@ -11,6 +11,29 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::timing;
 
+/// The position of a host among those that serve an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Position {
+    /// The only one.
+    #[default]
+    Only,
+    /// A mirror: another host can answer instead.
+    Mirror,
+    /// The registry, which is asked after its mirrors.
+    AfterMirrors,
+}
+
+impl Position {
+    /// The budget of a short request.
+    pub(super) fn budget(self) -> Budget {
+        match self {
+            Self::Only => Budget::new(),
+            Self::Mirror => Budget::of_mirror(),
+            Self::AfterMirrors => Budget::lasting(timing::AFTER_MIRRORS),
+        }
+    }
+}
+
 /// A failed attempt.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -66,6 +89,7 @@ pub(super) async fn retried<T, F: Future<Output = Result<T, Failure>>>(
 pub(crate) struct Budget {
     time: Duration,
     deadline: Instant,
+    attempts: u32,
     failed: u32,
     wrong: u32,
 }
@@ -82,8 +106,13 @@ impl Budget {
         Self::lasting(timing::COMMIT * limits::ATTEMPTS + Duration::from_secs(bytes / slowest))
     }
 
+    /// The budget of a short request to a mirror.
+    fn of_mirror() -> Self {
+        Self { attempts: 1, ..Self::lasting(timing::MIRROR) }
+    }
+
     fn lasting(time: Duration) -> Self {
-        Self { time, deadline: Instant::now() + time, failed: 0, wrong: 0 }
+        Self { time, deadline: Instant::now() + time, attempts: limits::ATTEMPTS, failed: 0, wrong: 0 }
     }
 
     /// Restarts the time, not the attempts: for operations that may last while they make progress.
@@ -116,7 +145,7 @@ impl Budget {
             Retry::Later => jittered(timing::BACKOFF * (1 << (self.failed - 1).min(10))),
             Retry::After(pause) => pause,
         };
-        if self.failed >= limits::ATTEMPTS {
+        if self.failed >= self.attempts {
             return Err(self.final_error(&failure.error, ""));
         }
         if Instant::now() + pause >= self.deadline {

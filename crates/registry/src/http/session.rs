@@ -18,7 +18,7 @@ use super::body;
 use super::call::{Call, Payload, join};
 use super::challenge::Challenge;
 use super::hosts::Hosts;
-use super::retry::{Budget, Failure, Retry, retried};
+use super::retry::{Budget, Failure, Position, Retry, retried};
 use super::wire::Wire;
 use crate::credentials::CredentialSource;
 use crate::stats::Counters;
@@ -32,6 +32,7 @@ pub(crate) struct Session {
     wire: Arc<Wire>,
     auth: Authenticator,
     repository: String,
+    position: Position,
 }
 
 impl Session {
@@ -50,13 +51,23 @@ impl Session {
             wire: Arc::new(Wire::new(transport, reference.api_host(), verify, counters, hosts)?),
             auth: Authenticator::new(credentials, reference.registry().to_owned(), repository.clone(), purpose),
             repository,
+            position: Position::default(),
         })
+    }
+
+    pub(crate) fn at_position(self, position: Position) -> Self {
+        Self { position, ..self }
+    }
+
+    /// The budget of a short request for what other hosts may have too.
+    pub(super) fn budget(&self) -> Budget {
+        self.position.budget()
     }
 
     /// A session for the same repository over the same connections, with tokens for another purpose.
     pub(crate) fn for_purpose(&self, purpose: Purpose) -> Self {
         let auth = self.auth.for_purpose(purpose);
-        Self { wire: self.wire.clone(), auth, repository: self.repository.clone() }
+        Self { wire: self.wire.clone(), auth, repository: self.repository.clone(), position: self.position }
     }
 
     /// Opens connections for the next requests, without credentials. Their answers do not matter. Does nothing for a registry on
@@ -79,7 +90,7 @@ impl Session {
     ) -> Result<(Verified<Bytes>, Option<String>), SourceError> {
         let path = &self.path(&format!("manifests/{tag_or_digest}"));
         let call = &Call::get(path).accepting(&media_type::ACCEPT_MANIFEST);
-        retried(Budget::new(), &call.shown, || async move {
+        retried(self.budget(), &call.shown, || async move {
             let response = self.at_registry(path, call).await?;
             // Some registries only redirect to others, which get no credentials.
             let response = match redirect(&response, &self.url(path), &call.shown)? {

@@ -1,0 +1,253 @@
+//! [`Endpoints`]: the hosts that serve an image: its mirrors, and the registry itself as the last.
+//!
+//! A request goes to the first endpoint that is likely to answer, and on to the next one if that fails. A mirror has a single, short
+//! attempt and rests after a failure, so that a dead one costs little time. If the registry fails too, resting mirrors are tried.
+
+mod health;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tarpon_blob::{Fault, SourceError};
+use tarpon_oci::{Blob, Descriptor, Digest, Reference, Verified};
+use tokio::time::Instant;
+
+use self::health::Health;
+use super::blobs::{Answer, Blobs};
+use super::session::Session;
+use crate::Error;
+use crate::timing;
+
+/// The hosts that serve an image.
+pub(crate) struct Endpoints {
+    mirrors: Vec<Mirror>,
+    registry: Host,
+}
+
+/// A host and the image's name there.
+pub(crate) struct Host {
+    session: Arc<Session>,
+    blobs: Blobs,
+    reference: Reference,
+}
+
+/// A host that is tried before the registry.
+struct Mirror {
+    host: Host,
+    health: Health,
+}
+
+/// The number of an endpoint. The registry has the last one.
+pub(super) type Number = usize;
+
+impl Host {
+    pub(crate) fn new(session: Session, reference: Reference) -> Self {
+        let session = Arc::new(session);
+        Self { blobs: Blobs::new(session.clone()), session, reference }
+    }
+
+    /// The tag or digest of the image.
+    fn version(&self) -> String {
+        match self.reference.digest() {
+            Some(digest) => digest.to_string(),
+            None => self.reference.tag().unwrap_or(tarpon_oci::DEFAULT_TAG).to_owned(),
+        }
+    }
+}
+
+impl Endpoints {
+    /// `hosts`: the mirrors in their order, then the registry.
+    pub(crate) fn new(mirrors: Vec<Host>, registry: Host) -> Self {
+        let mirrors = mirrors.into_iter().map(|host| Mirror { host, health: Health::default() });
+        Self { mirrors: mirrors.collect(), registry }
+    }
+
+    /// Opens connections for the next requests.
+    pub(crate) fn warm_up(&self) {
+        let session = self.first().session.clone();
+        tokio::spawn(async move { session.warm_up().await });
+    }
+
+    /// Whether the host that is asked first recently answered a ranged request with the whole blob.
+    pub(crate) fn ignores_ranges(&self) -> bool {
+        self.first().blobs.ignores_ranges()
+    }
+
+    /// The manifest or index that the image's name leads to, and its `Content-Type`.
+    pub(crate) async fn root(&self) -> Result<(Verified<Bytes>, Option<String>), SourceError> {
+        let ask = |host: &Host| {
+            let (session, version, digest) = (host.session.clone(), host.version(), host.reference.digest().copied());
+            async move { session.manifest(&version, digest.as_ref()).await }
+        };
+        self.try_each(None, ask).await.map(|(_, found)| found)
+    }
+
+    /// The manifest or index with this digest.
+    pub(crate) async fn manifest(&self, digest: &Digest) -> Result<Verified<Bytes>, SourceError> {
+        let name = digest.to_string();
+        let (_, (bytes, _)) = self.try_each(Some(digest), |host| host.session.manifest(&name, Some(digest))).await?;
+        Ok(bytes)
+    }
+
+    /// The manifest under a tag of the image's repository; `None` if no endpoint has one.
+    pub(crate) async fn attached(&self, tag: &str) -> Result<Option<Verified<Bytes>>, SourceError> {
+        // A mirror need not have what was attached later.
+        let found = self.try_from(0, None, Option::is_some, |host| async {
+            match host.session.manifest(tag, None).await {
+                Ok((bytes, _)) => Ok(Some(bytes)),
+                Err(error) if error.fault == Fault::NotFound => Ok(None),
+                Err(error) => Err(error),
+            }
+        });
+        found.await.map(|(_, found)| found)
+    }
+
+    /// The manifests of kind `artifact_type` whose subject is `subject`. An empty result is no error.
+    pub(crate) async fn referrers(&self, subject: &Digest, artifact_type: &str) -> Result<Vec<Descriptor>, Error> {
+        // A mirror may have no list, or an old one. No list is verified, so one of a mirror is worth as much.
+        for mirror in self.mirrors.iter().filter(|mirror| mirror.health.admits(None)) {
+            match mirror.host.session.referrers(subject, artifact_type).await {
+                Ok(found) if !found.is_empty() => return Ok(found),
+                Ok(_) => {}
+                Err(error) => tracing::debug!("the list of a mirror is not used: {error}"),
+            }
+        }
+        self.registry.session.referrers(subject, artifact_type).await
+    }
+
+    /// Reads a short blob whole.
+    pub(crate) async fn small_blob(&self, blob: Blob) -> Result<Verified<Bytes>, SourceError> {
+        self.try_each(Some(&blob.digest), |host| host.blobs.small_blob(blob)).await.map(|(_, found)| found)
+    }
+
+    /// Opens `range` of `blob` at the endpoint `from` or a later one.
+    pub(super) async fn open(
+        &self,
+        blob: Blob,
+        range: Range<u64>,
+        from: Number,
+    ) -> Result<(Number, Answer), SourceError> {
+        self.try_from(from, Some(&blob.digest), |_| true, |host| host.blobs.open(blob, range.clone())).await
+    }
+
+    /// As [`Endpoints::open`] for one byte, in one attempt at each endpoint.
+    pub(super) async fn probe(&self, blob: Blob, at: u64) -> Result<(Number, Answer), SourceError> {
+        self.try_each(Some(&blob.digest), |host| host.blobs.probe(blob, at)).await
+    }
+
+    /// Whether the endpoint with this number is a mirror.
+    pub(super) fn is_mirror(&self, number: Number) -> bool {
+        number < self.mirrors.len()
+    }
+
+    /// The host with this number.
+    pub(super) fn blobs(&self, number: Number) -> &Blobs {
+        &self.mirrors.get(number).map_or(&self.registry, |mirror| &mirror.host).blobs
+    }
+
+    /// A body of this endpoint broke off or was wrong. Returns whether it was a mirror: then another endpoint is asked at once.
+    pub(super) fn broke_off(&self, number: Number, blob: &Digest, error: &SourceError) -> bool {
+        let Some(mirror) = self.mirrors.get(number) else { return false };
+        mirror.failed(Some(blob), error);
+        true
+    }
+
+    /// The bytes of the blob were wrong, whichever endpoint sent them. Returns whether another one will be asked.
+    pub(super) fn distrust(&self, blob: &Digest) -> bool {
+        self.mirrors.iter().fold(false, |is_new, mirror| mirror.health.lacks(blob) || is_new)
+    }
+
+    fn first(&self) -> &Host {
+        let rested = self.mirrors.iter().find(|mirror| !mirror.health.is_resting());
+        rested.map_or(&self.registry, |mirror| &mirror.host)
+    }
+
+    async fn try_each<'a, T, F>(
+        &'a self,
+        blob: Option<&Digest>,
+        ask: impl Fn(&'a Host) -> F,
+    ) -> Result<(Number, T), SourceError>
+    where
+        F: Future<Output = Result<T, SourceError>>,
+    {
+        self.try_from(0, blob, |_| true, ask).await
+    }
+
+    /// Asks one endpoint after the other, beginning with the number `from`, until one has what is wanted.
+    async fn try_from<'a, T, F>(
+        &'a self,
+        from: Number,
+        blob: Option<&Digest>,
+        is_wanted: impl Fn(&T) -> bool,
+        ask: impl Fn(&'a Host) -> F,
+    ) -> Result<(Number, T), SourceError>
+    where
+        F: Future<Output = Result<T, SourceError>>,
+    {
+        if from >= self.mirrors.len() {
+            return ask(&self.registry).await.map(|found| (from, found));
+        }
+        let until = Instant::now() + timing::MIRRORS;
+        let (mut rested, mut failed) = (Vec::new(), None);
+        for (number, mirror) in self.mirrors.iter().enumerate().skip(from) {
+            if Instant::now() >= until || !mirror.health.admits(blob) {
+                rested.push((number, mirror));
+                continue;
+            }
+            match mirror.ask(blob, &ask).await {
+                Ok(found) if is_wanted(&found) => return Ok((number, found)),
+                Ok(_) => {}
+                Err(error) => failed = Some(error),
+            }
+        }
+        let error = match ask(&self.registry).await {
+            Ok(found) => return Ok((self.mirrors.len(), found)),
+            Err(error) => error,
+        };
+        if !matches!(error.fault, Fault::Unavailable | Fault::Timeout) {
+            return Err(with_cause(&error, failed.as_ref()));
+        }
+        for (number, mirror) in rested {
+            match mirror.ask(blob, &ask).await {
+                Ok(found) if is_wanted(&found) => return Ok((number, found)),
+                Ok(_) => {}
+                Err(error) => failed = Some(error),
+            }
+        }
+        Err(with_cause(&error, failed.as_ref()))
+    }
+}
+
+impl Mirror {
+    async fn ask<'a, T, F>(&'a self, blob: Option<&Digest>, ask: impl Fn(&'a Host) -> F) -> Result<T, SourceError>
+    where
+        F: Future<Output = Result<T, SourceError>>,
+    {
+        let answer = ask(&self.host).await;
+        match &answer {
+            Ok(_) => self.health.answered(),
+            Err(error) => self.failed(blob, error),
+        }
+        answer
+    }
+
+    fn failed(&self, blob: Option<&Digest>, error: &SourceError) {
+        let lacks_it = matches!(error.fault, Fault::NotFound | Fault::BadData);
+        if let Some(blob) = blob.filter(|_| lacks_it) {
+            self.health.lacks(blob);
+        } else {
+            let pause = self.health.failed();
+            let (name, seconds) = (&self.host.reference, pause.as_secs());
+            tracing::info!("the mirror {name} is not asked for {seconds} s: {error}");
+        }
+    }
+}
+
+/// The error of the registry, with the last one of its mirrors.
+fn with_cause(error: &SourceError, of_mirror: Option<&SourceError>) -> SourceError {
+    match of_mirror {
+        Some(cause) => SourceError::new(error.fault, format!("{error}; before that its mirror: {cause}")),
+        None => error.clone(),
+    }
+}

@@ -1,0 +1,190 @@
+//! [`Registries`]: the host's configuration of registries, containers-registries.conf(5).
+//!
+//! It redirects names to other locations, adds mirrors, blocks registries, and completes short names. All tools of
+//! github.com/containers read it; the semantics are those of its package `sysregistriesv2`.
+
+mod file;
+mod paths;
+mod short_names;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use tarpon_oci::{Reference, is_short_name};
+
+use self::file::{Contents, Pull, RegistryEntry};
+pub use self::paths::RegistriesPaths;
+use self::short_names::Mode;
+
+/// The configuration of all registries of a host.
+#[derive(Debug, Clone, Default)]
+pub struct Registries {
+    /// By prefix.
+    registries: BTreeMap<String, Configured>,
+    search: Vec<String>,
+    mode: Mode,
+    aliases: BTreeMap<String, String>,
+}
+
+/// A registry, namespace, repository or image, and the file that configures it.
+#[derive(Debug, Clone)]
+struct Configured {
+    entry: RegistryEntry,
+    file: PathBuf,
+}
+
+/// A host that serves an image, and the image's name there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// The name of the image there.
+    pub reference: Reference,
+    /// Whether its certificate is not checked, and plain HTTP is used if it has no HTTPS.
+    pub insecure: bool,
+}
+
+/// Why the configuration cannot be used, or what it forbids.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistriesError {
+    /// A file cannot be read.
+    #[error("{}: {error}", file.display())]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// A file is invalid.
+    #[error("{}: {why}", file.display())]
+    Invalid {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// The image is of a blocked registry.
+    #[error("{} blocks {prefix}", file.display())]
+    Blocked {
+        /// The blocked prefix.
+        prefix: String,
+        /// The file.
+        file: PathBuf,
+    },
+    /// A mirror or a location does not lead to a valid name.
+    #[error("{}: the location {location} leads to {name:?}: {why}", file.display())]
+    Location {
+        /// The location.
+        location: String,
+        /// The name with it.
+        name: String,
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        why: &'static str,
+    },
+    /// Several search registries may have the image, and the configuration forbids to try them.
+    #[error("{name:?} is a short name that may mean {}", candidates.join(" or "))]
+    Ambiguous {
+        /// The name as written.
+        name: String,
+        /// The full names.
+        candidates: Vec<String>,
+    },
+}
+
+impl Registries {
+    /// Reads the files that exist.
+    ///
+    /// # Errors
+    /// A file cannot be read or is invalid, or the file that the user named does not exist.
+    pub fn load(paths: &RegistriesPaths) -> Result<Self, RegistriesError> {
+        let mut all = Self::default();
+        for file in paths.files()? {
+            if let Some(contents) = Contents::read(&file, paths.must_exist(&file))? {
+                all.update(contents, &file);
+            }
+        }
+        if let Some(recorded) = paths.recorded_aliases()
+            && let Some(contents) = Contents::read(recorded, false)?
+        {
+            all.add_aliases(contents.aliases);
+        }
+        Ok(all)
+    }
+
+    /// Takes over the contents of a later file: registries with the same prefix, and lists, replace earlier ones.
+    fn update(&mut self, contents: Contents, file: &Path) {
+        let configured = |entry: RegistryEntry| (entry.prefix.clone(), Configured { entry, file: file.to_owned() });
+        self.registries.extend(contents.registries.into_iter().map(configured));
+        if let Some(search) = contents.search {
+            self.search = search;
+        }
+        if let Some(mode) = contents.mode {
+            self.mode = mode;
+        }
+        self.add_aliases(contents.aliases);
+    }
+
+    /// An alias without a value removes an earlier one.
+    fn add_aliases(&mut self, aliases: BTreeMap<String, String>) {
+        self.aliases.extend(aliases);
+        self.aliases.retain(|_, name| !name.is_empty());
+    }
+
+    /// The hosts that serve the image, in the order in which they are tried: mirrors, then the registry itself.
+    ///
+    /// # Errors
+    /// The registry is blocked, or a location does not lead to a valid name.
+    pub fn endpoints(&self, reference: &Reference) -> Result<Vec<Endpoint>, RegistriesError> {
+        let name = reference.to_string();
+        let matching = self.registries.values().filter_map(|known| Some((known, matched(&name, &known.entry.prefix)?)));
+        // The longest prefix is the most specific one.
+        let Some((known, length)) = matching.max_by_key(|(known, _)| known.entry.prefix.len()) else {
+            return Ok(vec![Endpoint { reference: reference.clone(), insecure: false }]);
+        };
+        let Configured { entry, file } = known;
+        if entry.blocked {
+            return Err(RegistriesError::Blocked { prefix: entry.prefix.clone(), file: file.clone() });
+        }
+        let at = |location: &str, insecure| {
+            if location.is_empty() {
+                return Ok(Endpoint { reference: reference.clone(), insecure });
+            }
+            let name = format!("{location}{}", &name[length..]);
+            let parsed = match is_short_name(&name) {
+                true => Err("it begins with no registry"),
+                false => name.parse::<Reference>().map_err(|error| error.why()),
+            };
+            let (location, file) = (location.to_owned(), file.clone());
+            let failed = |why| RegistriesError::Location { location, name, file, why };
+            Ok(Endpoint { reference: parsed.map_err(failed)?, insecure })
+        };
+        let is_pinned = reference.digest().is_some();
+        let mirrors = entry.mirrors.iter().filter(|mirror| match mirror.pull {
+            Pull::All => is_pinned || !entry.mirror_by_digest_only,
+            Pull::DigestOnly => is_pinned,
+            Pull::TagOnly => !is_pinned,
+        });
+        let mirrors = mirrors.map(|mirror| at(&mirror.location, mirror.insecure));
+        mirrors.chain([at(&entry.location, entry.insecure)]).collect()
+    }
+}
+
+/// The length of the part of `name` that the prefix matches.
+fn matched(name: &str, prefix: &str) -> Option<usize> {
+    let ends_at = |length: usize| {
+        let next = name.as_bytes().get(length);
+        next.is_none_or(|next| matches!(next, b':' | b'/' | b'@')).then_some(length)
+    };
+    match prefix.strip_prefix('*') {
+        // `*.example.com`: hosts below the domain.
+        Some(domain) => {
+            let at = name.find(domain)?;
+            if name[..at].contains('/') { None } else { ends_at(at + domain.len()) }
+        }
+        None if name.starts_with(prefix) => ends_at(prefix.len()),
+        None => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,157 @@
+//! [`RegistriesPaths`]: which files configure the registries.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::RegistriesError;
+
+/// The file of all users.
+const SYSTEM_FILE: &str = "/etc/containers/registries.conf";
+/// Its drop-in files.
+const SYSTEM_FOLDER: &str = "/etc/containers/registries.conf.d";
+/// Aliases of short names that Podman recorded for root.
+const SYSTEM_ALIASES: &str = "/var/cache/containers/short-name-aliases.conf";
+
+/// Most drop-in files of a folder: distributions install one or two.
+const DROP_INS: usize = 256;
+
+/// The files that configure the registries, for a user or for this host. The environment of a client determines them: a server
+/// inherits that of the process that started it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub struct RegistriesPaths {
+    /// The file that comes first.
+    file: Option<PathBuf>,
+    /// Whether the user named it, so that its absence is an error.
+    is_named: bool,
+    /// Folders with drop-in files, which come after it.
+    folders: Vec<PathBuf>,
+    /// Aliases of short names that Podman recorded. They come last.
+    aliases: Option<PathBuf>,
+}
+
+impl RegistriesPaths {
+    /// No files: every name is used as it is.
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// This file alone.
+    pub fn only(file: PathBuf) -> Self {
+        Self { file: Some(file), is_named: true, ..Self::default() }
+    }
+
+    /// As Podman finds them: `$CONTAINERS_REGISTRIES_CONF`, else the user's file and drop-ins if that file exists, else the
+    /// system's file and the drop-ins of both.
+    pub fn of_environment() -> Self {
+        Self::from(|name| std::env::var_os(name), rustix::process::geteuid().is_root())
+    }
+
+    fn from(variable: impl Fn(&str) -> Option<OsString>, is_root: bool) -> Self {
+        let path = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+        let home = path("HOME");
+        let own = |name: &str, default: &str| {
+            path(name).or_else(|| home.as_ref().map(|home| home.join(default))).map(absolute)
+        };
+        let aliases = match is_root {
+            true => Some(SYSTEM_ALIASES.into()),
+            false => own("XDG_CACHE_HOME", ".cache").map(|folder| folder.join("containers/short-name-aliases.conf")),
+        };
+        let config = own("XDG_CONFIG_HOME", ".config").map(|folder| folder.join("containers"));
+        let own_folder = config.as_ref().map(|folder| folder.join("registries.conf.d"));
+        let own_file = config.map(|folder| folder.join("registries.conf")).filter(|file| file.exists());
+        let named = path("CONTAINERS_REGISTRIES_CONF").or_else(|| path("REGISTRIES_CONFIG_PATH")).map(absolute);
+        let is_named = named.is_some();
+        let system_folder = (is_named || own_file.is_none()).then(|| PathBuf::from(SYSTEM_FOLDER));
+        let file = named.or(own_file).unwrap_or_else(|| SYSTEM_FILE.into());
+        Self { file: Some(file), is_named, folders: system_folder.into_iter().chain(own_folder).collect(), aliases }
+    }
+
+    /// All files, in the order in which they are read. Only the first one may be missing.
+    pub(super) fn files(&self) -> Result<Vec<PathBuf>, RegistriesError> {
+        let mut files: Vec<_> = self.file.iter().cloned().collect();
+        for folder in &self.folders {
+            let failed = |error: io::Error| RegistriesError::Read { file: folder.clone(), error };
+            files.extend(drop_ins(folder).map_err(failed)?);
+        }
+        Ok(files)
+    }
+
+    pub(super) fn must_exist(&self, file: &Path) -> bool {
+        self.is_named && self.file.as_deref() == Some(file)
+    }
+
+    pub(super) fn recorded_aliases(&self) -> Option<&Path> {
+        self.aliases.as_deref()
+    }
+}
+
+/// The `*.conf` files of a folder, in the order of their names.
+fn drop_ins(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(Vec::new());
+        }
+        Err(error) => return Err(error),
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "conf") {
+            files.push(path);
+        }
+        if files.len() > DROP_INS {
+            return Err(io::Error::other(format!("more than {DROP_INS} files")));
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(variables: &[(&str, &Path)]) -> RegistriesPaths {
+        let find = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).into());
+        RegistriesPaths::from(find, false)
+    }
+
+    #[test]
+    fn the_users_file_replaces_the_systems_and_its_drop_ins() {
+        let home = tempfile::tempdir().unwrap();
+        let own = home.path().join(".config/containers");
+        let before = with(&[("HOME", home.path())]);
+        assert_eq!(before.file.as_deref(), Some(Path::new(SYSTEM_FILE)));
+        assert_eq!(before.folders, [PathBuf::from(SYSTEM_FOLDER), own.join("registries.conf.d")]);
+        std::fs::create_dir_all(&own).unwrap();
+        std::fs::write(own.join("registries.conf"), "").unwrap();
+        let after = with(&[("HOME", home.path())]);
+        assert_eq!(
+            (after.file, after.folders),
+            (Some(own.join("registries.conf")), vec![own.join("registries.conf.d")])
+        );
+    }
+
+    #[test]
+    fn a_named_file_replaces_the_file_and_not_the_drop_ins() {
+        let home = tempfile::tempdir().unwrap();
+        let named = with(&[("HOME", home.path()), ("CONTAINERS_REGISTRIES_CONF", Path::new("/named"))]);
+        assert!(named.must_exist(Path::new("/named")));
+        assert_eq!(named.folders.len(), 2);
+    }
+
+    #[test]
+    fn drop_ins_are_read_in_the_order_of_their_names() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["20-b.conf", "10-a.conf", "notes.txt"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        assert_eq!(drop_ins(folder.path()).unwrap(), ["10-a.conf", "20-b.conf"].map(|name| folder.path().join(name)));
+        assert!(drop_ins(&folder.path().join("missing")).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,251 @@
+//! An image with mirrors: in which order its hosts are asked, what happens when one fails, and who gets which credentials.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use common::{assert_no_secret, blob, blob_bytes, contents, given};
+use futures::TryStreamExt as _;
+use tarpon_blob::{Fault as Class, SourceError};
+use tarpon_oci::{Platform, Reference};
+use tarpon_registry::serve::Contents;
+use tarpon_registry::transport::Transport;
+use tarpon_registry::{AccessOptions, Endpoint, Error, Repository, open_mirrored_with};
+use tarpon_testkit::registry::Fault::{self, *};
+use tarpon_testkit::registry::{Auth, FakeRegistry, Hosts, PASSWORD};
+use tarpon_testkit::transport::ScriptedTransport;
+use tokio::time::Instant;
+
+/// A read of a mount ends within this time (docs/guarantees.md).
+const PROMISE: Duration = Duration::from_secs(30);
+
+const NAMES: [&str; 3] = ["one.test/app:1", "two.test/app:1", "registry.test/app:1"];
+
+/// Two mirrors and a registry.
+struct Mirrored {
+    transports: Vec<Arc<ScriptedTransport>>,
+    repository: Repository,
+}
+
+impl Mirrored {
+    fn new() -> Self {
+        Self::of([contents(), contents(), contents()], &Auth::Anonymous, &AccessOptions::default())
+    }
+
+    fn of(contents: [Contents; 3], auth: &Auth, options: &AccessOptions) -> Self {
+        let references: Vec<Reference> = NAMES.iter().map(|name| name.parse().unwrap()).collect();
+        let transport = |(contents, reference): (Contents, &Reference)| {
+            let registry = Arc::new(FakeRegistry::new(contents, auth.clone(), None));
+            registry.set_hosts(Hosts { registry: format!("https://{}", reference.registry()), ..registry.hosts() });
+            Arc::new(ScriptedTransport::new(registry))
+        };
+        let transports: Vec<_> = contents.into_iter().zip(&references).map(transport).collect();
+        let image = &references[2];
+        let endpoints = transports.iter().zip(&references).map(|(transport, reference)| {
+            let credentials = options.credentials_at(reference, image);
+            let endpoint = Endpoint { reference: reference.clone(), insecure: false };
+            (transport.clone() as Arc<dyn Transport>, credentials, endpoint)
+        });
+        let repository = open_mirrored_with(image, endpoints.collect()).unwrap();
+        Self { transports, repository }
+    }
+
+    /// The requests that each host has received so far.
+    fn counts(&self) -> Vec<usize> {
+        self.transports.iter().map(|transport| transport.seen().len()).collect()
+    }
+
+    fn fails(&self, number: usize, fault: Fault) {
+        self.transports[number].attack("", Some(fault));
+    }
+
+    async fn tag(&self) -> Result<(), Error> {
+        self.repository.resolve(&Platform::host()).await.map(drop)
+    }
+
+    /// Reads `range` of the blob, and checks the bytes unless the test expects wrong ones.
+    async fn bytes(&self, range: Range<u64>) -> Result<Bytes, SourceError> {
+        let pieces = self.repository.blobs().read(blob(), range).await?;
+        let all = pieces.try_fold(Vec::new(), |mut all, piece| async move {
+            all.extend_from_slice(&piece);
+            Ok(all)
+        });
+        all.await.map(Bytes::from)
+    }
+
+    async fn read(&self, range: Range<usize>) -> Result<(), SourceError> {
+        let read = self.bytes(range.start as u64..range.end as u64).await?;
+        assert!(read == blob_bytes()[range], "wrong bytes");
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_mirror_gets_all_requests_while_it_answers() {
+    let mirrored = Mirrored::new();
+    mirrored.tag().await.unwrap();
+    mirrored.read(7..5_000).await.unwrap();
+    assert_eq!(mirrored.counts(), [2, 0, 0]);
+    assert_eq!(mirrored.repository.name(), NAMES[2], "which the image keeps");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mirror_that_fails_rests_and_the_next_host_is_asked() {
+    for fault in [Connect, Broken, Never, Status(502), Status(401), Certificate, NotTls] {
+        let mirrored = Mirrored::new();
+        mirrored.fails(0, fault.clone());
+        for _ in 0..10 {
+            mirrored.read(7..5_000).await.unwrap();
+        }
+        let counts = mirrored.counts();
+        assert_eq!(counts[1..], [10, 0], "{fault:?}");
+        assert!(counts[0] <= 2, "{fault:?}: {counts:?}");
+        mirrored.transports[0].attack("", None);
+        tokio::time::advance(Duration::from_secs(3)).await;
+        let before = mirrored.counts()[0];
+        mirrored.read(7..5_000).await.unwrap();
+        assert!(mirrored.counts()[0] > before, "{fault:?}: it is back");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mirror_that_requests_a_pause_gets_it() {
+    let mirrored = Mirrored::new();
+    mirrored.fails(0, RetryAfter(429, "60"));
+    for _ in 0..50 {
+        mirrored.read(7..5_000).await.unwrap();
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    assert_eq!(mirrored.counts(), [1, 50, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_succeed_while_any_host_answers() {
+    for well in 0..3 {
+        let mirrored = Mirrored::new();
+        for number in (0..3).filter(|number| *number != well) {
+            mirrored.fails(number, Connect);
+        }
+        for _ in 0..20 {
+            mirrored.read(7..5_000).await.unwrap();
+            tokio::time::advance(Duration::from_millis(700)).await;
+        }
+        mirrored.tag().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_ends_in_time_whatever_the_mirrors_do() {
+    for (one, two, three) in [
+        (Never, Never, Pass),
+        (Unreachable(Duration::from_secs(4)), Unreachable(Duration::from_secs(4)), Pass),
+        (Never, Pass, Never),
+        (Never, Never, Never),
+        (StallAfter(0), StallAfter(0), Pass),
+        (Status(500), Status(500), Never),
+    ] {
+        let mirrored = Mirrored::new();
+        let is_good = [&one, &two, &three].iter().any(|fault| matches!(fault, Pass));
+        for (number, fault) in [one, two, three].into_iter().enumerate() {
+            mirrored.fails(number, fault);
+        }
+        let began = Instant::now();
+        let read = mirrored.read(0..1_000).await;
+        assert!(began.elapsed() <= PROMISE, "{:?}", began.elapsed());
+        assert_eq!(read.is_ok(), is_good, "{read:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_breaks_off_is_continued_at_the_next_host() {
+    for fault in [BreakAfter(700), EndAfter(700), StallAfter(700)] {
+        let mirrored = Mirrored::new();
+        mirrored.fails(0, fault.clone());
+        mirrored.fails(1, BreakAfter(500));
+        mirrored.read(0..5_000).await.unwrap();
+        let ranges = mirrored.transports.iter().map(|transport| transport.seen()[0].headers["range"].clone());
+        assert_eq!(ranges.collect::<Vec<_>>(), ["bytes=0-4999", "bytes=700-4999", "bytes=1200-4999"], "{fault:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_without_the_blob_is_asked_for_it_once() {
+    let lacking = || {
+        let mut contents = Contents::new();
+        contents.add_blob(b"another".as_slice());
+        contents
+    };
+    let mirrored = Mirrored::of([lacking(), contents(), contents()], &Auth::Anonymous, &AccessOptions::default());
+    for _ in 0..5 {
+        mirrored.read(7..5_000).await.unwrap();
+    }
+    assert_eq!(mirrored.counts(), [1, 5, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn wrong_bytes_of_mirrors_lead_to_the_registry() {
+    let mirrored = Mirrored::new();
+    mirrored.fails(0, FlipBit);
+    mirrored.fails(1, FlipBit);
+    let blobs = mirrored.repository.blobs();
+    assert!(mirrored.bytes(0..1_000).await.unwrap() != blob_bytes()[..1_000], "a range is not verified");
+    assert!(blobs.distrust(&blob().digest), "another host is asked from now on");
+    mirrored.read(0..1_000).await.unwrap();
+    assert!(!blobs.distrust(&blob().digest), "there is no other host than the registry");
+    // What is requested whole is verified here.
+    let mirrored = Mirrored::new();
+    mirrored.fails(0, FlipBit);
+    mirrored.tag().await.unwrap();
+    assert!(mirrored.repository.small_blob(blob()).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_error_names_the_registry_and_a_mirror() {
+    let mirrored = Mirrored::new();
+    (0..3).for_each(|number| mirrored.fails(number, Status(404)));
+    let error = mirrored.read(0..10).await.unwrap_err();
+    assert_eq!(error.fault, Class::NotFound);
+    let text = error.to_string();
+    assert!(text.contains("404") && text.contains("before that its mirror: "), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn given_credentials_are_not_sent_to_mirrors_elsewhere() {
+    let options = AccessOptions { credentials: Some(given(PASSWORD)), ..AccessOptions::default() };
+    let mirrored = Mirrored::of([contents(), contents(), contents()], &Auth::Basic, &options);
+    mirrored.tag().await.unwrap();
+    for mirror in &mirrored.transports[..2] {
+        for seen in mirror.seen() {
+            assert_no_secret(&format!("{seen:?}"));
+        }
+        assert!(!mirror.seen().is_empty(), "it was asked without credentials");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_host_gets_its_own_credentials_of_the_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("auth.json");
+    let entry = |registry: &str| {
+        use base64::Engine as _;
+        let pair =
+            base64::engine::general_purpose::STANDARD.encode(format!("{}:{PASSWORD}", tarpon_testkit::registry::USER));
+        format!(r#"{{"auths":{{"{registry}":{{"auth":"{pair}"}}}}}}"#)
+    };
+    std::fs::write(&file, entry("two.test")).unwrap();
+    let options = AccessOptions { authfiles: vec![file], ..AccessOptions::default() };
+    let mirrored = Mirrored::of([contents(), contents(), contents()], &Auth::Basic, &options);
+    mirrored.tag().await.unwrap();
+    assert_eq!(mirrored.counts()[2], 0, "the second mirror accepted its credentials");
+    assert_no_secret(&format!("{:?}", mirrored.transports[0].seen()));
+}
+
+#[test]
+fn an_image_needs_a_host() {
+    let reference: Reference = NAMES[2].parse().unwrap();
+    assert!(open_mirrored_with(&reference, Vec::new()).is_err());
+}
