@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tarpon_engine::oci::{Platform, Source};
-use tarpon_engine::{Access, DEFAULT_PROFILE, ImageRequest, IndexChoice, LockFile, Pull, auth_files};
+use tarpon_engine::{Access, DEFAULT_PROFILE, ImageRequest, IndexChoice, LockFile, Pull, RegistriesChoice, auth_files};
 use utoipa::ToSchema;
 
 use crate::failure::Failure;
@@ -119,6 +119,7 @@ impl ImageSelection {
                 authfiles: authfile.as_ref().map_or_else(auth_files, |file| vec![file.clone()]),
                 cert_dir: cert_dir.clone(),
                 tls_verify: *tls_verify,
+                registries: RegistriesChoice::of_environment(),
                 ..Access::default()
             },
         })

@@ -215,6 +215,10 @@ impl FetchHost {
         while let Some(corrupt) = decoding.next().await {
             left.corrupt.extend(corrupt);
         }
+        if !left.corrupt.is_empty() {
+            // The next attempt is at another mirror, if there is one.
+            image.source.distrust(&first.piece.blob.digest);
+        }
         if left.corrupt.is_empty() && left.error.is_none() && !neighbours.is_empty() {
             request.priority.lower();
             self.take_neighbours(body, neighbours).await;

@@ -8,11 +8,11 @@ use tarpon_blob::{Fault, SourceError};
 use tarpon_oci::{ImageConfig, Platform, Source};
 use tarpon_policy::PolicyChoice;
 use tarpon_registry::{
-    AccessOptions, CredentialLookup, CredentialSource, Credentials, Destination, Repository, ResolvedImage,
+    AccessOptions, CredentialLookup, CredentialSource, Credentials, Destination, Endpoint, Repository, ResolvedImage,
 };
 
-use crate::auth_files;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::registries::RegistriesChoice;
 
 /// How to access an image's blobs. Carries no secret but `creds`, which stays in memory.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -26,6 +26,9 @@ pub struct Access {
     pub cert_dir: Option<PathBuf>,
     /// `--tls-verify`: unset, true, false.
     pub tls_verify: Option<bool>,
+    /// The configuration of registries: mirrors, locations, blocked registries.
+    #[serde(default)]
+    pub registries: RegistriesChoice,
     /// `--policy`: which images may be used. Not part of what a mount needs later.
     #[serde(skip)]
     pub policy: PolicyChoice,
@@ -38,6 +41,7 @@ impl std::fmt::Debug for Access {
             .field("authfiles", &self.authfiles)
             .field("cert_dir", &self.cert_dir)
             .field("tls_verify", &self.tls_verify)
+            .field("registries", &self.registries)
             .field("policy", &self.policy)
             .finish()
     }
@@ -55,10 +59,34 @@ pub fn open_later(image: &str, access: &Access) -> Result<Repository> {
     tarpon_registry::open_later(&source, &options).map_err(|error| registry("open the image", error))
 }
 
-/// The name of an image's source, and how to find credentials for it.
-pub fn credentials(image: &str, access: &Access) -> Result<(Source, CredentialSource)> {
+/// An image's source and its hosts, for a process that opens it elsewhere.
+#[derive(Debug, Clone)]
+pub struct Settled {
+    /// The source.
+    pub source: Source,
+    /// The hosts that serve it, in the order in which they are asked. None for a layout or an archive.
+    pub endpoints: Vec<Endpoint>,
+    options: AccessOptions,
+}
+
+impl Settled {
+    /// How to find credentials for one of the hosts.
+    pub fn credentials_at(&self, endpoint: &Endpoint) -> CredentialSource {
+        match &self.source {
+            Source::Registry(image) => self.options.credentials_at(&endpoint.reference, image),
+            _ => self.options.credential_source(),
+        }
+    }
+}
+
+/// Reads what the configuration of this host states about an image.
+pub fn settle(image: &str, access: &Access) -> Result<Settled> {
     let (source, options) = read(image, access)?;
-    Ok((source, options.credential_source()))
+    let endpoints = match &source {
+        Source::Registry(reference) => options.endpoints_of(reference),
+        _ => Vec::new(),
+    };
+    Ok(Settled { source, endpoints, options })
 }
 
 /// As [`open`], with credentials that another process looks up.
@@ -106,10 +134,14 @@ fn options(access: &Access, source: &Source) -> Result<AccessOptions> {
     };
     Ok(AccessOptions {
         credentials,
-        authfile: auth_files::choose(&access.authfiles, source),
+        authfiles: access.authfiles.clone(),
         lookup: None,
-        tls_verify: access.tls_verify.unwrap_or(true),
+        tls_verify: access.tls_verify,
         cert_dir: access.cert_dir.clone(),
+        endpoints: match source {
+            Source::Registry(reference) => access.registries.endpoints(reference)?,
+            _ => Vec::new(),
+        },
     })
 }
 

@@ -32,10 +32,9 @@ impl Login {
     pub async fn log_in(&self) -> Result<(PathBuf, StoredIn)> {
         let options = AccessOptions {
             credentials: Some(self.credentials.clone()),
-            authfile: None,
-            lookup: None,
-            tls_verify: self.tls_verify,
+            tls_verify: Some(self.tls_verify),
             cert_dir: self.cert_dir.clone(),
+            ..AccessOptions::default()
         };
         let step = "check the credentials";
         tarpon_registry::check_login(&self.registry, &options).await.map_err(|error| match error {

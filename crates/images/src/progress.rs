@@ -99,6 +99,10 @@ impl BlobSource for Counted {
         self.source.probe(blob, at)
     }
 
+    fn distrust(&self, blob: &Digest) -> bool {
+        self.source.distrust(blob)
+    }
+
     fn name(&self) -> String {
         self.source.name()
     }

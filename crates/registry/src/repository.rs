@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::FutureExt as _;
 use tarpon_blob::BlobSource;
 use tarpon_oci::{
     Blob, Descriptor, Digest, Document, ImageConfig, InvalidManifest, Manifest, Platform, Reference, Source, Verified,
@@ -158,7 +159,7 @@ impl Repository {
     /// The manifest or index `digest`, of any kind. Its bytes are checked, not parsed.
     pub async fn manifest(&self, digest: &Digest) -> Result<Verified<Bytes>, Error> {
         let found = match &self.backend {
-            Backend::Registry(endpoints) => endpoints.manifest(digest).await,
+            Backend::Registry(endpoints) => endpoints.manifest(digest).boxed().await,
             Backend::Local(local) => local.manifest(digest).await,
         };
         found.map_err(Error::Source)
@@ -167,7 +168,7 @@ impl Repository {
     /// The manifest under a tag of the image's repository; `None` if there is none. Layouts and archives have no attachments.
     pub async fn attached(&self, tag: &str) -> Result<Option<Verified<Bytes>>, Error> {
         match &self.backend {
-            Backend::Registry(endpoints) => endpoints.attached(tag).await.map_err(Error::Source),
+            Backend::Registry(endpoints) => endpoints.attached(tag).boxed().await.map_err(Error::Source),
             Backend::Local(_) => Ok(None),
         }
     }
@@ -179,7 +180,7 @@ impl Repository {
 
     async fn verified_blob(&self, blob: Blob) -> Result<Verified<Bytes>, Error> {
         let bytes = match &self.backend {
-            Backend::Registry(endpoints) => endpoints.small_blob(blob).await,
+            Backend::Registry(endpoints) => endpoints.small_blob(blob).boxed().await,
             Backend::Local(local) => local.opened().await.map_err(Error::Source)?.blobs.small_blob(blob).await,
         };
         bytes.map_err(Error::Source)
@@ -191,7 +192,7 @@ impl Repository {
     /// The list is not verified: a caller needs another reason to trust an artifact.
     pub async fn referrers(&self, subject: &Digest, artifact_type: &str) -> Result<Vec<Descriptor>, Error> {
         match &self.backend {
-            Backend::Registry(endpoints) => endpoints.referrers(subject, artifact_type).await,
+            Backend::Registry(endpoints) => endpoints.referrers(subject, artifact_type).boxed().await,
             Backend::Local(local) => local.referrers(subject, artifact_type).await.map_err(Error::Source),
         }
     }
@@ -227,7 +228,7 @@ impl Repository {
                 if self.warm_pool {
                     endpoints.warm_up();
                 }
-                let (bytes, content_type) = endpoints.root().await.map_err(Error::Source)?;
+                let (bytes, content_type) = endpoints.root().boxed().await.map_err(Error::Source)?;
                 parsed("manifest", Document::parse(bytes, content_type.as_deref()))
             }
             Backend::Local(local) => match &local.opened().await.map_err(Error::Source)?.root {

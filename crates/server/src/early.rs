@@ -13,7 +13,7 @@ use futures::stream::{self, StreamExt};
 use parking_lot::Mutex;
 use tarpon_blob::{BlobSource, BlobStream, SourceError};
 use tarpon_fetch::{REPLAY_FIRST_BYTES, REPLAY_MOST_BYTES, REPLAY_REQUESTS};
-use tarpon_oci::Blob;
+use tarpon_oci::{Blob, Digest};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -176,6 +176,10 @@ impl BlobSource for Source {
 
     fn probe(&self, blob: Blob, at: u64) -> BoxFuture<'_, Result<BlobStream, SourceError>> {
         self.rest.probe(blob, at)
+    }
+
+    fn distrust(&self, blob: &Digest) -> bool {
+        self.rest.distrust(blob)
     }
 
     fn name(&self) -> String {

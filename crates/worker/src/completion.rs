@@ -158,6 +158,9 @@ struct Layers(Arc<dyn BlobSource>);
 
 impl Blobs for Layers {
     fn open<'a>(&'a self, request: &'a BlobRequest) -> BoxFuture<'a, std::result::Result<BlobStream, SourceError>> {
+        if request.distrusted {
+            self.0.distrust(&request.blob.digest);
+        }
         self.0.read(request.blob, request.range.clone())
     }
 

@@ -7,7 +7,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tarpon_blob::{BlobSource, BlobStream, SourceError};
 use tarpon_images::sources::OpenedImage;
-use tarpon_oci::{Blob, Source};
+use tarpon_oci::{Blob, Digest, Source};
 use tarpon_registry::Stats;
 
 use crate::image_state::ImageState;
@@ -57,6 +57,10 @@ impl BlobSource for WorkerBlobs {
 
     fn probe(&self, blob: Blob, at: u64) -> BoxFuture<'_, Result<BlobStream, SourceError>> {
         Response::request(self.image.clone(), self.image.request(blob, at..at + 1, true)).boxed()
+    }
+
+    fn distrust(&self, blob: &Digest) -> bool {
+        self.image.distrust(blob)
     }
 
     fn name(&self) -> String {

@@ -4,9 +4,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tarpon_oci::Blob;
+use tarpon_oci::{Blob, Digest};
 use tarpon_registry::Stats;
 
+use crate::distrusted::Distrusted;
 use crate::message::{BlobRequest, ImageName, Totals};
 use crate::slot::Slot;
 
@@ -16,6 +17,7 @@ pub(crate) struct ImageState {
     pub(crate) slot: Arc<Slot>,
     name: ImageName,
     counted: Mutex<Counted>,
+    distrusted: Distrusted,
 }
 
 /// What was transferred for the image.
@@ -32,7 +34,7 @@ struct Counted {
 
 impl ImageState {
     pub(crate) fn new(slot: Arc<Slot>, name: ImageName) -> Self {
-        Self { slot, name, counted: Mutex::default() }
+        Self { slot, name, counted: Mutex::default(), distrusted: Distrusted::default() }
     }
 
     /// What was transferred for the image, in all processes.
@@ -46,7 +48,13 @@ impl ImageState {
     }
 
     pub(crate) fn request(&self, blob: Blob, range: Range<u64>, probe: bool) -> BlobRequest {
-        BlobRequest { image: self.name.clone(), blob, range, probe }
+        let distrusted = self.distrusted.contains(&blob.digest);
+        BlobRequest { image: self.name.clone(), blob, range, probe, distrusted }
+    }
+
+    /// Returns whether another host will be asked for the blob.
+    pub(crate) fn distrust(&self, blob: &Digest) -> bool {
+        self.name.endpoints.len() > 1 && self.distrusted.add(blob)
     }
 
     /// Takes over the totals that a process of this generation reported.

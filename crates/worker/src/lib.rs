@@ -22,6 +22,7 @@ mod blob_service;
 mod chunk_call;
 mod completion;
 mod decoder;
+mod distrusted;
 mod event;
 mod frames;
 #[cfg(feature = "fuzz")]

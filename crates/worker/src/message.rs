@@ -8,15 +8,16 @@ use std::path::PathBuf;
 use serde::de::{DeserializeOwned, Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use tarpon_blob::{Fault, SourceError};
-use tarpon_images::LayerPlan;
+use tarpon_images::access::Settled;
 use tarpon_images::preparer::Task;
-use tarpon_oci::{Blob, Digest, limits};
+use tarpon_images::{Access, LayerPlan, RegistriesChoice};
+use tarpon_oci::{Blob, Digest, InvalidReference, limits};
 use tarpon_policy::Demands;
-use tarpon_registry::Stats;
+use tarpon_registry::{Endpoint, Stats};
 use zeroize::Zeroizing;
 
 /// Version of the messages: after an update a program may start a worker of another version.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// Longest encoded message: a setup names a few dozen paths, an error is one line, and an image has at most 512 layers.
 pub(crate) const MESSAGE_BYTES: usize = 128 << 10;
@@ -72,8 +73,40 @@ pub(crate) struct ImageName {
     /// Different for each opened image of a user.
     pub(crate) number: u64,
     pub(crate) text: String,
-    pub(crate) tls_verify: Option<bool>,
+    /// The hosts that serve it, in the order in which they are asked. None for a layout or an archive.
+    pub(crate) endpoints: Vec<EndpointName>,
     pub(crate) cert_dir: Option<PathBuf>,
+}
+
+/// A host that serves an image, and the image's name there ([`Endpoint`]).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct EndpointName {
+    reference: String,
+    insecure: bool,
+}
+
+impl ImageName {
+    /// The name of an image whose source and hosts are known.
+    pub(crate) fn of(number: u64, text: &str, settled: &Settled, access: &Access) -> Self {
+        let name = |endpoint: &Endpoint| EndpointName {
+            reference: endpoint.reference.to_string(),
+            insecure: endpoint.insecure,
+        };
+        let endpoints = settled.endpoints.iter().map(name).collect();
+        Self { number, text: text.to_owned(), endpoints, cert_dir: access.cert_dir.clone() }
+    }
+
+    /// How the worker accesses it.
+    pub(crate) fn access(&self) -> Result<Access, InvalidReference> {
+        let endpoint =
+            |name: &EndpointName| Ok(Endpoint { reference: name.reference.parse()?, insecure: name.insecure });
+        let endpoints = self.endpoints.iter().map(endpoint).collect::<Result<_, _>>()?;
+        Ok(Access {
+            registries: RegistriesChoice::Settled(endpoints),
+            cert_dir: self.cert_dir.clone(),
+            ..Access::default()
+        })
+    }
 }
 
 /// A request on a channel for blobs. The response is frames: a head, bytes, an end; or an error instead of any of them.
@@ -84,6 +117,8 @@ pub(crate) struct BlobRequest {
     pub(crate) range: Range<u64>,
     /// One attempt, for one byte ([`tarpon_blob::BlobSource::probe`]).
     pub(crate) probe: bool,
+    /// Bytes of the blob were wrong before ([`tarpon_blob::BlobSource::distrust`]).
+    pub(crate) distrusted: bool,
 }
 
 /// The end of a response: what was transferred for the image since the worker opened it.
@@ -207,10 +242,10 @@ pub(crate) enum Question {
     Confined { how: String, limits_paths: bool },
     /// Nothing: the worker is alive.
     Alive,
-    /// The credentials for the repository of an image.
-    Credentials { id: u64, image: u64 },
-    /// Whether the credentials of an image's registry may be sent to a host.
-    MayHave { id: u64, image: u64, host: String },
+    /// The credentials for the repository of an image at one of its hosts.
+    Credentials { id: u64, image: u64, registry: String, repository: String },
+    /// Whether the credentials of one of an image's registries may be sent to a host.
+    MayHave { id: u64, image: u64, registry: String, host: String },
 }
 
 /// The answer to the question with the same number. Not `Debug`: it contains passwords.

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use tarpon_images::Access;
+use tarpon_images::access::Settled;
 use tarpon_oci::Source;
 
 use crate::message::{Setup, VERSION};
@@ -43,26 +44,26 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// What a worker may read besides certificates of the system and the resolver's configuration. Images with the same policy share a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Policy {
-    /// `--cert-dir`, or the folders for the registry that exist.
+    /// `--cert-dir`, or the folders for the registry and its mirrors that exist.
     certificates: Vec<PathBuf>,
     /// The layout or archive; `None` for a registry.
     local: Option<PathBuf>,
 }
 
 impl Policy {
-    pub(crate) fn of(source: &Source, access: &Access) -> Self {
-        let local = match source {
+    pub(crate) fn of(settled: &Settled, access: &Access) -> Self {
+        let local = match &settled.source {
             Source::Registry(_) => None,
             Source::OciLayout { directory, .. } => Some(directory.clone()),
             Source::OciArchive { file, .. } | Source::DockerArchive { file, .. } => Some(file.clone()),
         };
-        let certificates = match (&access.cert_dir, source) {
-            (Some(folder), _) => vec![folder.clone()],
-            (None, Source::Registry(reference)) => {
-                let folders = REGISTRY_CERTIFICATES.iter().map(|folder| Path::new(folder).join(reference.api_host()));
+        let certificates = match &access.cert_dir {
+            Some(folder) => vec![folder.clone()],
+            None => {
+                let hosts = settled.endpoints.iter().map(|endpoint| endpoint.reference.api_host());
+                let folders = hosts.flat_map(|host| REGISTRY_CERTIFICATES.map(|folder| Path::new(folder).join(host)));
                 folders.filter(|folder| folder.is_dir()).collect()
             }
-            _ => Vec::new(),
         };
         Self { certificates, local }
     }

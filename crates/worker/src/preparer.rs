@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use tarpon_images::access::Settled;
 use tarpon_images::index::pack::PackListener;
 use tarpon_images::preparer::{Documents, Finished, Preparer, Task};
 use tarpon_images::{Admission, Error, ErrorKind, ImageRequest, IndexChoice, Progress, Result, ResultExt as _, access};
@@ -34,12 +35,11 @@ impl WorkerPreparer {
     }
 
     /// Has a worker do the job. Returns its last event.
-    async fn run(&self, setup: &Setup, job: &Job, request: &ImageRequest, report: impl Fn(Event)) -> Result<Event> {
+    async fn run(&self, setup: &Setup, job: &Job, settled: &Settled, report: impl Fn(Event)) -> Result<Event> {
         let step = "start the process that prepares the image";
-        let (source, found) = access::credentials(&request.text, &request.access)?;
         let process = Arc::new(Process::start(&self.command, setup, 0).context(ErrorKind::Other, step)?);
         let failed = |error: io::Error| ended(&process, &error.to_string());
-        let images = supervise::Images::of(0, Credentials::of(&source, found));
+        let images = supervise::Images::of(0, Credentials::of(settled));
         supervise::begin(&process, images, Watched::nothing()).map_err(failed)?;
         let mut channel = begin(&process, job).await.map_err(failed)?;
         match event::listen(&mut channel, report).await.map_err(failed)? {
@@ -60,9 +60,10 @@ impl Preparer for WorkerPreparer {
         progress: &'a dyn Progress,
     ) -> BoxFuture<'a, Result<Finished>> {
         async move {
-            let setup = Policy::of(&request.source, &request.access).setup_to_prepare(store);
+            let settled = access::settle(&request.text, &request.access)?;
+            let setup = Policy::of(&settled, &request.access).setup_to_prepare(store);
             let report = |event| event::report(event, listener, progress);
-            match self.run(&setup, &job(Work::Task(task), store, request)?, request, report).await? {
+            match self.run(&setup, &job(Work::Task(task), store, request, &settled)?, &settled, report).await? {
                 Event::Done { manifest, fallbacks, requests, bytes } => {
                     let fallbacks = fallbacks.iter().map(|line| one_line(line)).collect();
                     Ok(Finished { manifest, fallbacks, fetched: Stats { requests, bytes } })
@@ -75,9 +76,10 @@ impl Preparer for WorkerPreparer {
 
     fn documents<'a>(&'a self, request: &'a ImageRequest) -> BoxFuture<'a, Result<Documents>> {
         async move {
-            let setup = Policy::of(&request.source, &request.access).setup();
-            let job = job(Work::Documents, Path::new(""), request)?;
-            match self.run(&setup, &job, request, |_| ()).await? {
+            let settled = access::settle(&request.text, &request.access)?;
+            let setup = Policy::of(&settled, &request.access).setup();
+            let job = job(Work::Documents, Path::new(""), request, &settled)?;
+            match self.run(&setup, &job, &settled, |_| ()).await? {
                 Event::Documents { digest, manifest, config, index_digest } => {
                     Ok(Documents { digest, manifest: manifest.into(), config: config.into(), index_digest })
                 }
@@ -97,16 +99,11 @@ fn ended(process: &Process, problem: &str) -> Error {
         .hint("if it ran out of memory, the image needs more than one image may use; otherwise try again")
 }
 
-fn job(work: Work, store: &Path, request: &ImageRequest) -> Result<Job> {
+fn job(work: Work, store: &Path, request: &ImageRequest, settled: &Settled) -> Result<Job> {
     Ok(Job {
         work,
         store: store.to_owned(),
-        image: ImageName {
-            number: 0,
-            text: request.text.clone(),
-            tls_verify: request.access.tls_verify,
-            cert_dir: request.access.cert_dir.clone(),
-        },
+        image: ImageName::of(0, &request.text, settled, &request.access),
         source: request.source.to_string(),
         platform: request.platform.to_string(),
         platform_named: request.platform_named,

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex as SharedMutex;
 use tarpon_blob::LogLimit;
-use tarpon_oci::Source;
-use tarpon_registry::CredentialSource;
+use tarpon_images::access::Settled;
+use tarpon_registry::{CredentialSource, Endpoint};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::Mutex;
@@ -33,22 +33,38 @@ const QUESTIONS: usize = 64;
 /// Longest name of a host in a question.
 const NAME_BYTES: usize = 1 << 10;
 
-/// The registry of an image, and its credentials.
+/// The hosts that serve an image, and the credentials for each. None for a layout or an archive.
 #[derive(Debug, Clone)]
-pub(crate) struct Credentials {
-    /// As written in references; both are empty for a layout or an archive.
+pub(crate) struct Credentials(Arc<[OfHost]>);
+
+#[derive(Debug)]
+struct OfHost {
+    /// As written in references.
     registry: String,
     repository: String,
     source: CredentialSource,
 }
 
 impl Credentials {
-    pub(crate) fn of(image: &Source, source: CredentialSource) -> Self {
-        let (registry, repository) = match image {
-            Source::Registry(reference) => (reference.registry().to_owned(), reference.repository().to_owned()),
-            _ => Default::default(),
+    pub(crate) fn of(image: &Settled) -> Self {
+        let of_host = |endpoint: &Endpoint| OfHost {
+            registry: endpoint.reference.registry().to_owned(),
+            repository: endpoint.reference.repository().to_owned(),
+            source: image.credentials_at(endpoint),
         };
-        Self { registry, repository, source }
+        Self(image.endpoints.iter().map(of_host).collect())
+    }
+
+    async fn find(&self, registry: &str, repository: &str) -> Option<tarpon_registry::Credentials> {
+        let host = self.0.iter().find(|host| (&*host.registry, &*host.repository) == (registry, repository))?;
+        host.source.find(registry, repository).await
+    }
+
+    async fn may_have(&self, registry: &str, host: &str) -> bool {
+        match self.0.iter().find(|known| known.registry == registry) {
+            Some(known) if host.len() <= NAME_BYTES => known.source.may_have(registry, host).await,
+            _ => false,
+        }
     }
 }
 
@@ -154,18 +170,18 @@ pub(crate) async fn answer_to(images: &Images, question: Question) -> Option<Ans
     let credentials = |image| images.get(image);
     match question {
         Question::Alive | Question::Confined { .. } => None,
-        Question::Credentials { id, image } => {
+        Question::Credentials { id, image, registry, repository } => {
             let pair = match credentials(image) {
-                Some(Credentials { registry, repository, source }) => source.find(&registry, &repository).await,
+                Some(known) => known.find(&registry, &repository).await,
                 None => None,
             };
             let pair = pair.as_ref().map(|found| found.pair());
             let secret = |text: &str| Zeroizing::new(text.to_owned());
             Some(Answer::Credentials { id, pair: pair.map(|(user, password)| (secret(user), secret(password))) })
         }
-        Question::MayHave { id, image, host } => {
-            let may = match credentials(image).filter(|_| host.len() <= NAME_BYTES) {
-                Some(Credentials { registry, source, .. }) => source.may_have(&registry, &host).await,
+        Question::MayHave { id, image, registry, host } => {
+            let may = match credentials(image) {
+                Some(known) => known.may_have(&registry, &host).await,
                 None => false,
             };
             Some(Answer::MayHave { id, may })

@@ -67,17 +67,12 @@ impl Workers {
 
 impl Sources for Workers {
     fn open_later(&self, image: &str, access: &Access) -> Result<Arc<dyn OpenedImage>> {
-        let (source, credentials) = access::credentials(image, access)?;
-        let slot = self.slot(Policy::of(&source, access));
+        let settled = access::settle(image, access)?;
+        let slot = self.slot(Policy::of(&settled, access));
         let number = self.images.fetch_add(1, Ordering::Relaxed);
-        slot.add(number, Credentials::of(&source, credentials));
-        let name = ImageName {
-            number,
-            text: image.to_owned(),
-            tls_verify: access.tls_verify,
-            cert_dir: access.cert_dir.clone(),
-        };
-        Ok(Arc::new(WorkerImage::new(slot, name, &source)))
+        slot.add(number, Credentials::of(&settled));
+        let name = ImageName::of(number, image, &settled, access);
+        Ok(Arc::new(WorkerImage::new(slot, name, &settled.source)))
     }
 
     fn decoder(&self) -> Arc<dyn Decoder> {

@@ -132,23 +132,19 @@ impl Commit {
     fn commit_source(&self) -> std::result::Result<CommitSource, String> {
         let is_path = self.base.is_some() || self.source.as_os_str().as_encoded_bytes().contains(&b'/');
         if is_path || [".", ".."].iter().any(|name| self.source.as_os_str() == *name) {
-            let base = self.base.as_ref().map(|image| Box::new(self.base_request(image)));
+            let base = self.base.clone().map(|image| self.base_request(image)).transpose()?.map(Box::new);
             return Ok(CommitSource::Upper { directory: self.source.clone(), base });
         }
         let name = self.source.to_string_lossy();
         Ok(CommitSource::Container(name.parse()?))
     }
 
-    fn base_request(&self, image: &ImageName) -> ImageRequest {
-        ImageRequest {
-            platform_named: self.platform.is_some(),
-            access: self.registry.access(),
-            ..ImageRequest::new(
-                image.text.clone(),
-                image.source.clone(),
-                self.platform.clone().unwrap_or_else(Platform::host),
-            )
-        }
+    fn base_request(&self, image: ImageName) -> std::result::Result<ImageRequest, String> {
+        let access = self.registry.access();
+        let ImageName { text, source } = image.completed(&access.registries).map_err(|error| error.to_string())?;
+        let platform = self.platform.clone().unwrap_or_else(Platform::host);
+        let platform_named = self.platform.is_some();
+        Ok(ImageRequest { platform_named, access, ..ImageRequest::new(text, source, platform) })
     }
 
     fn show(&self, global: &Global, report: &CommitReport) -> Result {

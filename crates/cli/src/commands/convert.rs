@@ -127,8 +127,10 @@ impl Convert {
         if self.format == FormatName::ZstdChunked && self.prioritize.is_some() {
             return Err(usage("--prioritize requires --format estargz"));
         }
+        let source_access = self.registries.access(&self.registries.src_creds, &self.registries.src_creds_file);
+        let source = self.source.clone().completed(&source_access.registries)?;
         Ok(ConvertRequest {
-            source_access: self.registries.access(&self.registries.src_creds, &self.registries.src_creds_file),
+            source_access,
             destination_access: self.registries.access(&self.registries.dest_creds, &self.registries.dest_creds_file),
             platforms: match (self.all_platforms, self.platform.as_slice()) {
                 (true, _) => Platforms::All,
@@ -140,7 +142,7 @@ impl Convert {
             keep_diff_id: self.keep_diff_id,
             prioritised: self.prioritised()?,
             force: self.force,
-            ..ConvertRequest::new(&self.source.text, &self.destination.text, self.format.into())
+            ..ConvertRequest::new(&source.text, &self.destination.text, self.format.into())
         })
     }
 

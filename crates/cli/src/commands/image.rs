@@ -8,7 +8,8 @@ use clap::builder::TypedValueParser;
 use clap::{Args, ValueEnum};
 use rustix::fs::{Access as Mode, access};
 use tarpon_engine::{
-    Access, DEFAULT_PROFILE, ImageRequest, IndexChoice, LockFile, PROFILE_BYTES, PolicyChoice, Pull, auth_files,
+    Access, DEFAULT_PROFILE, ErrorKind, ImageRequest, IndexChoice, LockFile, PROFILE_BYTES, PolicyChoice, Pull,
+    RegistriesChoice, ResultExt as _, auth_files,
 };
 use tarpon_oci::{InvalidSource, Platform, Source};
 
@@ -39,7 +40,7 @@ impl ImageArgs {
     }
 
     /// The same request with only the layers' own tables of contents: no lock file is read.
-    pub(crate) fn request_without_index(&self) -> ImageRequest {
+    pub(crate) fn request_without_index(&self) -> tarpon_engine::Result<ImageRequest> {
         self.options.request_with(self.image.clone(), IndexChoice::None)
     }
 
@@ -59,6 +60,18 @@ impl ImageArgs {
 pub(crate) struct ImageName {
     pub(crate) text: String,
     pub(crate) source: Source,
+}
+
+impl ImageName {
+    /// The full name, where the configuration of registries completes a short one.
+    pub(crate) fn completed(self, registries: &RegistriesChoice) -> tarpon_engine::Result<Self> {
+        let text = registries.full_name(&self.text)?;
+        if text == self.text {
+            return Ok(self);
+        }
+        let source = text.parse().context(ErrorKind::NotFound, "complete the image's name")?;
+        Ok(Self { text, source })
+    }
 }
 
 /// Parses an image name from the command line. A relative path in it is made absolute, because the server works in another
@@ -212,20 +225,22 @@ impl ImageChoice {
 impl ImageOptions {
     /// Builds the request to the engine.
     pub(crate) fn request(&self, image: ImageName) -> tarpon_engine::Result<ImageRequest> {
-        Ok(self.request_with(image, self.choice.index()?))
+        self.request_with(image, self.choice.index()?)
     }
 
-    fn request_with(&self, image: ImageName, index: IndexChoice) -> ImageRequest {
-        ImageRequest {
-            text: image.text,
-            source: image.source,
+    fn request_with(&self, image: ImageName, index: IndexChoice) -> tarpon_engine::Result<ImageRequest> {
+        let access = self.login.with(self.choice.registry.access());
+        let ImageName { text, source } = image.completed(&access.registries)?;
+        Ok(ImageRequest {
+            text,
+            source,
             platform: self.platform.clone().unwrap_or_else(Platform::host),
             platform_named: self.platform.is_some(),
             pull: self.pull.into(),
             index,
             profile: self.choice.profile(),
-            access: self.login.with(self.choice.registry.access()),
-        }
+            access,
+        })
     }
 }
 
@@ -299,6 +314,7 @@ impl RegistryConnection {
             authfiles: self.authfile.clone().map_or_else(auth_files, |file| vec![file]),
             cert_dir: self.cert_dir.clone(),
             tls_verify: self.tls_verify,
+            registries: RegistriesChoice::of_environment(),
             policy: policy(self.policy.as_deref()),
         }
     }

@@ -63,7 +63,7 @@ fn as_output(lock_file: Arg) -> Arg {
 impl Index {
     pub(crate) fn run(self, global: &Global) -> Result {
         let session = Session::open(global)?;
-        let (runtime, request) = (runtime()?, self.image.request_without_index());
+        let (runtime, request) = (runtime()?, self.image.request_without_index()?);
         let progress = output::progress(global.quiet);
         if let Some(index) = &self.verify {
             let doing = || format!("cannot check the index of {}", self.image.text());

@@ -189,7 +189,10 @@ impl Record {
     ) -> tarpon_engine::Result<ImageIndexArtifact> {
         let request = self.image.request()?;
         let made = match &self.from {
-            Some(old) => engine.make_index_from(&request, &old.text, self.image.named_profile(), progress).await?,
+            Some(old) => {
+                let old = old.clone().completed(&request.access.registries)?;
+                engine.make_index_from(&request, &old.text, self.image.named_profile(), progress).await?
+            }
             None => engine.make_index(&request, traces, progress).await?,
         };
         engine.publish_index(&made, &request.source, &request.access).await?;

@@ -2,6 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
+use tarpon_blob::BlobSource;
 use tarpon_oci::{Blob, Digest, Verified};
 use tarpon_registry::Repository;
 use tarpon_store::{LayerKind, Verification};
@@ -67,13 +68,21 @@ impl SearchResult {
     }
 }
 
-/// All bytes of a blob, verified.
+/// All bytes of a blob, verified. Wrong bytes of a mirror are requested elsewhere.
 pub async fn whole(repository: &Repository, blob: Blob) -> Result<Verified<Bytes>, String> {
+    let source = repository.blobs();
+    let mut bytes = read(&*source, blob).await?;
+    if Verified::check(&blob.digest, bytes.clone()).is_err() && source.distrust(&blob.digest) {
+        bytes = read(&*source, blob).await?;
+    }
+    Verified::check(&blob.digest, bytes).map_err(|error| error.to_string())
+}
+
+async fn read(source: &dyn BlobSource, blob: Blob) -> Result<Bytes, String> {
     let mut all = BytesMut::new();
-    let pieces = repository.blobs().read(blob, 0..blob.size).await;
-    let mut pieces = pieces.map_err(|error| error.to_string())?;
+    let mut pieces = source.read(blob, 0..blob.size).await.map_err(|error| error.to_string())?;
     while let Some(piece) = pieces.next().await {
         all.extend_from_slice(&piece.map_err(|error| error.to_string())?);
     }
-    Verified::check(&blob.digest, all.freeze()).map_err(|error| error.to_string())
+    Ok(all.freeze())
 }

@@ -57,8 +57,9 @@ pub(super) async fn stream(job: StreamJob, received: impl Fn(u64) + Send + Sync)
     let mut beginning = Beginning::open(&job).await;
     let is_resumed = beginning.held() > 0;
     let (mut outcome, mut objects) = attempt(&job, &mut beginning, &received).await;
-    if is_resumed && matches!(outcome, Err(StreamError::Bad(_))) {
-        // Perhaps the layer is correct, and only its kept part is not.
+    let is_bad = matches!(outcome, Err(StreamError::Bad(_)));
+    if is_bad && (job.source.distrust(&job.blob.digest) || is_resumed) {
+        // Perhaps the layer is correct, and only its kept part is not, or the mirror that sent it.
         beginning.discard().await;
         let mut none = Beginning::none();
         let again;

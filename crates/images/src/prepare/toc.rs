@@ -70,6 +70,7 @@ pub async fn fetch(
     match attempt(claim, blob, source, allowance, &received).await {
         Err(TocFailure::Refused(error)) if may_be_damaged(&error) => {
             tracing::debug!(%error, "fetching the table of contents again");
+            source.distrust(&blob.digest);
             attempt(claim, blob, source, allowance, &received).await
         }
         done => done,

@@ -185,9 +185,23 @@ impl Endpoints {
     where
         F: Future<Output = Result<T, SourceError>>,
     {
-        if from >= self.mirrors.len() {
-            return ask(&self.registry).await.map(|found| (from, found));
+        match from < self.mirrors.len() {
+            // Boxed: most images have no mirrors, and the future of their requests should be small.
+            true => Box::pin(self.try_mirrored(from, blob, is_wanted, ask)).await,
+            false => ask(&self.registry).await.map(|found| (from, found)),
         }
+    }
+
+    async fn try_mirrored<'a, T, F>(
+        &'a self,
+        from: Number,
+        blob: Option<&Digest>,
+        is_wanted: impl Fn(&T) -> bool,
+        ask: impl Fn(&'a Host) -> F,
+    ) -> Result<(Number, T), SourceError>
+    where
+        F: Future<Output = Result<T, SourceError>>,
+    {
         let until = Instant::now() + timing::MIRRORS;
         let (mut rested, mut failed) = (Vec::new(), None);
         for (number, mirror) in self.mirrors.iter().enumerate().skip(from) {

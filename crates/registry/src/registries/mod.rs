@@ -34,7 +34,7 @@ struct Configured {
 }
 
 /// A host that serves an image, and the image's name there.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Endpoint {
     /// The name of the image there.
     pub reference: Reference,

@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use tarpon_blob::{BlobSource, BlobStream, SourceError};
-use tarpon_oci::Blob;
+use tarpon_oci::{Blob, Digest};
 use tokio::time::Instant;
 
 /// The source. All its responses share the rate.
@@ -76,6 +76,10 @@ impl BlobSource for Paced {
         .boxed()
     }
 
+    fn distrust(&self, blob: &Digest) -> bool {
+        self.source.distrust(blob)
+    }
+
     fn name(&self) -> String {
         self.source.name()
     }
@@ -90,7 +94,6 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use bytes::Bytes;
-    use tarpon_oci::Digest;
     use tarpon_testkit::source::MemorySource;
 
     use super::*;

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt};
 use tarpon_blob::{BlobSource, BlobStream, SourceError};
-use tarpon_oci::Blob;
+use tarpon_oci::{Blob, Digest};
 use tokio::time::Instant;
 
 /// Smallest request, which bounds the worst delay of a reader with several streams together: one chunk of common size.
@@ -92,6 +92,10 @@ impl<T: Turn> BlobSource for Throttle<T> {
             Ok(piece.map(|piece| (piece, reading)))
         });
         Box::pin(async move { Ok(pieces.boxed()) })
+    }
+
+    fn distrust(&self, blob: &Digest) -> bool {
+        self.source.distrust(blob)
     }
 
     fn name(&self) -> String {

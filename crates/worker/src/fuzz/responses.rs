@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tarpon_images::index::pack::PackListener;
-use tarpon_images::{Error, LayerPlan, Progress};
+use tarpon_images::{Access, Error, LayerPlan, Progress, RegistriesChoice, access};
 use tarpon_layer::Codec;
-use tarpon_oci::{Blob, Digest, Source, limits};
-use tarpon_registry::{CredentialSource, Credentials as Pair};
+use tarpon_oci::{Blob, Digest, limits};
+use tarpon_registry::Endpoint;
 
 use super::requests::check_message;
 use super::{BODY, Pieces, block_on, check_frames, frames_of};
@@ -79,7 +79,7 @@ fn check_blob(data: &[u8]) {
     let wanted = u64::from(u16::from_le_bytes([*low, *high]));
     let served: Vec<u8> =
         frames_of(rest).into_iter().filter(|(tag, _)| *tag == BODY).flat_map(|(_, bytes)| bytes.to_vec()).collect();
-    let name = ImageName { number: 0, text: String::new(), tls_verify: None, cert_dir: None };
+    let name = ImageName { number: 0, text: String::new(), endpoints: Vec::new(), cert_dir: None };
     let image = ImageState::new(Arc::new(Slot::new([].into(), Policy::default())), name);
     let mut channel = BlobChannel::new(Pieces { bytes: rest, ..from });
     block_on(async {
@@ -216,9 +216,14 @@ impl PackListener for Seen {
 /// A worker gets the credentials of its images, for their registry, and nothing else.
 fn check_questions(data: &[u8]) {
     let mut from = Pieces::of(data);
-    let source: Source = "registry.test/app:1".parse().expect("a reference");
-    let given = CredentialSource::new(Some(Pair::from_pair("user", "password")), Vec::new());
-    let images = Images::of(IMAGE, Credentials::of(&source, given));
+    let endpoint = |name: &str| Endpoint { reference: name.parse().expect("a reference"), insecure: false };
+    let access = Access {
+        creds: Some("user:password".into()),
+        registries: RegistriesChoice::Settled(vec![endpoint("mirror.test/app:1"), endpoint("registry.test/app:1")]),
+        ..Access::default()
+    };
+    let settled = access::settle("registry.test/app:1", &access).expect("valid options");
+    let images = Images::of(IMAGE, Credentials::of(&settled));
     block_on(async {
         let mut reader = Reader::default();
         while let Ok(Some(question)) = reader.message::<Question>(&mut from).await {
@@ -228,12 +233,17 @@ fn check_questions(data: &[u8]) {
             match (question, answer) {
                 (Question::Confined { how, .. }, None) => check_line(&one_line(&how)),
                 (Question::Alive, None) => {}
-                (Question::Credentials { id, image }, Some(Answer::Credentials { id: answered, pair })) => {
-                    assert_eq!((id, image == IMAGE), (answered, pair.is_some()));
+                (
+                    Question::Credentials { id, image, registry, repository },
+                    Some(Answer::Credentials { id: answered, pair }),
+                ) => {
+                    // Given credentials are for the registry of the image's name, and for no mirror.
+                    let is_its = image == IMAGE && (&*registry, &*repository) == ("registry.test", "app");
+                    assert_eq!((id, is_its), (answered, pair.is_some()));
                 }
-                (Question::MayHave { id, image, host }, Some(Answer::MayHave { id: answered, may })) => {
-                    let is_home = image == IMAGE && host.eq_ignore_ascii_case("registry.test");
-                    assert_eq!((id, is_home), (answered, may));
+                (Question::MayHave { id, image, registry, host }, Some(Answer::MayHave { id: answered, may })) => {
+                    let is_its = image == IMAGE && ["registry.test", "mirror.test"].contains(&&*registry);
+                    assert_eq!((id, is_its && host.eq_ignore_ascii_case(&registry)), (answered, may));
                 }
                 (question, _) => panic!("another answer than one to {question:?}"),
             }

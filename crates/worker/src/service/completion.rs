@@ -11,11 +11,12 @@ use parking_lot::Mutex;
 use tarpon_blob::{BlobSource, BlobStream, Fault, SourceError};
 use tarpon_images::prepare::complete::{Completing as _, Completion, Incomplete};
 use tarpon_images::{Error, ErrorKind, Images, Result};
-use tarpon_oci::Blob;
+use tarpon_oci::{Blob, Digest};
 use tokio::net::UnixStream;
 use tokio::sync::OnceCell;
 
 use crate::blob_channel::{BlobChannel, Reply};
+use crate::distrusted::Distrusted;
 use crate::event;
 use crate::frames::{self, Reader, Tag, invalid};
 use crate::message::{Action, BlobRequest, ImageName, Step, StepDone};
@@ -82,6 +83,7 @@ impl StepService {
 #[derive(Debug, Default)]
 struct UserSource {
     idle: Arc<Mutex<Vec<BlobChannel>>>,
+    distrusted: Distrusted,
 }
 
 impl BlobSource for UserSource {
@@ -92,13 +94,19 @@ impl BlobSource for UserSource {
             // One is lost with each response that is not read to its end. The user starts another worker then.
             let channel =
                 channel.ok_or_else(|| SourceError::new(Fault::Unavailable, "no channel to the source is left"))?;
-            let image = ImageName { number: 0, text: String::new(), tls_verify: None, cert_dir: None };
-            let request = BlobRequest { image, blob, range, probe: false };
+            let image = ImageName { number: 0, text: String::new(), endpoints: Vec::new(), cert_dir: None };
+            let distrusted = self.distrusted.contains(&blob.digest);
+            let request = BlobRequest { image, blob, range, probe: false, distrusted };
             let mut reading = Reading { channel, idle };
             reading.begin(&request).await.map_err(broken)??;
             Ok(stream::unfold(Some(reading), Reading::next).boxed())
         }
         .boxed()
+    }
+
+    /// The user knows whether there are mirrors.
+    fn distrust(&self, blob: &Digest) -> bool {
+        self.distrusted.add(blob)
     }
 
     fn name(&self) -> String {

@@ -7,7 +7,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tarpon_blob::{BlobStream, Fault, SourceError};
-use tarpon_images::{Access, access};
+use tarpon_images::{ErrorKind, ResultExt as _, access};
 use tarpon_registry::{CredentialLookup, Credentials, Repository};
 
 use super::questions::Questions;
@@ -31,10 +31,9 @@ impl Images {
         if let Some(known) = opened.get(&name.number) {
             return Ok(known.clone());
         }
-        let ImageName { number, text, tls_verify, cert_dir } = name.clone();
-        let access = Access { tls_verify, cert_dir, ..Access::default() };
-        let repository = Arc::new(access::open_later_with(&text, &access, self.lookup(number))?);
-        opened.insert(number, repository.clone());
+        let access = name.access().context(ErrorKind::Other, "read the image's hosts")?;
+        let repository = Arc::new(access::open_later_with(&name.text, &access, self.lookup(name.number))?);
+        opened.insert(name.number, repository.clone());
         Ok(repository)
     }
 
@@ -57,6 +56,9 @@ impl Blobs for Images {
         async move {
             let repository = self.repository(&request.image);
             let blobs = repository.map_err(|error| SourceError::new(Fault::Refused, error.to_string()))?.blobs();
+            if request.distrusted {
+                blobs.distrust(&request.blob.digest);
+            }
             match request.probe {
                 true => blobs.probe(request.blob, request.range.start).await,
                 false => blobs.read(request.blob, request.range.clone()).await,
@@ -79,11 +81,11 @@ struct Lookup {
 }
 
 impl CredentialLookup for Lookup {
-    fn find<'a>(&'a self, _registry: &'a str, _repository: &'a str) -> BoxFuture<'a, Option<Credentials>> {
-        self.questions.credentials(self.image).boxed()
+    fn find<'a>(&'a self, registry: &'a str, repository: &'a str) -> BoxFuture<'a, Option<Credentials>> {
+        self.questions.credentials(self.image, registry, repository).boxed()
     }
 
-    fn may_have<'a>(&'a self, _registry: &'a str, host: &'a str) -> BoxFuture<'a, bool> {
-        self.questions.may_have(self.image, host).boxed()
+    fn may_have<'a>(&'a self, registry: &'a str, host: &'a str) -> BoxFuture<'a, bool> {
+        self.questions.may_have(self.image, registry, host).boxed()
     }
 }

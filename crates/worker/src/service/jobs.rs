@@ -106,10 +106,8 @@ pub(crate) fn request(job: &Job) -> Result<ImageRequest> {
         index,
         profile: job.profile.clone(),
         access: Access {
-            tls_verify: image.tls_verify,
-            cert_dir: image.cert_dir.clone(),
             policy: PolicyChoice::Settled(Box::new(job.demands.clone())),
-            ..Access::default()
+            ..image.access().context(ErrorKind::Other, step)?
         },
         ..ImageRequest::new(image.text.clone(), source, platform)
     })

@@ -54,8 +54,9 @@ impl Questions {
         sender.abort();
     }
 
-    pub(super) async fn credentials(&self, image: u64) -> Option<Credentials> {
-        match self.ask(|id| Question::Credentials { id, image }).await {
+    pub(super) async fn credentials(&self, image: u64, registry: &str, repository: &str) -> Option<Credentials> {
+        let (registry, repository) = (registry.to_owned(), repository.to_owned());
+        match self.ask(|id| Question::Credentials { id, image, registry, repository }).await {
             Some(Answer::Credentials { pair: Some((user, password)), .. }) => {
                 Some(Credentials::from_pair(&user, &password))
             }
@@ -63,9 +64,12 @@ impl Questions {
         }
     }
 
-    pub(super) async fn may_have(&self, image: u64, host: &str) -> bool {
-        let host = host.to_owned();
-        matches!(self.ask(|id| Question::MayHave { id, image, host }).await, Some(Answer::MayHave { may: true, .. }))
+    pub(super) async fn may_have(&self, image: u64, registry: &str, host: &str) -> bool {
+        let (registry, host) = (registry.to_owned(), host.to_owned());
+        matches!(
+            self.ask(|id| Question::MayHave { id, image, registry, host }).await,
+            Some(Answer::MayHave { may: true, .. })
+        )
     }
 
     async fn ask(&self, question: impl FnOnce(u64) -> Question) -> Option<Answer> {

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use tarpon_blob::{Fault, SourceError};
 use tarpon_images::preparer::Task;
-use tarpon_images::{Error, ErrorKind, LayerPlan, LayerWay};
+use tarpon_images::{Access, Error, ErrorKind, LayerPlan, LayerWay, RegistriesChoice, access};
 use tarpon_layer::Codec;
 use tarpon_oci::{Blob, Digest};
+use tarpon_registry::Endpoint;
 use tarpon_testkit::fuzz;
 use tarpon_testkit::layers::{gzip, zstd};
 use zeroize::Zeroizing;
@@ -57,11 +58,22 @@ fn part(bytes: &[u8]) -> Vec<u8> {
 }
 
 fn name() -> ImageName {
-    ImageName { number: 3, text: "registry.test/app:1".into(), tls_verify: Some(true), cert_dir: Some("/c".into()) }
+    let endpoint = |name: &str| Endpoint { reference: name.parse().unwrap(), insecure: false };
+    let hosts = vec![endpoint("mirror.test/app:1"), endpoint("registry.test/app:1")];
+    let access =
+        Access { registries: RegistriesChoice::Settled(hosts), cert_dir: Some("/c".into()), ..Access::default() };
+    let settled = access::settle("registry.test/app:1", &access).unwrap();
+    ImageName::of(3, "registry.test/app:1", &settled, &access)
 }
 
 fn blob(range: std::ops::Range<u64>) -> BlobRequest {
-    BlobRequest { image: name(), blob: Blob { digest: Digest::of(b"b"), size: 1 << 20 }, range, probe: false }
+    BlobRequest {
+        image: name(),
+        blob: Blob { digest: Digest::of(b"b"), size: 1 << 20 },
+        range,
+        probe: false,
+        distrusted: true,
+    }
 }
 
 fn job(index: IndexName) -> Job {
@@ -154,8 +166,13 @@ fn responses() -> Vec<Vec<u8>> {
     let documents = Event::Documents { digest, manifest: b"{}".to_vec(), config: b"{}".to_vec(), index_digest: None };
     let opened = StepDone::Opened { layers: vec![digest], by_index: vec![digest], was_seen: true };
     let confined = Question::Confined { how: "a\nb".into(), limits_paths: true };
-    let credentials = |image| message(&Question::Credentials { id: 9, image });
-    let may_have = |host: &str| message(&Question::MayHave { id: 8, image: 3, host: host.into() });
+    let credentials = |image| {
+        let (registry, repository) = ("registry.test".into(), "app".into());
+        message(&Question::Credentials { id: 9, image, registry, repository })
+    };
+    let may_have = |host: &str| {
+        message(&Question::MayHave { id: 8, image: 3, registry: "registry.test".into(), host: host.into() })
+    };
     vec![
         in_pieces(0, [frame(1, b"m"), frame(3, &[]), frame(3, &[7; 500]), frame(5, b"f")].concat()),
         single(encode(&failure).unwrap()),

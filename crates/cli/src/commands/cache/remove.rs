@@ -2,8 +2,8 @@
 
 use clap::Args;
 use serde::Serialize;
-use tarpon_engine::Commits;
 use tarpon_engine::store::{Evicted, RemoveError, Store};
+use tarpon_engine::{Commits, RegistriesChoice};
 use tarpon_oci::{Digest, Source};
 
 use crate::commands::image::image_name;
@@ -116,6 +116,7 @@ fn find(store: &Store, name: &str) -> Result<Vec<Digest>> {
         Err(_) => {
             let name =
                 image_name(name).map_err(|error| Failure::new(Exit::Usage, format_args!("{}: {error}", doing())))?;
+            let name = name.completed(&RegistriesChoice::of_environment())?;
             by_reference(store, &name.source).doing(doing)?
         }
     };

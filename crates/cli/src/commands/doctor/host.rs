@@ -4,7 +4,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tarpon_engine::{Access, Engine, ErrorKind, ImageRequest, Network, PodmanVersion, Pull, auth_files};
+use tarpon_engine::{
+    Access, Engine, ErrorKind, ImageRequest, Network, PodmanVersion, Pull, RegistriesChoice, auth_files,
+};
 use tarpon_oci::Platform;
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -111,7 +113,11 @@ async fn registry_access(engine: &Engine, host: &str) -> Check {
         Ok(name) => {
             let request = ImageRequest {
                 pull: Pull::Always,
-                access: Access { authfiles: auth_files(), ..Access::default() },
+                access: Access {
+                    authfiles: auth_files(),
+                    registries: RegistriesChoice::of_environment(),
+                    ..Access::default()
+                },
                 ..ImageRequest::new(&name.text, name.source, Platform::host())
             };
             match timeout(TIMEOUT, engine.inspect(&request)).await {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use tarpon_engine::store::in_user_namespace;
-use tarpon_engine::{Access, DiffIds, PodmanVersion, auth_files};
+use tarpon_engine::{Access, DiffIds, PodmanVersion, RegistriesChoice, auth_files};
 
 use crate::commands::session::Session;
 use crate::failure::{Context, Failure, Result};
@@ -84,7 +84,11 @@ impl Setup {
             let mounts = session.client().recover().doing(|| "cannot start the server")?;
             // If layers are served already, their options stay.
             if layers && !mounts.iter().any(|mount| mount.alive && mount.layers.is_some()) {
-                let access = Access { authfiles: auth_files(), ..Access::default() };
+                let access = Access {
+                    authfiles: auth_files(),
+                    registries: RegistriesChoice::of_environment(),
+                    ..Access::default()
+                };
                 let started = session.engine().podman().start_layers(access, DiffIds::default());
                 started.doing(|| "cannot serve layers to Podman")?;
             }
