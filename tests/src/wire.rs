@@ -1,9 +1,9 @@
-//! A proxy in front of a registry that counts the bytes of all clients.
+//! A proxy in front of a registry that counts the bytes of all clients, and fails or lies on request.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::thread;
 
 use anyhow::Result;
@@ -18,7 +18,23 @@ pub struct Wire {
 struct Count {
     bytes: AtomicU64,
     is_closed: AtomicBool,
+    behaviour: AtomicU8,
 }
+
+/// What a proxy does with its clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Behaviour {
+    /// It forwards everything.
+    Honest,
+    /// It closes all connections.
+    Dead,
+    /// It changes a byte of each large part of a response.
+    Lying,
+}
+
+/// Parts of a response from this size on are changed by a lying proxy. Heads and manifests are shorter.
+const LARGE: usize = 16 << 10;
 
 impl Wire {
     /// Starts a proxy to a registry.
@@ -43,6 +59,11 @@ impl Wire {
         self.here.to_string()
     }
 
+    /// From now on it does this, also with open connections.
+    pub fn behave(&self, behaviour: Behaviour) {
+        self.count.behaviour.store(behaviour as u8, Ordering::Release);
+    }
+
     /// Bytes received from the registry, including response heads.
     pub fn bytes(&self) -> u64 {
         self.count.bytes.load(Ordering::Relaxed)
@@ -54,22 +75,34 @@ fn join(client: &TcpStream, server: &TcpStream, count: &Arc<Count>) -> std::io::
     let (asking, asked) = (client.try_clone()?, server.try_clone()?);
     let (answering, answered) = (server.try_clone()?, client.try_clone()?);
     let count = Arc::clone(count);
-    thread::spawn(move || pass(asking, asked, |_| ()));
+    let asker = count.clone();
+    thread::spawn(move || pass(asking, asked, |_| !asker.is(Behaviour::Dead)));
     thread::spawn(move || {
-        pass(answering, answered, |bytes| {
-            count.bytes.fetch_add(bytes, Ordering::Relaxed);
+        pass(answering, answered, |part| {
+            if count.is(Behaviour::Lying) && part.len() >= LARGE {
+                part[LARGE - 1] ^= 1;
+            }
+            count.bytes.fetch_add(part.len() as u64, Ordering::Relaxed);
+            !count.is(Behaviour::Dead)
         });
     });
     Ok(())
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream, tell: impl Fn(u64)) {
+impl Count {
+    fn is(&self, behaviour: Behaviour) -> bool {
+        self.behaviour.load(Ordering::Acquire) == behaviour as u8
+    }
+}
+
+/// Copies data while `change` allows it.
+fn pass(mut from: TcpStream, mut to: TcpStream, change: impl Fn(&mut [u8]) -> bool) {
     let mut buffer = vec![0; 64 << 10];
     while let Ok(length @ 1..) = from.read(&mut buffer) {
-        if to.write_all(&buffer[..length]).is_err() {
+        let part = &mut buffer[..length];
+        if !change(part) || to.write_all(part).is_err() {
             break;
         }
-        tell(length as u64);
     }
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }

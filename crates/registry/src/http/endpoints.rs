@@ -155,7 +155,8 @@ impl Endpoints {
 
     /// The bytes of the blob were wrong, whichever endpoint sent them. Returns whether another one will be asked.
     pub(super) fn distrust(&self, blob: &Digest) -> bool {
-        self.mirrors.iter().fold(false, |is_new, mirror| mirror.health.lacks(blob) || is_new)
+        // Each of them is marked.
+        self.mirrors.iter().filter(|mirror| mirror.health.lacks(blob)).count() > 0
     }
 
     fn first(&self) -> &Host {

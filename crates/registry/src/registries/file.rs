@@ -152,7 +152,11 @@ impl WrittenRegistry {
             ("", location) => location.to_owned(),
             (prefix, _) => trimmed(prefix)?,
         };
-        if location.is_empty() && !prefix.starts_with("*.") {
+        let is_domain = prefix.starts_with("*.");
+        if is_domain && prefix.contains(['/', '@', ':']) {
+            return Err(format!("the prefix {prefix} is not of the form *.example.com"));
+        }
+        if location.is_empty() && !is_domain {
             return Err(format!(
                 "the registry {prefix} has no location, and its prefix is not of the form *.example.com"
             ));

@@ -135,21 +135,16 @@ impl Registries {
     /// # Errors
     /// The registry is blocked, or a location does not lead to a valid name.
     pub fn endpoints(&self, reference: &Reference) -> Result<Vec<Endpoint>, RegistriesError> {
-        let name = reference.to_string();
-        let matching = self.registries.values().filter_map(|known| Some((known, matched(&name, &known.entry.prefix)?)));
-        // The longest prefix is the most specific one.
-        let Some((known, length)) = matching.max_by_key(|(known, _)| known.entry.prefix.len()) else {
+        let Some((Configured { entry, file }, length)) = self.of(reference) else {
             return Ok(vec![Endpoint { reference: reference.clone(), insecure: false }]);
         };
-        let Configured { entry, file } = known;
-        if entry.blocked {
-            return Err(RegistriesError::Blocked { prefix: entry.prefix.clone(), file: file.clone() });
-        }
+        self.check(reference)?;
+        let full = reference.to_string();
         let at = |location: &str, insecure| {
             if location.is_empty() {
                 return Ok(Endpoint { reference: reference.clone(), insecure });
             }
-            let name = format!("{location}{}", &name[length..]);
+            let name = format!("{location}{}", &full[length..]);
             let parsed = match is_short_name(&name) {
                 true => Err("it begins with no registry"),
                 false => name.parse::<Reference>().map_err(|error| error.why()),
@@ -165,7 +160,31 @@ impl Registries {
             Pull::TagOnly => !is_pinned,
         });
         let mirrors = mirrors.map(|mirror| at(&mirror.location, mirror.insecure));
-        mirrors.chain([at(&entry.location, entry.insecure)]).collect()
+        let mut endpoints = mirrors.collect::<Result<Vec<_>, _>>()?;
+        // A mirror may be blocked by an entry of its own.
+        endpoints.retain(|mirror| self.check(&mirror.reference).is_ok());
+        let registry = at(&entry.location, entry.insecure)?;
+        self.check(&registry.reference)?;
+        endpoints.push(registry);
+        Ok(endpoints)
+    }
+
+    /// The entry with the longest prefix of the image's name, and the length of the part that matches.
+    fn of(&self, reference: &Reference) -> Option<(&Configured, usize)> {
+        // Podman compares names without tag and digest.
+        let name = format!("{}/{}", reference.registry(), reference.repository());
+        let all = self.registries.values();
+        let matching = all.filter_map(|known| Some((known, matched(&name, &known.entry.prefix)?)));
+        matching.max_by_key(|(known, _)| known.entry.prefix.len())
+    }
+
+    fn check(&self, reference: &Reference) -> Result<(), RegistriesError> {
+        match self.of(reference) {
+            Some((Configured { entry, file }, _)) if entry.blocked => {
+                Err(RegistriesError::Blocked { prefix: entry.prefix.clone(), file: file.clone() })
+            }
+            _ => Ok(()),
+        }
     }
 }
 
