@@ -30,6 +30,8 @@ fn seeds_of_names_manifests_and_headers_keep_their_invariants() {
     replay("index_lock", fuzz::index_lock);
     replay("www_authenticate", fuzz::www_authenticate);
     replay("content_range", fuzz::content_range);
+    replay("registries_conf", fuzz::registries_conf);
+    replay("policy", fuzz::policy);
 }
 
 #[test]

@@ -6,8 +6,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::RegistriesError;
-use super::short_names::Mode;
+use super::error::RegistriesError;
 
 /// Longest file: real ones have a few KiB.
 const FILE_BYTES: u64 = 1 << 20;
@@ -50,6 +49,20 @@ pub(super) enum Pull {
     All,
     DigestOnly,
     TagOnly,
+}
+
+/// Whether several search registries may be tried for a short name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Mode {
+    /// All of them.
+    Disabled,
+    /// Podman asks on a terminal, and else tries all.
+    #[default]
+    #[serde(alias = "")]
+    Permissive,
+    /// Only the user decides.
+    Enforcing,
 }
 
 /// A file as it is written.

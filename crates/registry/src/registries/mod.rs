@@ -3,6 +3,7 @@
 //! It redirects names to other locations, adds mirrors, blocks registries, and completes short names. All tools of
 //! github.com/containers read it; the semantics are those of its package `sysregistriesv2`.
 
+mod error;
 mod file;
 mod paths;
 mod short_names;
@@ -12,9 +13,9 @@ use std::path::{Path, PathBuf};
 
 use tarpon_oci::{Reference, is_short_name};
 
-use self::file::{Contents, Pull, RegistryEntry};
+pub use self::error::RegistriesError;
+use self::file::{Contents, Mode, Pull, RegistryEntry};
 pub use self::paths::RegistriesPaths;
-use self::short_names::Mode;
 
 /// The configuration of all registries of a host.
 #[derive(Debug, Clone, Default)]
@@ -42,55 +43,6 @@ pub struct Endpoint {
     pub insecure: bool,
 }
 
-/// Why the configuration cannot be used, or what it forbids.
-#[derive(Debug, thiserror::Error)]
-pub enum RegistriesError {
-    /// A file cannot be read.
-    #[error("{}: {error}", file.display())]
-    Read {
-        /// The file.
-        file: PathBuf,
-        /// Why.
-        error: std::io::Error,
-    },
-    /// A file is invalid.
-    #[error("{}: {why}", file.display())]
-    Invalid {
-        /// The file.
-        file: PathBuf,
-        /// Why.
-        why: String,
-    },
-    /// The image is of a blocked registry.
-    #[error("{} blocks {prefix}", file.display())]
-    Blocked {
-        /// The blocked prefix.
-        prefix: String,
-        /// The file.
-        file: PathBuf,
-    },
-    /// A mirror or a location does not lead to a valid name.
-    #[error("{}: the location {location} leads to {name:?}: {why}", file.display())]
-    Location {
-        /// The location.
-        location: String,
-        /// The name with it.
-        name: String,
-        /// The file.
-        file: PathBuf,
-        /// Why.
-        why: &'static str,
-    },
-    /// Several search registries may have the image, and the configuration forbids to try them.
-    #[error("{name:?} is a short name that may mean {}", candidates.join(" or "))]
-    Ambiguous {
-        /// The name as written.
-        name: String,
-        /// The full names.
-        candidates: Vec<String>,
-    },
-}
-
 impl Registries {
     /// Reads the files that exist.
     ///
@@ -108,6 +60,18 @@ impl Registries {
         {
             all.add_aliases(contents.aliases);
         }
+        Ok(all)
+    }
+
+    /// The configuration in the text of one file.
+    ///
+    /// # Errors
+    /// It is invalid.
+    pub fn parse(text: &str) -> Result<Self, RegistriesError> {
+        let file = PathBuf::from("registries.conf");
+        let mut all = Self::default();
+        let contents = Contents::parse(text).map_err(|why| RegistriesError::Invalid { file: file.clone(), why })?;
+        all.update(contents, &file);
         Ok(all)
     }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::RegistriesError;
+use super::error::RegistriesError;
 
 /// The file of all users.
 const SYSTEM_FILE: &str = "/etc/containers/registries.conf";

@@ -1,23 +1,10 @@
 //! Short names: names without a registry.
 
-use serde::Deserialize;
 use tarpon_oci::is_short_name;
 
-use super::{Registries, RegistriesError};
-
-/// Whether several search registries may be tried for a short name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Mode {
-    /// All of them.
-    Disabled,
-    /// Podman asks on a terminal, and else tries all.
-    #[default]
-    #[serde(alias = "")]
-    Permissive,
-    /// Only the user decides.
-    Enforcing,
-}
+use super::Registries;
+use super::error::RegistriesError;
+use super::file::Mode;
 
 impl Registries {
     /// The full names that a name as written in a command may mean, in the order in which they are tried. A name that is not short

@@ -72,7 +72,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("daemon", &["engine"]),
     ("snapshotter", &["oci", "engine"]),
     ("cli", &["oci", "userns", "engine", "daemon", "snapshotter"]),
-    ("testkit", &["oci", "layer", "tree", "blob", "registry", "store", "fetch", "trace", "fs", "mount", "worker"]),
+    (
+        "testkit",
+        &["oci", "layer", "tree", "blob", "policy", "registry", "store", "fetch", "trace", "fs", "mount", "worker"],
+    ),
 ];
 
 /// External crates that only one crate may use.
