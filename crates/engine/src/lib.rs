@@ -79,10 +79,10 @@ pub use tarpon_containers::{
 };
 pub use tarpon_fetch::{Early, Event, Noted, PROFILE_BYTES, Stall, Stats, WaitSum, WaitedFor};
 pub use tarpon_images::{
-    Access, Admission, Cause, Commits, Committed, Credentials, DEFAULT_PROFILE, Error, ErrorKind, Flights,
-    ImageRequest, Images, IndexChoice, Inspection, Item, LayerInspection, LayerPlan, LayerWay, LockFile, Login,
-    PolicyChoice, Prepared, Progress, Pull, Pulled, RegistriesChoice, RegistriesPaths, Result, ResultExt, Silent,
-    StoredIn, TreeView, auth_files, log_out, log_out_of_all, logged_in, open_store,
+    Access, Admission, Cause, Commits, Committed, ContainerdHosts, Credentials, DEFAULT_PROFILE, Error, ErrorKind,
+    Flights, ImageRequest, Images, IndexChoice, Inspection, Item, LayerInspection, LayerPlan, LayerWay, LockFile,
+    Login, PolicyChoice, Prepared, Progress, Pull, Pulled, RegistriesChoice, RegistriesPaths, Result, ResultExt,
+    Silent, StoredIn, TreeView, auth_files, log_out, log_out_of_all, logged_in, open_store,
 };
 pub use tarpon_layer::toc::Format as LayerFormat;
 pub use tarpon_mount::{Capability, Feature, Mode, ModeChoice, Unmounted, Writable, probe};

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use tarpon_oci::{Reference, Source};
-use tarpon_registry::{Endpoint, Registries, RegistriesError, RegistriesPaths};
+use tarpon_registry::{ContainerdHosts, Endpoint, Registries, RegistriesError, RegistriesPaths};
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -11,6 +11,8 @@ use crate::error::{Error, ErrorKind, Result};
 pub enum RegistriesChoice {
     /// These files, as they are when the image is opened.
     Files(RegistriesPaths),
+    /// The folder in which containerd finds the hosts of registries, as it is when the image is opened.
+    Containerd(ContainerdHosts),
     /// What another process read from them for the image: its mirrors, then the registry.
     #[serde(skip)]
     Settled(Vec<Endpoint>),
@@ -33,6 +35,7 @@ impl RegistriesChoice {
     pub(crate) fn endpoints(&self, reference: &Reference) -> Result<Vec<Endpoint>> {
         match self {
             Self::Files(files) => files_of(files)?.endpoints(reference).map_err(refused),
+            Self::Containerd(hosts) => hosts.endpoints(reference).map_err(refused),
             Self::Settled(endpoints) => Ok(endpoints.clone()),
         }
     }

@@ -134,8 +134,11 @@ fn name(image: &str, access: &Access) -> Result<String> {
     // So does a host that only the caller's configuration names.
     if let Ok(Source::Registry(reference)) = image.parse() {
         for endpoint in access.registries.endpoints(&reference)? {
-            let Endpoint { reference: at, insecure } = endpoint;
-            if insecure || (at.registry(), at.repository()) != (reference.registry(), reference.repository()) {
+            let Endpoint { reference: at, insecure, address, .. } = endpoint;
+            if insecure
+                || address.is_some()
+                || (at.registry(), at.repository()) != (reference.registry(), reference.repository())
+            {
                 name.push_str(&format!("\n{}/{} {insecure}", at.registry(), at.repository()));
             }
         }

@@ -13,6 +13,7 @@ use crate::credentials::CredentialSource;
 use crate::http::{Feed, Hosts, Purpose, Session, read_on};
 use crate::local::LayoutWriter;
 use crate::options::AccessOptions;
+use crate::registries::Endpoint;
 use crate::stats::{Counters, Stats};
 use crate::transport::{HttpsTransport, Transport};
 
@@ -78,7 +79,8 @@ fn open_destination_at(
     hosts: Arc<Hosts>,
 ) -> Result<Destination, Error> {
     let counters = Arc::new(Counters::default());
-    let session = Session::new(transport, reference, tls_verify, credentials, Purpose::Push, counters.clone(), hosts)
+    let endpoint = Endpoint::of(reference.clone(), !tls_verify);
+    let session = Session::new(transport, &endpoint, credentials, Purpose::Push, counters.clone(), hosts)
         .map_err(|error| Error::Options(error.to_string()))?;
     let session = Arc::new(session);
     let backend = Backend::Registry { session, reference: reference.clone(), mounts: Mounts::default() };

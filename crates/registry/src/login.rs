@@ -9,6 +9,7 @@ use crate::credentials::Credentials;
 use crate::error::Error;
 use crate::http::{Hosts, Purpose, Session};
 use crate::options::AccessOptions;
+use crate::registries::Endpoint;
 use crate::stats::Counters;
 use crate::transport::{HttpsTransport, Transport};
 
@@ -36,9 +37,9 @@ pub async fn check_login_over(
 ) -> Result<(), Error> {
     let (credentials, counters) = (options.credential_source(), Arc::new(Counters::default()));
     let hosts = Hosts::of_this_process();
-    let session =
-        Session::new(transport, reference, options.verifies_registry(), credentials, Purpose::Login, counters, hosts)
-            .map_err(|error| Error::Options(error.to_string()))?;
+    let endpoint = Endpoint::of(reference.clone(), !options.verifies_registry());
+    let session = Session::new(transport, &endpoint, credentials, Purpose::Login, counters, hosts)
+        .map_err(|error| Error::Options(error.to_string()))?;
     session.check_access().await.map_err(|error| match (error.fault, options.credentials.as_ref()) {
         (Fault::Denied, Some(Credentials::Basic { .. })) => Error::Login(reference.registry().to_owned()),
         _ => Error::Source(error),

@@ -45,7 +45,7 @@ impl AccessOptions {
     pub fn endpoints_of(&self, image: &Reference) -> Vec<Endpoint> {
         let mut endpoints = self.endpoints.clone();
         if endpoints.is_empty() {
-            endpoints.push(Endpoint { reference: image.clone(), insecure: false });
+            endpoints.push(Endpoint::of(image.clone(), false));
         }
         for endpoint in &mut endpoints {
             endpoint.insecure = self.tls_verify.map_or(endpoint.insecure, |verifies| !verifies);

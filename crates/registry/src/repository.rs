@@ -62,7 +62,7 @@ pub fn open_later(source: &Source, options: &AccessOptions) -> Result<Repository
             let mut hosts = Vec::with_capacity(endpoints.len());
             for endpoint in endpoints {
                 let (name, cert_dir) = (&endpoint.reference, options.cert_dir.as_deref());
-                let transport = HttpsTransport::new(name.api_host(), !endpoint.insecure, cert_dir);
+                let transport = HttpsTransport::at(&endpoint, cert_dir);
                 let transport: Arc<dyn Transport> = Arc::new(transport.map_err(Error::Options)?);
                 hosts.push((transport, options.credentials_at(name, reference), endpoint));
             }
@@ -83,7 +83,7 @@ pub fn open_with(
     credentials: CredentialSource,
     tls_verify: bool,
 ) -> Result<Repository, Error> {
-    let endpoint = Endpoint { reference: reference.clone(), insecure: !tls_verify };
+    let endpoint = Endpoint::of(reference.clone(), !tls_verify);
     open_at(reference, vec![(transport, credentials, endpoint)], Arc::default())
 }
 
@@ -100,15 +100,15 @@ fn open_at(reference: &Reference, endpoints: Vec<OpenedEndpoint>, hosts: Arc<Hos
     let last = endpoints.len().saturating_sub(1);
     let mut opened = Vec::with_capacity(endpoints.len());
     for (number, (transport, credentials, endpoint)) in endpoints.into_iter().enumerate() {
-        let (counters, hosts, name) = (counters.clone(), hosts.clone(), endpoint.reference);
-        let session = Session::new(transport, &name, !endpoint.insecure, credentials, Purpose::Pull, counters, hosts)
+        let (counters, hosts) = (counters.clone(), hosts.clone());
+        let session = Session::new(transport, &endpoint, credentials, Purpose::Pull, counters, hosts)
             .map_err(|error| Error::Options(error.to_string()))?;
         let position = match number {
             _ if last == 0 => Position::Only,
             number if number == last => Position::AfterMirrors,
             _ => Position::Mirror,
         };
-        opened.push(Host::new(session.at_position(position), name));
+        opened.push(Host::new(session.at_position(position), endpoint));
     }
     let Some(registry) = opened.pop() else {
         return Err(Error::Options(format!("no host serves {reference}")));

@@ -4,17 +4,18 @@
 mod common;
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use common::{assert_no_secret, blob, blob_bytes, contents, given};
-use futures::TryStreamExt as _;
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _};
 use tarpon_blob::{Fault as Class, SourceError};
 use tarpon_oci::{Platform, Reference};
 use tarpon_registry::serve::Contents;
-use tarpon_registry::transport::Transport;
-use tarpon_registry::{AccessOptions, Endpoint, Error, Repository, open_mirrored_with};
+use tarpon_registry::transport::{Request, Response, Transport, TransportError};
+use tarpon_registry::{AccessOptions, Address, CredentialSource, Endpoint, Error, Repository, open_mirrored_with};
 use tarpon_testkit::registry::Fault::{self, *};
 use tarpon_testkit::registry::{Auth, FakeRegistry, Hosts, PASSWORD};
 use tarpon_testkit::transport::ScriptedTransport;
@@ -47,7 +48,7 @@ impl Mirrored {
         let image = &references[2];
         let endpoints = transports.iter().zip(&references).map(|(transport, reference)| {
             let credentials = options.credentials_at(reference, image);
-            let endpoint = Endpoint { reference: reference.clone(), insecure: false };
+            let endpoint = Endpoint::of(reference.clone(), false);
             (transport.clone() as Arc<dyn Transport>, credentials, endpoint)
         });
         let repository = open_mirrored_with(image, endpoints.collect()).unwrap();
@@ -248,4 +249,59 @@ async fn each_host_gets_its_own_credentials_of_the_files() {
 fn an_image_needs_a_host() {
     let reference: Reference = NAMES[2].parse().unwrap();
     assert!(open_mirrored_with(&reference, Vec::new()).is_err());
+}
+
+/// A network on which no host has anything, and which records the requests.
+#[derive(Default)]
+struct Recorder(Mutex<Vec<(String, http::HeaderMap)>>);
+
+impl Transport for Recorder {
+    fn send(&self, request: Request) -> BoxFuture<'_, Result<Response, TransportError>> {
+        self.0.lock().unwrap().push((request.url.to_string(), request.headers));
+        let (status, headers) = (http::StatusCode::NOT_FOUND, http::HeaderMap::new());
+        async move { Ok(Response { status, headers, body: futures::stream::empty().boxed() }) }.boxed()
+    }
+}
+
+impl Recorder {
+    fn urls(&self) -> Vec<String> {
+        self.0.lock().unwrap().drain(..).map(|(url, _)| url).collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_states_the_root_the_headers_and_the_registry_that_a_host_stands_for() {
+    let recorder = Arc::new(Recorder::default());
+    let address = |api: &str, namespace: Option<&str>| Address {
+        api: api.to_owned(),
+        authorities: Vec::new(),
+        identities: Vec::new(),
+        headers: vec![("x-token".to_owned(), "secret".to_owned()), ("not valid".to_owned(), "x".to_owned())],
+        namespace: namespace.map(str::to_owned),
+    };
+    let endpoint = |number: usize, resolves, address| {
+        let endpoint = Endpoint { resolves, address, ..Endpoint::of(NAMES[number].parse().unwrap(), false) };
+        (recorder.clone() as Arc<dyn Transport>, CredentialSource::default(), endpoint)
+    };
+    let endpoints = vec![
+        endpoint(0, true, Some(address("http://one.test/cache/v2", Some("registry.test")))),
+        endpoint(1, false, Some(address("https://two.test/v2", Some("registry.test")))),
+        endpoint(2, true, None),
+    ];
+    let repository = open_mirrored_with(&NAMES[2].parse().unwrap(), endpoints).unwrap();
+    assert!(repository.resolve(&Platform::host()).await.is_err());
+    let sent = recorder.0.lock().unwrap().clone();
+    assert_eq!(sent[0].1["x-token"], "secret");
+    assert!(sent[1].1.get("x-token").is_none(), "they are for their host alone");
+    let tag = ["http://one.test/cache/v2/app/manifests/1?ns=registry.test", "https://registry.test/v2/app/manifests/1"];
+    assert_eq!(recorder.urls(), tag, "the second host resolves no tags");
+    tokio::time::advance(Duration::from_secs(2)).await;
+    assert!(repository.small_blob(blob()).await.is_err());
+    let path = format!("app/blobs/{}", blob().digest);
+    let digest = [
+        format!("http://one.test/cache/v2/{path}?ns=registry.test"),
+        format!("https://two.test/v2/{path}?ns=registry.test"),
+        format!("https://registry.test/v2/{path}"),
+    ];
+    assert_eq!(recorder.urls(), digest);
 }

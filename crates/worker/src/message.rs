@@ -13,7 +13,7 @@ use tarpon_images::preparer::Task;
 use tarpon_images::{Access, LayerPlan, RegistriesChoice};
 use tarpon_oci::{Blob, Digest, InvalidReference, limits};
 use tarpon_policy::Demands;
-use tarpon_registry::{Endpoint, Stats};
+use tarpon_registry::{Address, Endpoint, Stats};
 use zeroize::Zeroizing;
 
 /// Version of the messages: after an update a program may start a worker of another version.
@@ -83,6 +83,8 @@ pub(crate) struct ImageName {
 pub(crate) struct EndpointName {
     reference: String,
     insecure: bool,
+    resolves: bool,
+    address: Option<Address>,
 }
 
 impl ImageName {
@@ -91,6 +93,8 @@ impl ImageName {
         let name = |endpoint: &Endpoint| EndpointName {
             reference: endpoint.reference.to_string(),
             insecure: endpoint.insecure,
+            resolves: endpoint.resolves,
+            address: endpoint.address.clone(),
         };
         let endpoints = settled.endpoints.iter().map(name).collect();
         Self { number, text: text.to_owned(), endpoints, cert_dir: access.cert_dir.clone() }
@@ -98,8 +102,10 @@ impl ImageName {
 
     /// How the worker accesses it.
     pub(crate) fn access(&self) -> Result<Access, InvalidReference> {
-        let endpoint =
-            |name: &EndpointName| Ok(Endpoint { reference: name.reference.parse()?, insecure: name.insecure });
+        let endpoint = |name: &EndpointName| {
+            let EndpointName { reference, insecure, resolves, address } = name.clone();
+            Ok(Endpoint { reference: reference.parse()?, insecure, resolves, address })
+        };
         let endpoints = self.endpoints.iter().map(endpoint).collect::<Result<_, _>>()?;
         Ok(Access {
             registries: RegistriesChoice::Settled(endpoints),

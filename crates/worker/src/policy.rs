@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use tarpon_images::Access;
 use tarpon_images::access::Settled;
 use tarpon_oci::Source;
+use tarpon_registry::Address;
 
 use crate::message::{Setup, VERSION};
 
@@ -57,7 +58,7 @@ impl Policy {
             Source::OciLayout { directory, .. } => Some(directory.clone()),
             Source::OciArchive { file, .. } | Source::DockerArchive { file, .. } => Some(file.clone()),
         };
-        let certificates = match &access.cert_dir {
+        let certificates: Vec<_> = match &access.cert_dir {
             Some(folder) => vec![folder.clone()],
             None => {
                 let hosts = settled.endpoints.iter().map(|endpoint| endpoint.reference.api_host());
@@ -65,6 +66,8 @@ impl Policy {
                 folders.filter(|folder| folder.is_dir()).collect()
             }
         };
+        let named = settled.endpoints.iter().filter_map(|endpoint| endpoint.address.as_ref()).flat_map(Address::files);
+        let certificates = certificates.into_iter().chain(named.cloned()).collect();
         Self { certificates, local }
     }
 

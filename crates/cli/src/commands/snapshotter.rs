@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use tarpon_engine::{Backfill, Ended, ModeChoice};
+use tarpon_engine::{Access, Backfill, ContainerdHosts, Ended, ModeChoice, RegistriesChoice};
 use tarpon_snapshotter::{ImageOptions, Options, PlainImages};
 
 use super::image::ImageChoice;
@@ -66,6 +66,9 @@ pub(crate) struct Snapshotter {
     /// Fetch and verify the rest of each mounted image in the background: off, idle (while no read waits), now
     #[arg(long, value_name = "WHEN", env = "TARPON_BACKFILL", default_value = "off", value_parser = backfill())]
     backfill: Backfill,
+    /// Folder in which containerd finds the mirrors of registries (HOST/hosts.toml)
+    #[arg(long, value_name = "DIR", default_value = "/etc/containerd/certs.d", value_parser = path())]
+    hosts_dir: PathBuf,
     #[command(flatten)]
     choice: ImageChoice,
 }
@@ -89,6 +92,8 @@ impl Snapshotter {
             Plain::Unpack => PlainImages::Unpack,
         };
         let (index, profile, access) = self.choice.read()?;
+        let registries = RegistriesChoice::Containerd(ContainerdHosts(self.hosts_dir));
+        let access = Access { registries, ..access };
         let (mode, backfill, whole) = (self.mode, self.backfill, self.whole);
         let images = ImageOptions { index, profile, access, mode, backfill, plain, whole };
         let options = Options { root, address: self.address, images };

@@ -17,6 +17,7 @@ use self::health::Health;
 use super::blobs::{Answer, Blobs};
 use super::session::Session;
 use crate::Error;
+use crate::registries::Endpoint;
 use crate::timing;
 
 /// The hosts that serve an image.
@@ -30,6 +31,7 @@ pub(crate) struct Host {
     session: Arc<Session>,
     blobs: Blobs,
     reference: Reference,
+    resolves: bool,
 }
 
 /// A host that is tried before the registry.
@@ -42,9 +44,10 @@ struct Mirror {
 pub(super) type Number = usize;
 
 impl Host {
-    pub(crate) fn new(session: Session, reference: Reference) -> Self {
+    pub(crate) fn new(session: Session, endpoint: Endpoint) -> Self {
         let session = Arc::new(session);
-        Self { blobs: Blobs::new(session.clone()), session, reference }
+        let Endpoint { reference, resolves, .. } = endpoint;
+        Self { blobs: Blobs::new(session.clone()), session, reference, resolves }
     }
 
     /// The tag or digest of the image.
@@ -80,7 +83,9 @@ impl Endpoints {
             let (session, version, digest) = (host.session.clone(), host.version(), host.reference.digest().copied());
             async move { session.manifest(&version, digest.as_ref()).await }
         };
-        self.try_each(None, ask).await.map(|(_, found)| found)
+        let by_tag = self.registry.reference.digest().is_none();
+        let what = if by_tag { What::Tag } else { What::Digest(None) };
+        self.try_from(0, what, |_| true, ask).await.map(|(_, found)| found)
     }
 
     /// The manifest or index with this digest.
@@ -93,7 +98,7 @@ impl Endpoints {
     /// The manifest under a tag of the image's repository; `None` if no endpoint has one.
     pub(crate) async fn attached(&self, tag: &str) -> Result<Option<Verified<Bytes>>, SourceError> {
         // A mirror need not have what was attached later.
-        let found = self.try_from(0, None, Option::is_some, |host| async {
+        let found = self.try_from(0, What::Tag, Option::is_some, |host| async {
             match host.session.manifest(tag, None).await {
                 Ok((bytes, _)) => Ok(Some(bytes)),
                 Err(error) if error.fault == Fault::NotFound => Ok(None),
@@ -106,7 +111,7 @@ impl Endpoints {
     /// The manifests of kind `artifact_type` whose subject is `subject`. An empty result is no error.
     pub(crate) async fn referrers(&self, subject: &Digest, artifact_type: &str) -> Result<Vec<Descriptor>, Error> {
         // A mirror may have no list, or an old one. No list is verified, so one of a mirror is worth as much.
-        for mirror in self.mirrors.iter().filter(|mirror| mirror.health.admits(None)) {
+        for mirror in self.mirrors.iter().filter(|mirror| mirror.admits(What::Tag)) {
             match mirror.host.session.referrers(subject, artifact_type).await {
                 Ok(found) if !found.is_empty() => return Ok(found),
                 Ok(_) => {}
@@ -128,7 +133,8 @@ impl Endpoints {
         range: Range<u64>,
         from: Number,
     ) -> Result<(Number, Answer), SourceError> {
-        self.try_from(from, Some(&blob.digest), |_| true, |host| host.blobs.open(blob, range.clone())).await
+        self.try_from(from, What::Digest(Some(&blob.digest)), |_| true, |host| host.blobs.open(blob, range.clone()))
+            .await
     }
 
     /// As [`Endpoints::open`] for one byte, in one attempt at each endpoint.
@@ -172,14 +178,14 @@ impl Endpoints {
     where
         F: Future<Output = Result<T, SourceError>>,
     {
-        self.try_from(0, blob, |_| true, ask).await
+        self.try_from(0, What::Digest(blob), |_| true, ask).await
     }
 
     /// Asks one endpoint after the other, beginning with the number `from`, until one has what is wanted.
     async fn try_from<'a, T, F>(
         &'a self,
         from: Number,
-        blob: Option<&Digest>,
+        what: What<'_>,
         is_wanted: impl Fn(&T) -> bool,
         ask: impl Fn(&'a Host) -> F,
     ) -> Result<(Number, T), SourceError>
@@ -188,7 +194,7 @@ impl Endpoints {
     {
         match from < self.mirrors.len() {
             // Boxed: most images have no mirrors, and the future of their requests should be small.
-            true => Box::pin(self.try_mirrored(from, blob, is_wanted, ask)).await,
+            true => Box::pin(self.try_mirrored(from, what, is_wanted, ask)).await,
             false => ask(&self.registry).await.map(|found| (from, found)),
         }
     }
@@ -196,7 +202,7 @@ impl Endpoints {
     async fn try_mirrored<'a, T, F>(
         &'a self,
         from: Number,
-        blob: Option<&Digest>,
+        what: What<'_>,
         is_wanted: impl Fn(&T) -> bool,
         ask: impl Fn(&'a Host) -> F,
     ) -> Result<(Number, T), SourceError>
@@ -206,11 +212,11 @@ impl Endpoints {
         let until = Instant::now() + timing::MIRRORS;
         let (mut rested, mut failed) = (Vec::new(), None);
         for (number, mirror) in self.mirrors.iter().enumerate().skip(from) {
-            if Instant::now() >= until || !mirror.health.admits(blob) {
+            if Instant::now() >= until || !mirror.admits(what) {
                 rested.push((number, mirror));
                 continue;
             }
-            match mirror.ask(blob, &ask).await {
+            match mirror.ask(what, &ask).await {
                 Ok(found) if is_wanted(&found) => return Ok((number, found)),
                 Ok(_) => {}
                 Err(error) => failed = Some(error),
@@ -223,8 +229,8 @@ impl Endpoints {
         if !matches!(error.fault, Fault::Unavailable | Fault::Timeout) {
             return Err(with_cause(&error, failed.as_ref()));
         }
-        for (number, mirror) in rested {
-            match mirror.ask(blob, &ask).await {
+        for (number, mirror) in rested.into_iter().filter(|(_, mirror)| mirror.has(what)) {
+            match mirror.ask(what, &ask).await {
                 Ok(found) if is_wanted(&found) => return Ok((number, found)),
                 Ok(_) => {}
                 Err(error) => failed = Some(error),
@@ -234,15 +240,40 @@ impl Endpoints {
     }
 }
 
+/// What is requested.
+#[derive(Clone, Copy)]
+enum What<'a> {
+    /// What a tag leads to, or a list: a host without the right answer may have an old one.
+    Tag,
+    /// What has a digest; the digest of a blob or a manifest that other hosts may have too.
+    Digest(Option<&'a Digest>),
+}
+
 impl Mirror {
-    async fn ask<'a, T, F>(&'a self, blob: Option<&Digest>, ask: impl Fn(&'a Host) -> F) -> Result<T, SourceError>
+    /// Whether the host may be asked for it at all.
+    fn has(&self, what: What<'_>) -> bool {
+        self.host.resolves || matches!(what, What::Digest(_))
+    }
+
+    fn admits(&self, what: What<'_>) -> bool {
+        let blob = match what {
+            What::Tag => None,
+            What::Digest(blob) => blob,
+        };
+        self.has(what) && self.health.admits(blob)
+    }
+
+    async fn ask<'a, T, F>(&'a self, what: What<'_>, ask: impl Fn(&'a Host) -> F) -> Result<T, SourceError>
     where
         F: Future<Output = Result<T, SourceError>>,
     {
         let answer = ask(&self.host).await;
         match &answer {
             Ok(_) => self.health.answered(),
-            Err(error) => self.failed(blob, error),
+            Err(error) => match what {
+                What::Tag => self.failed(None, error),
+                What::Digest(blob) => self.failed(blob, error),
+            },
         }
         answer
     }

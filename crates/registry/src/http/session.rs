@@ -15,12 +15,13 @@ use url::Url;
 use super::answers::{declared_digest, expect, redirect, text};
 use super::auth::{Authenticator, Purpose};
 use super::body;
-use super::call::{Call, Payload, join};
+use super::call::{Call, Payload};
 use super::challenge::Challenge;
 use super::hosts::Hosts;
 use super::retry::{Budget, Failure, Position, Retry, retried};
 use super::wire::Wire;
 use crate::credentials::CredentialSource;
+use crate::registries::Endpoint;
 use crate::stats::Counters;
 use crate::transport::{Response, Transport, without_query};
 
@@ -36,19 +37,19 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// A session for the repository of `reference`.
+    /// A session for the repository of the endpoint.
     pub(crate) fn new(
         transport: Arc<dyn Transport>,
-        reference: &tarpon_oci::Reference,
-        verify: bool,
+        endpoint: &Endpoint,
         credentials: CredentialSource,
         purpose: Purpose,
         counters: Arc<Counters>,
         hosts: Arc<Hosts>,
     ) -> Result<Self, url::ParseError> {
+        let reference = &endpoint.reference;
         let repository = reference.repository().to_owned();
         Ok(Self {
-            wire: Arc::new(Wire::new(transport, reference.api_host(), verify, counters, hosts)?),
+            wire: Arc::new(Wire::new(transport, endpoint, counters, hosts)?),
             auth: Authenticator::new(credentials, reference.registry().to_owned(), repository.clone(), purpose),
             repository,
             position: Position::default(),
@@ -132,7 +133,7 @@ impl Session {
 
     /// The address of `path`. Valid after the first request to the registry.
     pub(super) fn url(&self, path: &str) -> Url {
-        join(self.wire.base().expect("the first request chose the scheme"), path)
+        self.wire.url(self.wire.base().expect("the first request chose the scheme"), path)
     }
 
     /// Whether `url` is at the registry itself, so that it may receive credentials.

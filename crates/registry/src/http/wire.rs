@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::future::{Either, select};
 use futures::{FutureExt as _, StreamExt as _};
 use http::header::AUTHORIZATION;
-use http::{HeaderValue, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use tarpon_blob::Fault;
 use tokio::time::timeout;
 use url::Url;
@@ -14,6 +14,7 @@ use url::Url;
 use super::call::{Activity, Call, join};
 use super::hosts::{Hosts, Slot};
 use super::retry::{Failure, Retry};
+use crate::registries::{Address, Endpoint};
 use crate::stats::Counters;
 use crate::timing;
 use crate::transport::{Peer, Request, Response, Transport, TransportError, TransportFault, without_query};
@@ -29,26 +30,50 @@ pub(super) struct Wire {
     choosing: tokio::sync::Mutex<()>,
     counters: Arc<Counters>,
     hosts: Arc<Hosts>,
+    /// Headers of all requests to the registry itself.
+    headers: HeaderMap,
+    /// The parameter `ns` of all requests to the registry itself.
+    namespace: Option<String>,
 }
 
 impl Wire {
-    /// For the registry at `host` (`HOST[:PORT]`).
     pub(super) fn new(
         transport: Arc<dyn Transport>,
-        host: &str,
-        verify: bool,
+        endpoint: &Endpoint,
         counters: Arc<Counters>,
         hosts: Arc<Hosts>,
     ) -> Result<Self, url::ParseError> {
-        let secure = Url::parse(&format!("https://{host}/v2/"))?;
-        let plain = Url::parse(&format!("http://{host}/v2/"))?;
-        let plain_allowed = !verify || crate::transport::is_loopback(&secure);
-        let chosen = OnceLock::new();
-        if !plain_allowed {
-            drop(chosen.set(secure.clone()));
+        let (chosen, choosing) = (OnceLock::new(), tokio::sync::Mutex::new(()));
+        let host = endpoint.reference.api_host();
+        let (secure, plain, plain_allowed) = match &endpoint.address {
+            Some(Address { api, .. }) => {
+                let base = Url::parse(&format!("{api}/"))?;
+                drop(chosen.set(base.clone()));
+                (base.clone(), base, false)
+            }
+            None => {
+                let secure = Url::parse(&format!("https://{host}/v2/"))?;
+                let plain_allowed = endpoint.insecure || crate::transport::is_loopback(&secure);
+                if !plain_allowed {
+                    drop(chosen.set(secure.clone()));
+                }
+                (secure, Url::parse(&format!("http://{host}/v2/"))?, plain_allowed)
+            }
+        };
+        let (headers, namespace) = match &endpoint.address {
+            Some(address) => (headers(&address.headers), address.namespace.clone()),
+            None => (HeaderMap::new(), None),
+        };
+        Ok(Self { transport, secure, plain, plain_allowed, chosen, choosing, counters, hosts, headers, namespace })
+    }
+
+    /// The address of `path` below `base`, which is the root of the registry's API.
+    pub(super) fn url(&self, base: &Url, path: &str) -> Url {
+        let mut url = join(base, path);
+        if let Some(namespace) = &self.namespace {
+            url.query_pairs_mut().append_pair("ns", namespace);
         }
-        let choosing = tokio::sync::Mutex::new(());
-        Ok(Self { transport, secure, plain, plain_allowed, chosen, choosing, counters, hosts })
+        url
     }
 
     /// The registry's `/v2/`, once its scheme is known.
@@ -110,7 +135,7 @@ impl Wire {
         debug_assert!(self.plain_allowed, "the scheme of others is chosen from the start");
         let (at_secure, at_plain) =
             (self.hosts.enter(&self.secure, call).await?, self.hosts.enter(&self.plain, call).await?);
-        let ask = |base: &Url, place: Slot| self.try_send(join(base, path), call, None, place).boxed();
+        let ask = |base: &Url, place: Slot| self.try_send(self.url(base, path), call, None, place).boxed();
         let (secure, plain) = match select(ask(&self.secure, at_secure), ask(&self.plain, at_plain)).await {
             Either::Left((secure @ Ok(_), _)) => (secure, Err(too_slow(call.time_limit))),
             Either::Left((secure, plain)) => (secure, plain.await),
@@ -145,6 +170,9 @@ impl Wire {
         let same_host = url.host() == self.secure.host();
         let peer = if same_host { Peer::Registry } else { Peer::Other };
         let mut headers = call.headers.clone();
+        if !self.headers.is_empty() && self.is_registry(&url) {
+            headers.extend(self.headers.clone());
+        }
         if let Some(value) = authorization {
             headers.insert(AUTHORIZATION, value);
         }
@@ -189,6 +217,21 @@ impl Wire {
             }
         }
     }
+}
+
+/// Headers of the configuration. Invalid ones are left out, with a warning that shows no value.
+fn headers(configured: &[(String, String)]) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in configured {
+        match (name.parse::<HeaderName>(), HeaderValue::from_str(value)) {
+            (Ok(name), Ok(mut value)) => {
+                value.set_sensitive(true);
+                headers.append(name, value);
+            }
+            _ => tracing::warn!("the header {name:?} of the configuration is not valid, and is not sent"),
+        }
+    }
+    headers
 }
 
 fn too_slow(time_limit: Duration) -> TransportError {

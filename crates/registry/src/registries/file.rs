@@ -242,7 +242,8 @@ fn checked_aliases(aliases: BTreeMap<String, String>) -> Result<BTreeMap<String,
     Ok(aliases)
 }
 
-fn text(file: &Path) -> io::Result<String> {
+/// The text of a file of bounded length.
+pub(super) fn text(file: &Path) -> io::Result<String> {
     let mut text = String::new();
     std::fs::File::open(file)?.take(FILE_BYTES + 1).read_to_string(&mut text)?;
     if text.len() as u64 > FILE_BYTES {

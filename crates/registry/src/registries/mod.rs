@@ -3,6 +3,8 @@
 //! It redirects names to other locations, adds mirrors, blocks registries, and completes short names. All tools of
 //! github.com/containers read it; the semantics are those of its package `sysregistriesv2`.
 
+mod containerd;
+mod endpoint;
 mod error;
 mod file;
 mod paths;
@@ -13,6 +15,8 @@ use std::path::{Path, PathBuf};
 
 use tarpon_oci::{Reference, is_short_name};
 
+pub use self::containerd::ContainerdHosts;
+pub use self::endpoint::{Address, Endpoint};
 pub use self::error::RegistriesError;
 use self::file::{Contents, Mode, Pull, RegistryEntry};
 pub use self::paths::RegistriesPaths;
@@ -32,15 +36,6 @@ pub struct Registries {
 struct Configured {
     entry: RegistryEntry,
     file: PathBuf,
-}
-
-/// A host that serves an image, and the image's name there.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Endpoint {
-    /// The name of the image there.
-    pub reference: Reference,
-    /// Whether its certificate is not checked, and plain HTTP is used if it has no HTTPS.
-    pub insecure: bool,
 }
 
 impl Registries {
@@ -100,13 +95,13 @@ impl Registries {
     /// The registry is blocked, or a location does not lead to a valid name.
     pub fn endpoints(&self, reference: &Reference) -> Result<Vec<Endpoint>, RegistriesError> {
         let Some((Configured { entry, file }, length)) = self.of(reference) else {
-            return Ok(vec![Endpoint { reference: reference.clone(), insecure: false }]);
+            return Ok(vec![Endpoint::of(reference.clone(), false)]);
         };
         self.check(reference)?;
         let full = reference.to_string();
         let at = |location: &str, insecure| {
             if location.is_empty() {
-                return Ok(Endpoint { reference: reference.clone(), insecure });
+                return Ok(Endpoint::of(reference.clone(), insecure));
             }
             let name = format!("{location}{}", &full[length..]);
             let parsed = match is_short_name(&name) {
@@ -115,7 +110,7 @@ impl Registries {
             };
             let (location, file) = (location.to_owned(), file.clone());
             let failed = |why| RegistriesError::Location { location, name, file, why };
-            Ok(Endpoint { reference: parsed.map_err(failed)?, insecure })
+            Ok(Endpoint::of(parsed.map_err(failed)?, insecure))
         };
         let is_pinned = reference.digest().is_some();
         let mirrors = entry.mirrors.iter().filter(|mirror| match mirror.pull {

@@ -19,6 +19,7 @@ use url::Url;
 
 use super::tls::Certificates;
 use super::{Peer, Request, RequestBody, Response, Transport, TransportError, TransportFault};
+use crate::registries::Endpoint;
 use crate::timing;
 
 /// Idle connections kept per host: as many as a mount opens at once.
@@ -37,13 +38,20 @@ pub(crate) struct HttpsTransport {
 impl HttpsTransport {
     /// For the registry at `host`. Reads certificates now, so that a wrong folder is reported at once.
     pub(crate) fn new(host: &str, verify: bool, cert_dir: Option<&Path>) -> Result<Self, String> {
-        Ok(Self {
-            certificates: Certificates::load(cert_dir, host)?,
-            verify,
-            registry: OnceLock::new(),
-            others: OnceLock::new(),
-            loopback: OnceLock::new(),
-        })
+        Ok(Self::with(Certificates::load(cert_dir, host)?, verify))
+    }
+
+    /// For an endpoint.
+    pub(crate) fn at(endpoint: &Endpoint, cert_dir: Option<&Path>) -> Result<Self, String> {
+        let mut certificates = Certificates::load(cert_dir, endpoint.reference.api_host())?;
+        if let Some(address) = &endpoint.address {
+            certificates.add(&address.authorities, &address.identities)?;
+        }
+        Ok(Self::with(certificates, !endpoint.insecure))
+    }
+
+    fn with(certificates: Certificates, verify: bool) -> Self {
+        Self { certificates, verify, registry: OnceLock::new(), others: OnceLock::new(), loopback: OnceLock::new() }
     }
 
     fn client(&self, request: &Request) -> Result<&reqwest::Client, TransportError> {

@@ -42,6 +42,24 @@ impl Certificates {
         }
     }
 
+    /// Adds files with certificates of authorities, and client certificates with their keys: the last one is used.
+    pub(crate) fn add(
+        &mut self,
+        authorities: &[PathBuf],
+        identities: &[(PathBuf, Option<PathBuf>)],
+    ) -> Result<(), String> {
+        let shown = |error: io::Error| format!("cannot read {error}");
+        for file in authorities {
+            self.roots.extend(certificates(file).map_err(shown)?);
+        }
+        for (certificate, key) in identities {
+            let key = key.as_ref().unwrap_or(certificate);
+            let key = PrivateKeyDer::from_pem_file(key).map_err(|error| shown(invalid(key, error)))?;
+            self.identity = Some((certificates(certificate).map_err(shown)?, key));
+        }
+        Ok(())
+    }
+
     fn read(folder: &Path) -> io::Result<Self> {
         let mut files: Vec<PathBuf> =
             fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;

@@ -216,7 +216,7 @@ impl PackListener for Seen {
 /// A worker gets the credentials of its images, for their registry, and nothing else.
 fn check_questions(data: &[u8]) {
     let mut from = Pieces::of(data);
-    let endpoint = |name: &str| Endpoint { reference: name.parse().expect("a reference"), insecure: false };
+    let endpoint = |name: &str| Endpoint::of(name.parse().expect("a reference"), false);
     let access = Access {
         creds: Some("user:password".into()),
         registries: RegistriesChoice::Settled(vec![endpoint("mirror.test/app:1"), endpoint("registry.test/app:1")]),

@@ -58,7 +58,7 @@ fn part(bytes: &[u8]) -> Vec<u8> {
 }
 
 fn name() -> ImageName {
-    let endpoint = |name: &str| Endpoint { reference: name.parse().unwrap(), insecure: false };
+    let endpoint = |name: &str| Endpoint::of(name.parse().unwrap(), false);
     let hosts = vec![endpoint("mirror.test/app:1"), endpoint("registry.test/app:1")];
     let access =
         Access { registries: RegistriesChoice::Settled(hosts), cert_dir: Some("/c".into()), ..Access::default() };
