@@ -1,5 +1,5 @@
 //! [`ContainerdHosts`]: the hosts of registries as containerd finds them, in `HOST/hosts.toml` of a folder
-//! (github.com/containerd/containerd, docs/hosts.md).
+//! (described in the repository github.com/containerd/containerd).
 
 use std::io;
 use std::path::{Path, PathBuf};
