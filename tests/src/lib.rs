@@ -7,6 +7,7 @@ pub mod expected;
 pub mod load;
 pub mod manager;
 pub mod mapped;
+pub mod mirrored;
 pub mod ordinary;
 pub mod podman;
 pub mod real;

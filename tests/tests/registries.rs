@@ -5,12 +5,11 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use tarpon_oci::Digest;
+use tarpon_tests::mirrored::{IMAGE, MirroredHost, Mount};
 use tarpon_tests::real::{self, have};
 use tarpon_tests::tarpon::Tarpon;
 use tarpon_tests::wire::{Behaviour, Wire};
@@ -272,75 +271,21 @@ fn a_short_name_with_several_meanings_is_refused_with_all_of_them() {
     assert!(registries.asked.lock().unwrap().is_empty());
 }
 
-/// An image behind a mirror, mounted.
+/// A host whose image has a mirror, and both ends of the wire.
 struct Mirrored {
-    tarpon: Tarpon,
+    host: MirroredHost,
     mirror: Wire,
     origin: Wire,
-    registry: String,
-    conf: PathBuf,
+    expected: Mount,
 }
-
-const IMAGE: &str = "dev/debian-base";
-/// Files of a folder that are compared.
-const FILES: usize = 40;
 
 impl Mirrored {
     fn new() -> Self {
         let registry = real::registry().unwrap();
         let (mirror, origin) = (Wire::to(&registry).unwrap(), Wire::to(&registry).unwrap());
-        let tarpon = Tarpon::new().unwrap();
-        let conf = tarpon.store().with_file_name("registries.conf");
-        let text = format!(
-            "[[registry]]\nprefix='images.example'\nlocation='{}'\ninsecure=true\n[[registry.mirror]]\nlocation='{}'\ninsecure=true\n[aliases]\n'base'='images.example/{IMAGE}'\n",
-            origin.address(),
-            mirror.address(),
-        );
-        fs::write(&conf, text).unwrap();
-        Self { tarpon, mirror, origin, registry, conf }
-    }
-
-    fn mount(&self, image: &str, options: &[&str]) -> Mount {
-        let root = tempfile::Builder::new().prefix("mirrored-").tempdir_in(self.conf.parent().unwrap()).unwrap();
-        let mut mount = self.tarpon.command("mount");
-        mount.env("CONTAINERS_REGISTRIES_CONF", &self.conf).args(options).arg(image).arg(root.path());
-        real::run(&mut mount).unwrap();
-        Mount { root, store: self.tarpon.store() }
-    }
-
-    /// Fails if files of a folder of the mount do not have the bytes of the image that the registry has.
-    fn check(&self, mount: &Mount, folder: &str, expected: &Path) {
-        let digest = |path: &Path| Digest::of(&fs::read(path).unwrap());
-        let entries = fs::read_dir(expected.join(folder)).unwrap().flatten();
-        let files: Vec<_> = entries.filter(|entry| entry.file_type().unwrap().is_file()).take(FILES).collect();
-        assert_eq!(files.len(), FILES, "{folder}");
-        for file in files {
-            let path = mount.root.path().join(folder).join(file.file_name());
-            assert_eq!(digest(&path), digest(&file.path()), "{}", path.display());
-        }
-    }
-
-    /// The image, unpacked without a mirror.
-    fn expected(&self) -> Mount {
-        let root = tempfile::Builder::new().prefix("plain-").tempdir_in(self.conf.parent().unwrap()).unwrap();
-        let store = self.tarpon.store().with_file_name("plain");
-        let mut mount = self.tarpon.command("mount");
-        mount.env("TARPON_STORE", &store).arg(format!("{}/{IMAGE}:zstdchunked", self.registry)).arg(root.path());
-        real::run(&mut mount).unwrap();
-        Mount { root, store }
-    }
-}
-
-struct Mount {
-    root: tempfile::TempDir,
-    store: PathBuf,
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let mut unmount = Command::new(tarpon_tests::tarpon::binary());
-        unmount.env("TARPON_STORE", &self.store).args(["umount", "--lazy"]).arg(self.root.path());
-        let _ = unmount.output();
+        let host = MirroredHost::new(&origin.address(), &mirror.address());
+        let expected = host.mount_plain(&registry);
+        Self { host, mirror, origin, expected }
     }
 }
 
@@ -359,18 +304,17 @@ fn a_mount_outlives_its_mirror_and_a_mirror_its_registry() {
     }
     for mode in ["native", "fuse"] {
         let mirrored = Mirrored::new();
-        let expected = mirrored.expected();
-        let mount = mirrored.mount("base:zstdchunked", &["--mode", mode]);
-        mirrored.check(&mount, "usr/bin", expected.root.path());
+        let mount = mirrored.host.mount("base:zstdchunked", &["--mode", mode]);
+        mount.check("usr/bin", &mirrored.expected);
         assert!(mirrored.mirror.bytes() > 100_000, "the mirror sent it");
         assert_eq!(mirrored.origin.bytes(), 0, "while it answers, the registry is not asked");
         mirrored.mirror.behave(Behaviour::Dead);
-        mirrored.check(&mount, "usr/sbin", expected.root.path());
+        mount.check("usr/sbin", &mirrored.expected);
         assert!(mirrored.origin.bytes() > 100_000, "the registry sent the rest");
         mirrored.mirror.behave(Behaviour::Honest);
         mirrored.origin.behave(Behaviour::Dead);
-        mirrored.check(&mount, "usr/lib/x86_64-linux-gnu", expected.root.path());
-        let status = mirrored.tarpon.status().unwrap();
+        mount.check("usr/lib/x86_64-linux-gnu", &mirrored.expected);
+        let status = mirrored.host.tarpon.status().unwrap();
         assert_eq!(status[0]["image"], format!("images.example/{IMAGE}:zstdchunked"), "{status}");
     }
 }
@@ -383,11 +327,10 @@ fn a_lying_mirror_costs_time_and_no_byte() {
     // By a table of contents, and as a stream.
     for tag in ["zstdchunked", "gzip"] {
         let mirrored = Mirrored::new();
-        let expected = mirrored.expected();
         mirrored.mirror.behave(Behaviour::Lying);
-        let mount = mirrored.mount(&format!("images.example/{IMAGE}:{tag}"), &[]);
+        let mount = mirrored.host.mount(&format!("images.example/{IMAGE}:{tag}"), &[]);
         for folder in ["usr/bin", "usr/lib/x86_64-linux-gnu"] {
-            mirrored.check(&mount, folder, expected.root.path());
+            mount.check(folder, &mirrored.expected);
         }
         assert!(mirrored.mirror.bytes() > 10_000, "it was asked");
         assert!(mirrored.origin.bytes() > 10_000, "and then the registry");

@@ -73,6 +73,7 @@ const TOOLS: &[Tool] = &[
     tool("pigz", "pigz"),
     tool("jq", "jq"),
     tool("minisign", "minisign"),
+    tool("nginx", "nginx-light"),
 ];
 
 pub(crate) fn run(args: &Args) -> Result<()> {
