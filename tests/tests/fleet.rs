@@ -5,10 +5,14 @@ use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use tarpon_registry::serve::Contents;
 use tarpon_testkit::matrix;
+use tarpon_testkit::registry::{Auth, FakeRegistry, PASSWORD, USER};
+use tarpon_testkit::server::TestServer;
 use tarpon_tests::mirrored::{MirroredHost, Mount};
 use tarpon_tests::real;
 use tarpon_tests::wait::wait_for;
@@ -179,4 +183,44 @@ fn a_damaged_cache_costs_no_wrong_byte() {
     assert!(cache.corrupt() > 0, "the cache has slices");
     let second = MirroredHost::new(&registry, &cache.address);
     second.mount("base:zstdchunked", &[]).check("usr/bin", &expected);
+}
+
+/// Reads a range through the cache. Returns the status of the response and its body.
+fn get(cache: &Cache, path: &str, user: Option<&str>) -> (String, Vec<u8>) {
+    let body = cache.folder.path().join("body");
+    let mut curl = Command::new("curl");
+    curl.args(["-s", "-r", "100000-699999", "-w", "%{http_code}", "-o"]).arg(&body);
+    curl.args(user.map(|user| ["-u", user]).into_iter().flatten());
+    let status = real::run(curl.arg(format!("http://{}/v2/{path}", cache.address))).unwrap();
+    (status, fs::read(body).unwrap())
+}
+
+#[test]
+fn a_cached_blob_is_for_clients_that_the_registry_admits_also_where_it_redirects() {
+    if is_skipped() {
+        return;
+    }
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    for presigned in [None, Some(Duration::from_secs(600))] {
+        let bytes: Vec<u8> = (0..1_000_000_u32).map(|at| at.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();
+        let mut contents = Contents::new();
+        let digest = contents.add_blob(bytes.clone());
+        let model = Arc::new(FakeRegistry::new(contents, Auth::Basic, presigned));
+        let registry = runtime.block_on(TestServer::start(model)).unwrap();
+        let cache = Cache::of(&registry.host());
+        let path = format!("app/blobs/{digest}");
+        let user = format!("{USER}:{PASSWORD}");
+        for user in [None, Some("other:wrong")] {
+            assert_eq!(get(&cache, &path, user).0, "401", "before it is cached");
+        }
+        assert_eq!(get(&cache, &path, Some(&user)), ("206".to_owned(), bytes[100_000..700_000].to_vec()));
+        let sent = registry.stats().bytes;
+        assert_eq!(get(&cache, &path, Some(&user)), ("206".to_owned(), bytes[100_000..700_000].to_vec()));
+        assert!(registry.stats().bytes < sent + 10_000, "it is cached");
+        for user in [None, Some("other:wrong")] {
+            assert_eq!(get(&cache, &path, user).0, "401", "when it is cached");
+        }
+        let missing = format!("app/blobs/{}", tarpon_oci::Digest::of(b"missing"));
+        assert_eq!(get(&cache, &missing, Some(&user)).0, "404");
+    }
 }
