@@ -113,6 +113,7 @@ impl ImageSelection {
             platform: named.unwrap_or_else(Platform::host),
             pull: (*pull).into(),
             index: self.index()?,
+            index_repos: Vec::new(),
             profile: self.profile(),
             access: Access {
                 creds: creds.clone(),
@@ -129,7 +130,7 @@ impl ImageSelection {
             Some(named) => named.parse().map_err(|error| Failure::invalid(STEP, error)),
             None => {
                 let lock = LockFile::of_environment()?;
-                Ok(lock.map_or(IndexChoice::Signed, |lock| IndexChoice::Locked(Arc::new(lock))))
+                Ok(lock.map_or(IndexChoice::Unset, |lock| IndexChoice::Locked(Arc::new(lock))))
             }
         }
     }

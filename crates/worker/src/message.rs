@@ -9,6 +9,7 @@ use serde::de::{DeserializeOwned, Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use tarpon_blob::{Fault, SourceError};
 use tarpon_images::LayerPlan;
+use tarpon_images::index::places::IndexPlace;
 use tarpon_images::preparer::Task;
 use tarpon_oci::{Blob, Digest, limits};
 use tarpon_policy::Demands;
@@ -16,7 +17,7 @@ use tarpon_registry::Stats;
 use zeroize::Zeroizing;
 
 /// Version of the messages: after an update a program may start a worker of another version.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// Longest encoded message: a setup names a few dozen paths, an error is one line, and an image has at most 512 layers.
 pub(crate) const MESSAGE_BYTES: usize = 128 << 10;
@@ -113,6 +114,9 @@ pub(crate) struct Job {
     pub(crate) platform: String,
     pub(crate) platform_named: bool,
     pub(crate) index: IndexName,
+    /// Where indexes of the image are in index repositories. Credentials for the first have the number after that of the image.
+    #[serde(deserialize_with = "at_most::<{ limits::INDEX_REPOS }, _, _>")]
+    pub(crate) places: Vec<IndexPlace>,
     pub(crate) profile: Option<String>,
     /// What the user's policy demands of the image.
     pub(crate) demands: Demands,
@@ -129,6 +133,7 @@ pub(crate) enum Work {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum IndexName {
     None,
+    Unset,
     Pinned(Digest),
     /// The lock, in its file's form.
     Locked(Vec<u8>),
@@ -153,8 +158,11 @@ pub(crate) enum Event {
         layer: u32,
     },
     Note(String),
-    /// The place of the boot pack.
-    Pack(Blob),
+    /// The place of the boot pack: a blob of the image's repository, or of the index repository with this number.
+    Pack {
+        blob: Blob,
+        place: Option<u32>,
+    },
     Done {
         manifest: Digest,
         #[serde(deserialize_with = "at_most::<FALLBACKS, _, _>")]

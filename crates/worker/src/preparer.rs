@@ -9,6 +9,7 @@ use std::sync::Arc;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tarpon_images::index::pack::PackListener;
+use tarpon_images::index::places;
 use tarpon_images::preparer::{Documents, Finished, Preparer, Task};
 use tarpon_images::{Admission, Error, ErrorKind, ImageRequest, IndexChoice, Progress, Result, ResultExt as _, access};
 use tarpon_registry::Stats;
@@ -40,6 +41,11 @@ impl WorkerPreparer {
         let process = Arc::new(Process::start(&self.command, setup, 0).context(ErrorKind::Other, step)?);
         let failed = |error: io::Error| ended(&process, &error.to_string());
         let images = supervise::Images::of(0, Credentials::of(&source, found));
+        for (number, place) in (1..).zip(&job.places) {
+            let access = places::access_to(&place.source, &source, &request.access);
+            let (place, found) = access::credentials(&place.source, &access)?;
+            images.add(number, Credentials::of(&place, found));
+        }
         supervise::begin(&process, images, Watched::nothing()).map_err(failed)?;
         let mut channel = begin(&process, job).await.map_err(failed)?;
         match event::listen(&mut channel, report).await.map_err(failed)? {
@@ -60,7 +66,11 @@ impl Preparer for WorkerPreparer {
         progress: &'a dyn Progress,
     ) -> BoxFuture<'a, Result<Finished>> {
         async move {
-            let setup = Policy::of(&request.source, &request.access).setup_to_prepare(store);
+            let mut setup = Policy::of(&request.source, &request.access).setup_to_prepare(store);
+            for place in places::sources(request) {
+                let access = places::access_to(&place.to_string(), &request.source, &request.access);
+                setup.reads_also(Policy::of(&place, &access).setup());
+            }
             let report = |event| event::report(event, listener, progress);
             match self.run(&setup, &job(Work::Task(task), store, request)?, request, report).await? {
                 Event::Done { manifest, fallbacks, requests, bytes } => {
@@ -112,13 +122,15 @@ fn job(work: Work, store: &Path, request: &ImageRequest) -> Result<Job> {
         platform_named: request.platform_named,
         index: match &request.index {
             IndexChoice::None => IndexName::None,
+            IndexChoice::Unset => IndexName::Unset,
             IndexChoice::Pinned(digest) => IndexName::Pinned(*digest),
             IndexChoice::Locked(lock) => {
                 IndexName::Locked(lock.to_json().context(ErrorKind::Other, "pass on the index lock")?)
             }
             IndexChoice::Registry => IndexName::Registry,
-            IndexChoice::Signed | IndexChoice::SignedBy(_) => IndexName::Signed,
+            IndexChoice::Signed => IndexName::Signed,
         },
+        places: places::list(request)?,
         profile: request.profile.clone(),
         demands: Admission::of(&request.source, &request.access)?.demands().clone(),
     })

@@ -10,7 +10,7 @@ use rustix::fs::{Access as Mode, access};
 use tarpon_engine::{
     Access, DEFAULT_PROFILE, ImageRequest, IndexChoice, LockFile, PROFILE_BYTES, PolicyChoice, Pull, auth_files,
 };
-use tarpon_oci::{InvalidSource, Platform, Source};
+use tarpon_oci::{IndexRepo, InvalidIndexRepo, InvalidSource, Platform, Source};
 
 use super::creds::{Creds, creds, creds_file};
 use super::options::path;
@@ -155,12 +155,20 @@ pub(crate) struct ImageOptions {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ImageChoice {
     /// Index for layers without a table of contents: none, signed, registry, or a DIGEST [default: the one pinned by the lock file, else
-    /// signed]
+    /// one of an index repository, else signed]
     ///
     /// signed: an index that the registry lists, if a key signed it that the policy names for the image. registry: the index that the
     /// registry lists for the image, tarpon's own or SOCI; its content is trusted. A SOCI index that the image itself names is always used.
     #[arg(long, value_name = "INDEX", env = "TARPON_INDEX")]
     index: Option<IndexChoice>,
+    /// Index repository: registry prefix (HOST[:PORT]/PATH) or OCI layout (oci:DIR) with indexes and boot packs of images of other registries;
+    /// may be repeated
+    ///
+    /// The indexes of docker.io/library/redis are in PREFIX/docker.io/library/redis. Without --index, indexes that an index repository lists are
+    /// trusted, unless the policy demands signatures there; --index none disables the search. All of them and the image's own repository are
+    /// asked at the same time; the first that has an index is used, in this order, the image's repository last.
+    #[arg(long = "index-repo", value_name = "PREFIX", env = "TARPON_INDEX_REPO", value_delimiter = ',', value_parser = index_repo)]
+    index_repos: Vec<IndexRepo>,
     /// Lock file that pins indexes of images [default: $XDG_CONFIG_HOME/tarpon/tarpon.lock, else /etc/tarpon/tarpon.lock, if it exists]
     ///
     /// --index takes precedence. A lock file in the current directory is used only if this option names it: the author of a directory
@@ -176,6 +184,20 @@ pub(crate) struct ImageChoice {
     registry: RegistryConnection,
 }
 
+/// Parses an index repository. A relative path of a layout is made absolute, because the server works in another directory.
+pub(super) fn index_repo(text: &str) -> Result<IndexRepo, String> {
+    match text.parse().map_err(|error: InvalidIndexRepo| error.to_string())? {
+        IndexRepo::Layout(directory) => {
+            let directory = std::path::absolute(directory).map_err(|error| error.to_string())?;
+            if directory.to_str().is_none_or(|path| path.contains([':', '@'])) {
+                return Err(format!("{} contains a colon or an @, or is not UTF-8", directory.display()));
+            }
+            Ok(IndexRepo::Layout(directory))
+        }
+        registry @ IndexRepo::Registry { .. } => Ok(registry),
+    }
+}
+
 fn profile_name(name: &str) -> Result<String, String> {
     let is_plain = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
     if name.is_empty() || name.len() > PROFILE_BYTES || !name.chars().all(is_plain) {
@@ -188,6 +210,11 @@ impl ImageChoice {
     /// The requested index, boot pack and access options.
     pub(crate) fn read(&self) -> tarpon_engine::Result<(IndexChoice, Option<String>, Access)> {
         Ok((self.index()?, self.profile(), self.registry.access()))
+    }
+
+    /// The index repositories.
+    pub(crate) fn index_repos(&self) -> &[IndexRepo] {
+        &self.index_repos
     }
 
     /// The requested profile.
@@ -205,7 +232,7 @@ impl ImageChoice {
             Some(file) => Some(LockFile::at(file).read()?),
             None => LockFile::of_environment()?,
         };
-        Ok(lock.map_or(IndexChoice::Signed, |lock| IndexChoice::Locked(Arc::new(lock))))
+        Ok(lock.map_or(IndexChoice::Unset, |lock| IndexChoice::Locked(Arc::new(lock))))
     }
 }
 
@@ -223,6 +250,7 @@ impl ImageOptions {
             platform_named: self.platform.is_some(),
             pull: self.pull.into(),
             index,
+            index_repos: self.choice.index_repos.clone(),
             profile: self.choice.profile(),
             access: self.login.with(self.choice.registry.access()),
         }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use tarpon_blob::{Fault, SourceError};
+use tarpon_images::index::places::IndexPlace;
 use tarpon_images::preparer::Task;
 use tarpon_images::{Error, ErrorKind, LayerPlan, LayerWay};
 use tarpon_layer::Codec;
@@ -73,6 +74,7 @@ fn job(index: IndexName) -> Job {
         platform: "linux/amd64".into(),
         platform_named: true,
         index,
+        places: vec![IndexPlace { source: "r.test/i/app:1".into(), demands: tarpon_policy::Demands::nothing() }],
         profile: None,
         demands: tarpon_policy::Demands::nothing(),
     }
@@ -149,7 +151,7 @@ fn responses() -> Vec<Vec<u8>> {
         Event::Received { layer: 1, bytes: 5 },
         Event::LayerDone { layer: 1 },
         Event::Note("a\tb".into()),
-        Event::Pack(Blob { digest, size: 8 }),
+        Event::Pack { blob: Blob { digest, size: 8 }, place: Some(1) },
     ];
     let documents = Event::Documents { digest, manifest: b"{}".to_vec(), config: b"{}".to_vec(), index_digest: None };
     let opened = StepDone::Opened { layers: vec![digest], by_index: vec![digest], was_seen: true };
