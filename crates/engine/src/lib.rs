@@ -78,6 +78,7 @@ pub use tarpon_containers::{
     Volume, oci_runtime, signal_name,
 };
 pub use tarpon_fetch::{Early, Event, Noted, PROFILE_BYTES, Stall, Stats, WaitSum, WaitedFor};
+pub use tarpon_images::index::places::shown as shown_place;
 pub use tarpon_images::{
     Access, Admission, Cause, Commits, Committed, Credentials, DEFAULT_PROFILE, Error, ErrorKind, Flights,
     ImageRequest, Images, IndexChoice, Inspection, Item, LayerInspection, LayerPlan, LayerWay, LockFile, Login,
@@ -92,8 +93,8 @@ pub use tarpon_policy::{InvalidKey, SigningKey};
 pub use tarpon_publish::{
     BootPack, Change, CommitReport, CommitRequest, CommitSource, Conversion, ConvertRequest, ConvertedImage,
     ConvertedLayer, ImageIndexArtifact, IndexCheck, IndexedLayer, MAX_CONVERT_JOBS, Outcome, Platforms, PushRequest,
-    Pushed, PushedLayer, PushedOutcome, TocImage, TraceCoverage, check_index, commit, convert, make_index,
-    make_index_from, publish_index, push,
+    Pushed, PushedLayer, PushedOutcome, TocImage, TraceCoverage, check_index, commit, convert, index_destination,
+    make_index, make_index_from, publish_index, push,
 };
 pub use tarpon_registry::serve as registry;
 pub use tarpon_server::{

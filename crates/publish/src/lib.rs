@@ -23,7 +23,7 @@ pub use convert::{
     Conversion, ConvertRequest, ConvertedImage, ConvertedLayer, MAX_CONVERT_JOBS, Outcome, Platforms, TocImage, convert,
 };
 pub use index::{
-    BootPack, ImageIndexArtifact, IndexCheck, IndexedLayer, TraceCoverage, check_index, make_index, make_index_from,
-    publish_index, sign,
+    BootPack, ImageIndexArtifact, IndexCheck, IndexedLayer, TraceCoverage, check_index,
+    destination as index_destination, make_index, make_index_from, publish_index, sign,
 };
 use tarpon_images::{Cause, Error, ErrorKind, Result, ResultExt};

@@ -3,7 +3,11 @@
 use std::path::PathBuf;
 
 use clap::{Arg, Args};
-use tarpon_engine::{ImageIndexArtifact, IndexCheck, LockFile};
+use serde::Serialize;
+use tarpon_engine::{
+    Access, ErrorKind, ImageIndexArtifact, ImageRequest, IndexCheck, LockFile, ResultExt as _, index_destination,
+    shown_place as shown,
+};
 use tarpon_oci::{Digest, Source};
 
 use super::image::ImageArgs;
@@ -15,10 +19,22 @@ use crate::global::Global;
 use crate::output::{self, Table, escape};
 use crate::size;
 
+/// How an index is kept.
+const HOW_TO_KEEP: &str = "--push publishes the index next to the image, --push --index-repo PREFIX in a repository of your own, --layout DIR \
+                           writes it to an OCI layout";
+
+#[derive(Serialize)]
+struct Report<'a> {
+    #[serde(flatten)]
+    made: &'a ImageIndexArtifact,
+    published: Option<&'a str>,
+}
+
 const EXAMPLES: &str = "\
 Examples:
   tarpon index registry.example/app:v1                      show the size of the index
   tarpon index --push registry.example/app:v1               publish it next to the image
+  tarpon index --push --index-repo my.example/tarpon redis:7    publish it in a repository of your own
   tarpon mount --index registry registry.example/app:v1 /mnt    use the published index
   tarpon mount --index sha256:… registry.example/app:v1 /mnt    use exactly this index
   tarpon index --push --lock-file tarpon.lock registry.example/app:v1    also pin it in a lock file
@@ -36,7 +52,7 @@ The image does not change: its digest, signatures and layers stay the same.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, mut_arg("lock_file", as_output), mut_arg("index", |index| index.hide(true).env(None::<&str>)))]
 pub(crate) struct Index {
-    /// Publish the index in the image's repository, as a referrer of the image
+    /// Publish the index in the first index repository (--index-repo), else in the image's repository, as a referrer of the image
     #[arg(long, conflicts_with_all = ["layout", "verify"])]
     push: bool,
     /// Write the index to this OCI layout instead
@@ -77,40 +93,45 @@ impl Index {
         if let Some(lock) = &lock {
             lock.check()?;
         }
-        if !self.push && self.layout.is_none() && !global.quiet {
-            output::note(
-                "the index is not saved: --push publishes it next to the image, --layout DIR writes it to an OCI layout",
-            );
+        let destination = self.destination(&request).doing(doing)?;
+        if destination.is_none() && !global.quiet {
+            output::note(&format!("the index will not be saved: {HOW_TO_KEEP}"));
         }
         let made = runtime.block_on(session.engine().make_index(&request, &[], &*progress)).doing(doing)?;
         drop(progress);
-        let destination = match &self.layout {
-            _ if self.push => Some(request.source.clone()),
-            Some(folder) => {
-                let directory = std::path::absolute(folder).doing(doing)?;
-                Some(Source::OciLayout { directory, tag: None })
-            }
-            None => None,
-        };
-        if let Some(destination) = &destination {
-            runtime.block_on(session.engine().publish_index(&made, destination, &request.access)).doing(doing)?;
-        }
-        if let Some(key) = &key {
+        if let Some((place, access)) = &destination {
             let engine = session.engine();
-            let signed = engine.sign_index(key, &made.index_digest, &request.source, &request.access);
-            runtime.block_on(signed).doing(doing)?;
+            runtime.block_on(engine.publish_index(&made, place, &request.access)).doing(doing)?;
+            if let Some(key) = &key {
+                runtime.block_on(engine.sign_index(key, &made.index_digest, place, access)).doing(doing)?;
+            }
         }
         if let Some(lock) = &lock {
             lock.pin(&made.image, made.manifest_digest, made.index_digest)?;
         }
+        let published = destination.map(|(place, _)| place.to_string());
         if self.json {
-            return output::json(&made);
+            return output::json(&Report { made: &made, published: published.as_deref() });
         }
         output::text(&text(&made))?;
-        if let (Some(destination), false) = (destination, global.quiet) {
-            output::note(&format!("published to {}", escape(destination.to_string().as_bytes())));
+        match published {
+            _ if global.quiet => {}
+            Some(place) => output::note(&format!("published to {}", escape(shown(&place).as_bytes()))),
+            None => output::note(&format!("nothing was kept: {HOW_TO_KEEP}")),
         }
         Ok(())
+    }
+
+    /// Where the index is published, and how that is accessed. `None`: nowhere.
+    fn destination(&self, request: &ImageRequest) -> tarpon_engine::Result<Option<(Source, Access)>> {
+        match &self.layout {
+            _ if self.push => index_destination(request).map(Some),
+            Some(folder) => {
+                let directory = std::path::absolute(folder).context(ErrorKind::Other, "choose the layout")?;
+                Ok(Some((Source::OciLayout { directory, tag: None }, request.access.clone())))
+            }
+            None => Ok(None),
+        }
     }
 
     fn checked(&self, global: &Global, checked: &IndexCheck) -> Result {

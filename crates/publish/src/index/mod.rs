@@ -13,5 +13,5 @@ mod tests;
 
 pub use self::boot::{BootPack, TraceCoverage};
 pub use self::check::{IndexCheck, check_index};
-pub use self::make::{ImageIndexArtifact, IndexedLayer, make_index, make_index_from, publish_index};
+pub use self::make::{ImageIndexArtifact, IndexedLayer, destination, make_index, make_index_from, publish_index};
 pub use self::sign::sign;

@@ -54,6 +54,12 @@ impl Contents {
         digest
     }
 
+    /// Removes a manifest and its tags. `false`: there was none.
+    pub fn remove_manifest(&mut self, digest: &Digest) -> bool {
+        self.tags.retain(|_, tagged| tagged != digest);
+        self.manifests.remove(digest).is_some()
+    }
+
     /// Serves the OCI layout in `directory`: each image that has a name in it becomes that tag of `repository`, one without becomes
     /// `latest`. Blobs are read when they are requested.
     pub fn add_layout(&mut self, repository: &str, directory: &Path) -> io::Result<()> {
