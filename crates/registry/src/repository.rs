@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tarpon_blob::{BlobSource, Fault};
+use tarpon_blob::{BlobSource, Fault, SourceError};
 use tarpon_oci::{
     Blob, Descriptor, Digest, Document, ImageConfig, InvalidManifest, Manifest, Platform, Reference, Source, Verified,
     limits,
@@ -180,6 +180,19 @@ impl Repository {
         match &self.backend {
             Backend::Registry { session, .. } => session.referrers(subject, artifact_type).await,
             Backend::Local(local) => local.referrers(subject, artifact_type).await.map_err(Error::Source),
+        }
+    }
+
+    /// The tags of the image's repository.
+    ///
+    /// # Errors
+    /// The registry does not list them, or the source is no registry.
+    pub async fn tags(&self) -> Result<Vec<String>, Error> {
+        match &self.backend {
+            Backend::Registry { session, .. } => session.tags().await.map_err(Error::Source),
+            Backend::Local(_) => {
+                Err(Error::Source(SourceError::new(Fault::Refused, "only the tags of a registry can be listed")))
+            }
         }
     }
 

@@ -34,7 +34,7 @@ pub enum Referrers {
     },
     /// A list whose pages never end.
     Endless,
-    /// A list that is shown to nobody.
+    /// A list to which access is denied.
     Refused,
 }
 
