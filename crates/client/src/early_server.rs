@@ -53,7 +53,7 @@ impl PackListener for EarlyServer {
         let place = match place.map(|number| self.places.get(number)) {
             None => None,
             Some(Some(place)) => Some(place.clone()),
-            // Nobody has such a number.
+            // There is no such number.
             Some(None) => return,
         };
         let mut asked = self.asked.lock();

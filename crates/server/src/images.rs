@@ -365,7 +365,7 @@ impl LoadedImages {
             Some(Early { repository, elsewhere, .. }) => (repository, elsewhere),
             None => (self.sources.open_later(&request.image, &request.access)?, None),
         };
-        // A blob that is a layer too is read from the image's repository: nobody else may answer for its layers.
+        // A blob that is a layer too is read from the image's repository: no other may answer for its layers.
         let is_layer = |blob: Blob| record.layers.iter().any(|layer| layer.digest == blob.digest);
         let mut pack_repository = None;
         let mut source = repository.blobs();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::{fmt, io};
 
 use clap::builder::TypedValueParser;
-use clap::{Args, ValueEnum};
+use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 use rustix::fs::{Access as Mode, access};
 use tarpon_engine::{
     Access, DEFAULT_PROFILE, ImageRequest, IndexChoice, LockFile, PROFILE_BYTES, PolicyChoice, Pull, auth_files,
@@ -51,6 +51,38 @@ impl ImageArgs {
     /// The profile, if the user named one.
     pub(crate) fn named_profile(&self) -> Option<&str> {
         self.options.choice.profile.as_deref()
+    }
+}
+
+/// An image and its options, of a command that has subcommands instead. The parser demands the image where there is no subcommand.
+#[derive(Debug, Clone)]
+pub(super) struct OptionalImage(pub(super) Option<ImageArgs>);
+
+/// The name of the argument of [`ImageArgs`] without a default.
+const IMAGE: &str = "image";
+
+impl FromArgMatches for OptionalImage {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        if matches.contains_id(IMAGE) {
+            ImageArgs::from_arg_matches(matches).map(Some).map(Self)
+        } else {
+            Ok(Self(None))
+        }
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for OptionalImage {
+    fn augment_args(command: Command) -> Command {
+        ImageArgs::augment_args(command)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        ImageArgs::augment_args_for_update(command)
     }
 }
 
@@ -212,6 +244,11 @@ impl ImageChoice {
         Ok((self.index()?, self.profile(), self.registry.access()))
     }
 
+    /// The options for the connection.
+    pub(crate) fn access(&self) -> Access {
+        self.registry.access()
+    }
+
     /// The index repositories.
     pub(crate) fn index_repos(&self) -> &[IndexRepo] {
         &self.index_repos
@@ -242,7 +279,7 @@ impl ImageOptions {
         Ok(self.request_with(image, self.choice.index()?))
     }
 
-    fn request_with(&self, image: ImageName, index: IndexChoice) -> ImageRequest {
+    pub(super) fn request_with(&self, image: ImageName, index: IndexChoice) -> ImageRequest {
         ImageRequest {
             text: image.text,
             source: image.source,

@@ -1,8 +1,12 @@
 //! `tarpon index`: creates, publishes and checks the index with which any client mounts an unconverted image lazily.
 
+mod ls;
+mod rm;
+mod sync;
+
 use std::path::PathBuf;
 
-use clap::{Arg, Args};
+use clap::{Arg, Args, Subcommand};
 use serde::Serialize;
 use tarpon_engine::{
     Access, ErrorKind, ImageIndexArtifact, ImageRequest, IndexCheck, LockFile, ResultExt as _, index_destination,
@@ -10,7 +14,10 @@ use tarpon_engine::{
 };
 use tarpon_oci::{Digest, Source};
 
-use super::image::ImageArgs;
+use self::ls::Ls;
+use self::rm::Rm;
+use self::sync::Sync;
+use super::image::{ImageArgs, OptionalImage};
 use super::session::{Session, runtime};
 use super::sign::Signing;
 use crate::exit::Exit;
@@ -34,13 +41,15 @@ const EXAMPLES: &str = "\
 Examples:
   tarpon index registry.example/app:v1                      show the size of the index
   tarpon index --push registry.example/app:v1               publish it next to the image
-  tarpon index --push --index-repo my.example/tarpon redis:7    publish it in a repository of your own
+  tarpon index --push --index-repo my.example/tarpon redis:7    publish it in your own repository
   tarpon mount --index registry registry.example/app:v1 /mnt    use the published index
   tarpon mount --index sha256:… registry.example/app:v1 /mnt    use exactly this index
   tarpon index --push --lock-file tarpon.lock registry.example/app:v1    also pin it in a lock file
   tarpon mount --lock-file tarpon.lock registry.example/app:v1 /mnt    use the pinned index
   tarpon index --push --sign-by-key team.key registry.example/app:v1    also sign it
   tarpon index --verify sha256:… registry.example/app:v1    compare the index with the layers
+  tarpon index sync --index-repo registry.example/tarpon images.txt    index a list of images
+  tarpon index ls redis:7                                   list the published indexes
 
 The image does not change: its digest, signatures and layers stay the same.";
 
@@ -48,10 +57,12 @@ The image does not change: its digest, signatures and layers stay the same.";
 ///
 /// Reads each layer without a table of contents (plain gzip or zstd) once, and records its files and their positions. The result is a
 /// small artifact that refers to the image; clients fetch it instead of the layers. Without --push or --layout only its size is
-/// printed: the index itself is not saved.
+/// printed: the index itself is not kept.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES, mut_arg("lock_file", as_output), mut_arg("index", |index| index.hide(true).env(None::<&str>)))]
+#[command(after_help = EXAMPLES, mut_arg("lock_file", as_output), mut_arg("index", |index| index.hide(true).env(None::<&str>)), mut_arg("sign_by_key", |key| key.requires("push")), args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Index {
+    #[command(subcommand)]
+    command: Option<Box<IndexCommand>>,
     /// Publish the index in the first index repository (--index-repo), else in the image's repository, as a referrer of the image
     #[arg(long, conflicts_with_all = ["layout", "verify"])]
     push: bool,
@@ -67,7 +78,15 @@ pub(crate) struct Index {
     #[command(flatten)]
     signing: Signing,
     #[command(flatten)]
-    image: ImageArgs,
+    image: OptionalImage,
+}
+
+/// Commands for the indexes of many images, and for published ones.
+#[derive(Debug, Subcommand)]
+enum IndexCommand {
+    Sync(Sync),
+    Ls(Ls),
+    Rm(Rm),
 }
 
 /// Adapts `--lock-file`: the mounting commands read the file, this one writes it.
@@ -77,19 +96,30 @@ fn as_output(lock_file: Arg) -> Arg {
 }
 
 impl Index {
-    pub(crate) fn run(self, global: &Global) -> Result {
+    pub(crate) fn run(mut self, global: &Global) -> Result {
+        match (self.command.take().map(|command| *command), self.image.0.take()) {
+            (Some(IndexCommand::Sync(command)), _) => command.run(global),
+            (Some(IndexCommand::Ls(command)), _) => command.run(global),
+            (Some(IndexCommand::Rm(command)), _) => command.run(global),
+            (None, Some(image)) => self.make(&image, global),
+            // The parser demands one of both.
+            (None, None) => Err(Failure::new(Exit::Usage, "no image is named")),
+        }
+    }
+
+    fn make(&self, image: &ImageArgs, global: &Global) -> Result {
         let session = Session::open(global)?;
-        let (runtime, request) = (runtime()?, self.image.request_without_index());
+        let (runtime, request) = (runtime()?, image.request_without_index());
         let progress = output::progress(global.quiet);
         if let Some(index) = &self.verify {
-            let doing = || format!("cannot check the index of {}", self.image.text());
+            let doing = || format!("cannot check the index of {}", image.text());
             let checked = runtime.block_on(session.engine().check_index(&request, index, &*progress)).doing(doing)?;
             drop(progress);
-            return self.checked(global, &checked);
+            return self.checked(image, global, &checked);
         }
-        let doing = || format!("cannot index {}", self.image.text());
+        let doing = || format!("cannot index {}", image.text());
         let key = self.signing.key()?;
-        let lock = self.image.named_lock_file().map(LockFile::at);
+        let lock = image.named_lock_file().map(LockFile::at);
         if let Some(lock) = &lock {
             lock.check()?;
         }
@@ -134,14 +164,14 @@ impl Index {
         }
     }
 
-    fn checked(&self, global: &Global, checked: &IndexCheck) -> Result {
+    fn checked(&self, image: &ImageArgs, global: &Global, checked: &IndexCheck) -> Result {
         if self.json {
             output::json(checked)?;
         } else if checked.differences.is_empty() && checked.unchecked.is_empty() && !global.quiet {
             let IndexCheck { index_digest, layers, .. } = checked;
             output::note(&format!("index {index_digest} matches {layers} layers"));
         }
-        let image = escape(self.image.text().as_bytes());
+        let image = escape(image.text().as_bytes());
         match (&checked.differences[..], &checked.unchecked[..]) {
             ([], []) => Ok(()),
             ([first, ..], _) => {

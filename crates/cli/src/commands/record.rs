@@ -47,7 +47,7 @@ contains the exit code of the container.";
 /// times. With --push, the recorded bytes are published next to the image as a boot pack, in the order of first access, together with an
 /// index of the image: clients that mount with that index stream them at once. Published packs of other profiles are kept.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, mut_arg("sign_by_key", |key| key.requires("push")))]
 pub(crate) struct Record {
     /// Trace file to write
     #[arg(short, long, value_name = "FILE", required_unless_present = "push")]

@@ -3,6 +3,7 @@
 
 mod find;
 mod fixture;
+mod manage;
 mod packs;
 mod signed;
 #[path = "../support/mod.rs"]

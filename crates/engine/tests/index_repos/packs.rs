@@ -26,7 +26,7 @@ async fn a_pack_is_read_from_the_index_repository_by_a_server_that_knows_only_th
     let request = repos.request("app:v1");
     repos.publish(&request, &[start()]).await;
     prepared(&repos, "store", &request).await;
-    // Nobody can read a layer any more.
+    // No layer can be read any more.
     repos.images.stop_registry();
     // Another process: a server that was restarted.
     let engine = repos.engine("store");

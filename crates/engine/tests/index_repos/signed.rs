@@ -15,7 +15,7 @@ fn pem(label: &str, der: &[u8]) -> String {
     format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", STANDARD.encode(der))
 }
 
-fn key() -> SigningKey {
+pub(crate) fn key() -> SigningKey {
     let random = ring::rand::SystemRandom::new();
     let pkcs8 =
         ring::signature::EcdsaKeyPair::generate_pkcs8(&ring::signature::ECDSA_P256_SHA256_ASN1_SIGNING, &random);
@@ -31,14 +31,14 @@ fn write_policy(repos: &Repos, requirement: &serde_json::Value) {
     std::fs::write(repos.policy(), policy.to_string()).unwrap();
 }
 
-fn demand_signatures(repos: &Repos, key: &SigningKey) {
+pub(crate) fn demand_signatures(repos: &Repos, key: &SigningKey) {
     let file = repos.images.path("key.pub");
     std::fs::write(&file, pem("PUBLIC KEY", &key.public_key().unwrap().into_der())).unwrap();
     let identity = json!({"type": "matchRepository"});
     write_policy(repos, &json!({"type": "sigstoreSigned", "keyPath": file, "signedIdentity": identity}));
 }
 
-async fn sign(repos: &Repos, key: &SigningKey, request: &ImageRequest, index: &Digest) {
+pub(crate) async fn sign(repos: &Repos, key: &SigningKey, request: &ImageRequest, index: &Digest) {
     let (place, access) = index_destination(request).unwrap();
     repos.engine("maker").sign_index(key, index, &place, &access).await.unwrap();
 }

@@ -19,7 +19,7 @@ use tarpon_store::{LayerKind, Verification};
 
 use super::artifact::{self, ARTIFACT_TYPE, BLOB_TYPE, BOOT_INDEX_TYPE, Indexed, PROFILE};
 use super::pack::PackWanted;
-use super::places::{Places, shown};
+use super::places::{IndexPlaces, shown};
 use super::rules::{Accepted, Rules};
 use super::search_result::{CANDIDATES, FoundPack, SearchResult, Usable, whole};
 use super::soci::{self, SociIndex};
@@ -28,7 +28,7 @@ use crate::image::DEFAULT_PROFILE;
 
 /// How long an index repository may take to list its indexes: enough for handshakes and a token over the slowest links. An image must not wait
 /// longer for a registry that it does not need.
-const PATIENCE: Duration = Duration::from_secs(10);
+const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What is looked for, and where.
 #[derive(Debug, Clone, Copy)]
@@ -45,7 +45,7 @@ pub(crate) struct Wanted<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Choice<'a> {
     pub(crate) rules: &'a Rules,
-    pub(crate) places: &'a Places<'a>,
+    pub(crate) places: &'a IndexPlaces<'a>,
 }
 
 impl Choice<'_> {
@@ -94,7 +94,7 @@ pub(crate) async fn find(
 /// The index with this digest, in the repository of `image` or in an index repository, of either kind.
 pub async fn with_digest(
     digest: &Digest,
-    places: &Places<'_>,
+    places: &IndexPlaces<'_>,
     repository: &Repository,
     image: &ResolvedImage,
     layers: &[Blob],
@@ -162,8 +162,8 @@ impl Spot<'_> {
         if self.place.is_none() {
             return asked.await;
         }
-        let late = |_| (Fault::Timeout, format!("no answer within {} s", PATIENCE.as_secs()));
-        tokio::time::timeout(PATIENCE, asked).await.map_err(late).and_then(|answer| answer)
+        let late = |_| (Fault::Timeout, format!("no answer within {} s", LIST_TIMEOUT.as_secs()));
+        tokio::time::timeout(LIST_TIMEOUT, asked).await.map_err(late).and_then(|answer| answer)
     }
 
     /// The listed indexes of the image, the most recent last.
@@ -312,16 +312,39 @@ impl Search<'_> {
     }
 }
 
-async fn check_signed(keys: &[PublicKey], repository: &Repository, index: &Digest) -> Result<(), String> {
+/// The signature of an index.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SignedBy {
+    /// It has no signature.
+    None,
+    /// One of the keys.
+    Key,
+    /// No signature is by one of the keys for this index, for this reason.
+    Other(String),
+}
+
+/// Who signed the index in this repository, as far as the keys show.
+///
+/// # Errors
+/// Its signatures cannot be read: one line.
+pub async fn signed_by(keys: &[PublicKey], repository: &Repository, index: &Digest) -> Result<SignedBy, String> {
     let signatures = admission::signatures(repository, index).await.map_err(|error| error.to_string())?;
-    let mut why = "it has no signature".to_owned();
+    let mut signed = SignedBy::None;
     for signature in &signatures {
         match signature.signs(keys, index) {
-            Ok(()) => return Ok(()),
-            Err(reason) => why = reason,
+            Ok(()) => return Ok(SignedBy::Key),
+            Err(reason) => signed = SignedBy::Other(reason),
         }
     }
-    Err(why)
+    Ok(signed)
+}
+
+async fn check_signed(keys: &[PublicKey], repository: &Repository, index: &Digest) -> Result<(), String> {
+    match signed_by(keys, repository, index).await? {
+        SignedBy::Key => Ok(()),
+        SignedBy::None => Err("it has no signature".to_owned()),
+        SignedBy::Other(why) => Err(why),
+    }
 }
 
 /// The useful parts of an artifact.

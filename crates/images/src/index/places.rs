@@ -1,4 +1,4 @@
-//! [`Places`]: where indexes of an image are in the user's index repositories.
+//! [`IndexPlaces`]: where indexes of an image are in the user's index repositories.
 
 use std::fmt;
 
@@ -24,12 +24,12 @@ pub struct IndexPlace {
 type Open<'a> = dyn Fn(usize, &IndexPlace) -> Result<Repository> + Send + Sync + 'a;
 
 /// The places of an image, in the order of the user's index repositories.
-pub struct Places<'a> {
+pub struct IndexPlaces<'a> {
     list: Vec<IndexPlace>,
     open: Box<Open<'a>>,
 }
 
-impl<'a> Places<'a> {
+impl<'a> IndexPlaces<'a> {
     /// Places that this process opens.
     ///
     /// # Errors
@@ -73,16 +73,16 @@ impl<'a> Places<'a> {
     }
 }
 
-impl fmt::Debug for Places<'_> {
+impl fmt::Debug for IndexPlaces<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Places").field(&self.list).finish()
+        f.debug_tuple("IndexPlaces").field(&self.list).finish()
     }
 }
 
 /// The places of the requested image, with what the policy demands there.
 ///
 /// # Errors
-/// As [`Places::of`].
+/// As [`IndexPlaces::of`].
 pub fn list(request: &ImageRequest) -> Result<Vec<IndexPlace>> {
     if request.index_repos.len() > limits::INDEX_REPOS {
         let cause = format!("there are {} of them, more than {}", request.index_repos.len(), limits::INDEX_REPOS);

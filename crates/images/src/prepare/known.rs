@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::image::ImageRequest;
 use crate::images::Images;
 use crate::index::find::Choice;
-use crate::index::places::Places;
+use crate::index::places::IndexPlaces;
 use crate::progress::Progress;
 
 /// An image's layers.
@@ -65,7 +65,7 @@ pub async fn known_layers(
     }
     // Content fetched here is needed until it is kept with the image's record, which protects it.
     let _pin = images.store().pin().context(ErrorKind::Store, "pin the import")?;
-    let places = Places::of(request)?;
+    let places = IndexPlaces::of(request)?;
     let rules = rules(request, &record.manifest, &places)?;
     let extent = Extent::Index(Choice { rules: &rules, places: &places }, None);
     let layers = layers::index_all(images.store(), &repository, &image, extent, progress).await?.layers;

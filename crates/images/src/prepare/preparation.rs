@@ -21,7 +21,7 @@ use crate::image::{ImageRequest, Prepared, Pull};
 use crate::images::Images;
 use crate::index::find::Choice;
 use crate::index::pack::{PackListener, PackWanted};
-use crate::index::places::{IndexPlace, Places};
+use crate::index::places::{IndexPlace, IndexPlaces};
 use crate::index::rules::Rules;
 use crate::index::search_result::FoundPack;
 use crate::preparer::{Preparer, Task};
@@ -179,7 +179,7 @@ impl Images {
         repository: &Repository,
         progress: &dyn Progress,
     ) -> Result<Prepared> {
-        let places = Places::of(request)?;
+        let places = IndexPlaces::of(request)?;
         let prepared = self.prepare_from(request, repository, &places, None, progress).await?;
         self.checked(request, prepared, progress).await
     }
@@ -196,7 +196,7 @@ impl Images {
                 return self.prepare_by(preparer, Task::Prepare, request, listener, progress).await;
             }
             let repository = access::open(&request.text, &request.access).await?;
-            let places = Places::of(request)?;
+            let places = IndexPlaces::of(request)?;
             self.prepare_from(request, &repository, &places, listener, progress).await
         }
         .boxed()
@@ -229,7 +229,7 @@ impl Images {
         &'a self,
         request: &'a ImageRequest,
         repository: &'a Repository,
-        places: &'a Places<'a>,
+        places: &'a IndexPlaces<'a>,
         listener: Option<&'a dyn PackListener>,
         progress: &'a dyn Progress,
     ) -> BoxFuture<'a, Result<Prepared>> {
@@ -335,7 +335,7 @@ pub async fn index_layers(
 }
 
 /// The indexes that may be used for the image, by the user's choice and the policy.
-pub(super) fn rules(request: &ImageRequest, manifest: &Digest, places: &Places<'_>) -> Result<Rules> {
+pub(super) fn rules(request: &ImageRequest, manifest: &Digest, places: &IndexPlaces<'_>) -> Result<Rules> {
     let admission = Admission::of(&request.source, &request.access)?;
     Ok(Rules::of(&request.index, manifest, admission.demands(), places.list()))
 }

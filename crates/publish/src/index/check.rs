@@ -3,7 +3,7 @@
 use serde::Serialize;
 use tarpon_images::index::compare::{Verdict, compare};
 use tarpon_images::index::find;
-use tarpon_images::index::places::Places;
+use tarpon_images::index::places::IndexPlaces;
 use tarpon_images::index::search_result::Usable;
 use tarpon_images::prepare::layer::Layer;
 use tarpon_images::prepare::preparation::index_layers;
@@ -46,7 +46,7 @@ pub async fn check_index(
     let pin = part.store().pin().context(ErrorKind::Store, "pin the layers")?;
     let layers = index_layers(&part, &repository, &image, progress).await?;
     let wanted: Vec<_> = layers.iter().map(|layer| layer.blob).collect();
-    let places = Places::of(request)?;
+    let places = IndexPlaces::of(request)?;
     let found = find::with_digest(index, &places, &repository, &image, &wanted).await;
     let step = "check the index";
     if found.layers.is_empty() {

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use serde::Serialize;
 use tarpon_images::index::artifact;
-use tarpon_images::index::places::{Places, access_to, shown};
+use tarpon_images::index::places::{IndexPlaces, access_to, shown};
 use tarpon_images::prepare::layer::Layer;
 use tarpon_images::prepare::preparation::index_layers;
 use tarpon_images::progress::Progress;
@@ -83,7 +83,7 @@ pub async fn make_index_from(
     let old = ImageRequest { text: old.to_owned(), source, ..request.clone() };
     let repository = access::open(&old.text, &old.access).await?;
     let image = admission::resolve(&repository, &old.access, &old.platform).await?;
-    let found = packs::kept(&Places::of(&old)?, &repository, &image).await?;
+    let found = packs::kept(&IndexPlaces::of(&old)?, &repository, &image).await?;
     found.notes.iter().for_each(|note| progress.note(note));
     let is_wanted = |start: &Start| profile.is_none_or(|profile| start.profile == profile);
     let starts: Vec<Start> = found.packs.into_iter().map(|pack| pack.start).filter(is_wanted).collect();
@@ -105,7 +105,7 @@ async fn index_for(
     let repository = access::open(&request.text, &request.access).await?;
     let image = admission::resolve(&repository, &request.access, &request.platform).await?;
     let part = images.for_image(&request.text, &request.access)?;
-    let places = Places::of(request)?;
+    let places = IndexPlaces::of(request)?;
     let layers = index_layers(&part, &repository, &image, progress).boxed();
     let (layers, found) = futures::join!(layers, packs::kept(&places, &repository, &image).boxed());
     let (layers, found) = (layers?, found?);

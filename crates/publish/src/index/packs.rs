@@ -9,7 +9,7 @@ use tarpon_fetch::BootIndex;
 use tarpon_images::access;
 use tarpon_images::index::artifact::ARTIFACT_TYPE;
 use tarpon_images::index::find::{about, boot_index, boots};
-use tarpon_images::index::places::Places;
+use tarpon_images::index::places::IndexPlaces;
 use tarpon_images::index::search_result::CANDIDATES;
 use tarpon_oci::Verified;
 use tarpon_registry::{Repository, ResolvedImage};
@@ -38,7 +38,7 @@ pub(super) struct Packs {
 ///
 /// # Errors
 /// As [`published`].
-pub(super) async fn kept(places: &Places<'_>, repository: &Repository, image: &ResolvedImage) -> Result<Packs> {
+pub(super) async fn kept(places: &IndexPlaces<'_>, repository: &Repository, image: &ResolvedImage) -> Result<Packs> {
     let mut notes = Vec::new();
     for (number, place) in places.list().iter().enumerate() {
         let known = match published(&places.open(number)?, image).await {

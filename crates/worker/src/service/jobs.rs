@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use tarpon_images::index::places::{Places, access_to};
+use tarpon_images::index::places::{IndexPlaces, access_to};
 use tarpon_images::preparer::Task;
 use tarpon_images::{
     Access, Error, ErrorKind, ImageRequest, Images, IndexChoice, PolicyChoice, Pull, Result, ResultExt as _, access,
@@ -52,7 +52,7 @@ pub(super) async fn serve(mut channel: UnixStream, images: Arc<Opened>) -> io::R
 async fn prepare(job: &Job, credentials: &Opened, reporter: &Arc<Reporter>) -> Result<Event> {
     let request = request(job)?;
     let repository = access::open_with(&request.text, &request.access, credentials.lookup(job.image.number)).await?;
-    let places = Places::opened_by(job.places.clone(), |number, place| {
+    let places = IndexPlaces::opened_by(job.places.clone(), |number, place| {
         let access = access_to(&place.source, &request.source, &request.access);
         access::open_later_with(&place.source, &access, credentials.lookup(job.image.number + 1 + number as u64))
     });
