@@ -106,6 +106,13 @@ impl Repository {
         Self { warm_pool: true, ..self }
     }
 
+    /// Connects and logs in ahead of the first request, so that it takes one round trip. Errors show with that request.
+    pub async fn get_ready(&self) {
+        if let Backend::Registry { session, .. } = &self.backend {
+            session.get_ready().await;
+        }
+    }
+
     /// The image as the user named it, normalised.
     pub fn name(&self) -> &str {
         &self.name

@@ -3,6 +3,7 @@
 //!
 //! A faulty index never prevents a mount: the layers are then streamed, as if there were none, and one line gives the reason.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -121,12 +122,16 @@ fn rules_for_places(choice: Choice<'_>) -> usize {
 
 /// The repositories in the order in which an index of them is used: those of the user, who can put there what the image's repository lacks,
 /// then that of the image.
-fn spots<'a>(choice: Choice<'a>, opened: &'a [crate::Result<Repository>], repository: &'a Repository) -> Vec<Spot<'a>> {
+fn spots<'a>(
+    choice: Choice<'a>,
+    opened: &'a [crate::Result<Arc<Repository>>],
+    repository: &'a Repository,
+) -> Vec<Spot<'a>> {
     let rules = choice.rules;
     let mut spots: Vec<Spot<'a>> = Vec::with_capacity(opened.len() + 1);
     for (number, (opened, place)) in opened.iter().zip(choice.places.list()).enumerate() {
         let accepted = rules.places.get(number).unwrap_or(&Accepted::Nothing);
-        let repository = opened.as_ref().map_err(ToString::to_string);
+        let repository = opened.as_deref().map_err(ToString::to_string);
         spots.push(Spot { place: Some((number, shown(&place.source))), repository, accepted });
     }
     spots.push(Spot { place: None, repository: Ok(repository), accepted: &rules.own });

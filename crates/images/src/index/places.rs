@@ -1,6 +1,7 @@
 //! [`IndexPlaces`]: where indexes of an image are in the user's index repositories.
 
 use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 use tarpon_oci::{Source, limits};
@@ -27,6 +28,7 @@ type Open<'a> = dyn Fn(usize, &IndexPlace) -> Result<Repository> + Send + Sync +
 pub struct IndexPlaces<'a> {
     list: Vec<IndexPlace>,
     open: Box<Open<'a>>,
+    opened: Vec<OnceLock<Arc<Repository>>>,
 }
 
 impl<'a> IndexPlaces<'a> {
@@ -38,7 +40,7 @@ impl<'a> IndexPlaces<'a> {
         let open = |_, place: &IndexPlace| {
             access::open_later(&place.source, &access_to(&place.source, &request.source, &request.access))
         };
-        Ok(Self { list: list(request)?, open: Box::new(open) })
+        Ok(Self::opened_by(list(request)?, open))
     }
 
     /// Places that `open` opens, each by its number.
@@ -46,7 +48,8 @@ impl<'a> IndexPlaces<'a> {
         list: Vec<IndexPlace>,
         open: impl Fn(usize, &IndexPlace) -> Result<Repository> + Send + Sync + 'a,
     ) -> Self {
-        Self { list, open: Box::new(open) }
+        let opened = list.iter().map(|_| OnceLock::new()).collect();
+        Self { list, open: Box::new(open), opened }
     }
 
     /// No places.
@@ -65,10 +68,25 @@ impl<'a> IndexPlaces<'a> {
     ///
     /// # Errors
     /// The options are invalid, or there is no such place.
-    pub fn open(&self, number: usize) -> Result<Repository> {
-        match self.list.get(number) {
-            Some(place) => (self.open)(number, place),
-            None => Err(Error::new(ErrorKind::Other, "open an index repository", "there is none of this number")),
+    pub fn open(&self, number: usize) -> Result<Arc<Repository>> {
+        let (Some(place), Some(opened)) = (self.list.get(number), self.opened.get(number)) else {
+            return Err(Error::new(ErrorKind::Other, "open an index repository", "there is none of this number"));
+        };
+        if let Some(repository) = opened.get() {
+            return Ok(repository.clone());
+        }
+        let repository = Arc::new((self.open)(number, place)?);
+        Ok(opened.get_or_init(|| repository).clone())
+    }
+
+    /// Connects to the places in the background, while the image is resolved.
+    pub(crate) fn get_ready(&self) {
+        let may_be_asked = |place: &IndexPlace| place.demands.check_before().is_ok();
+        for (number, _) in self.list.iter().enumerate().filter(|(_, place)| may_be_asked(place)) {
+            // A place that cannot be opened is reported when it is searched.
+            if let Ok(repository) = self.open(number) {
+                tokio::spawn(async move { repository.get_ready().await });
+            }
         }
     }
 }

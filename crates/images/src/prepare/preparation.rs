@@ -17,7 +17,7 @@ use super::layers::{self, Indexes};
 use super::{assemble, exclusive, local, platform};
 use crate::admission::{self, Admission};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
-use crate::image::{ImageRequest, Prepared, Pull};
+use crate::image::{ImageRequest, IndexChoice, Prepared, Pull};
 use crate::images::Images;
 use crate::index::find::Choice;
 use crate::index::pack::{PackListener, PackWanted};
@@ -234,6 +234,9 @@ impl Images {
         progress: &'a dyn Progress,
     ) -> BoxFuture<'a, Result<Prepared>> {
         async move {
+            if request.index != IndexChoice::None {
+                places.get_ready();
+            }
             let resolved = admission::resolve(repository, &request.access, &request.platform).await?;
             // From here on the caller has proved access.
             let part = self.for_image(&request.text, &request.access)?;

@@ -41,7 +41,7 @@ pub(super) struct Packs {
 pub(super) async fn kept(places: &IndexPlaces<'_>, repository: &Repository, image: &ResolvedImage) -> Result<Packs> {
     let mut notes = Vec::new();
     for (number, place) in places.list().iter().enumerate() {
-        let known = match published(&places.open(number)?, image).await {
+        let known = match published(&*places.open(number)?, image).await {
             // It is made with its first index.
             Err(error) if error.kind == ErrorKind::NotFound => Packs::default(),
             known => known?,
