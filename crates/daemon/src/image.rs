@@ -27,7 +27,8 @@ pub(crate) struct ImageOptions {
     platform: Option<String>,
     /// When a tag is resolved by the registry.
     pull: PullWhen,
-    /// The index that replaces tables of contents: `none`, `registry`, or a digest. Default: from the lock file of the daemon.
+    /// The index that replaces tables of contents: `none`, `registry`, or a digest. Default: the one that the lock file of the daemon pins,
+    /// else one of its index repositories, else a signed one.
     index: Option<String>,
     /// The boot pack; `none` disables it. Default: `default`.
     profile: Option<String>,

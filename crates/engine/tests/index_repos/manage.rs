@@ -113,6 +113,17 @@ async fn published_indexes_are_listed_and_removed() {
 }
 
 #[tokio::test]
+async fn indexes_of_an_image_that_is_gone_are_removed_by_its_digest() {
+    let repos = Repos::new().await;
+    let made = repos.publish(&repos.request("app:v1"), &[]).await;
+    let gone = repos.request(&format!("app@{}", repos.v1.digest()));
+    repos.images.registry().model().remove_manifest(&repos.v1.digest()).await;
+    assert_eq!(known_indexes(&gone).await.unwrap().indexes[0].index_digest, made.index_digest);
+    assert_eq!(remove_indexes(&gone, Unwanted::All).await.unwrap().removed, [made.index_digest]);
+    assert_eq!(known_indexes(&repos.request("app:v1")).await.unwrap_err().kind, ErrorKind::NotFound);
+}
+
+#[tokio::test]
 async fn a_layout_keeps_what_other_indexes_need() {
     let repos = Repos::new().await;
     let request = |name| ImageRequest { index_repos: vec![repos.layout_repo()], ..repos.request(name) };

@@ -293,7 +293,7 @@ impl Search<'_> {
     async fn fetch(&self, spot: &Spot<'_>, bytes: Verified<Bytes>) -> Result<VerifiedIndex, String> {
         let Wanted { layers: wanted, pack, allowance } = self.wanted;
         let repository = spot.repository.clone()?;
-        let artifact = about(bytes, self.image)?;
+        let artifact = about(bytes, self.image.manifest.digest())?;
         let blob = match artifact.layers.first() {
             Some(layer) if layer.media_type == MediaType::Other(BLOB_TYPE.to_owned()) => layer.blob(),
             _ => return Err("its content is not that of an index".to_owned()),
@@ -375,14 +375,14 @@ impl VerifiedIndex {
     }
 }
 
-/// The artifact whose manifest is `bytes`, if it is an index of `image`.
-pub fn about(bytes: Verified<Bytes>, image: &ResolvedImage) -> Result<Artifact, String> {
+/// The artifact whose manifest is `bytes`, if it is an index of the image with the manifest `image`.
+pub fn about(bytes: Verified<Bytes>, image: &Digest) -> Result<Artifact, String> {
     let artifact = Artifact::parse(bytes).map_err(|error| error.to_string())?;
     if artifact.artifact_type != ARTIFACT_TYPE {
         return Err(format!("it is a {}", artifact.artifact_type));
     }
     let subject = artifact.subject.as_ref().map(|subject| subject.digest);
-    if subject != Some(*image.manifest.digest()) {
+    if subject != Some(*image) {
         return Err("it is about another image".to_owned());
     }
     Ok(artifact)

@@ -6,9 +6,9 @@ use tarpon_images::index::artifact::ARTIFACT_TYPE;
 use tarpon_images::index::find::{SignedBy, about, boots, signed_by};
 use tarpon_images::index::places::{IndexPlaces, shown};
 use tarpon_images::{Admission, ImageRequest, access, admission};
-use tarpon_oci::{Artifact, Descriptor, Digest};
+use tarpon_oci::{Artifact, Descriptor, Digest, Source};
 use tarpon_policy::{PublicKey, signature_tag};
-use tarpon_registry::{Repository, ResolvedImage};
+use tarpon_registry::Repository;
 
 use super::make::destination;
 use crate::{Error, ErrorKind, Result};
@@ -78,11 +78,11 @@ impl IndexSignature {
 /// The image cannot be resolved. Of a repository that cannot be read a line is returned.
 pub async fn known_indexes(request: &ImageRequest) -> Result<KnownIndexes> {
     let repository = access::open(&request.text, &request.access).await?;
-    let image = admission::resolve(&repository, &request.access, &request.platform).await?;
+    let image = manifest_of(&repository, request).await?;
     let own_keys = Admission::of(&request.source, &request.access)?.demands().keys();
     let mut known = KnownIndexes {
-        image: image.name.clone(),
-        manifest_digest: *image.manifest.digest(),
+        image: repository.name().to_owned(),
+        manifest_digest: image,
         indexes: Vec::new(),
         problems: Vec::new(),
     };
@@ -101,7 +101,7 @@ pub async fn known_indexes(request: &ImageRequest) -> Result<KnownIndexes> {
 }
 
 impl KnownIndexes {
-    async fn add(&mut self, repository: &Repository, image: &ResolvedImage, keys: &[PublicKey], place: String) {
+    async fn add(&mut self, repository: &Repository, image: &Digest, keys: &[PublicKey], place: String) {
         let list = match listed(repository, image).await {
             Ok(list) => list,
             Err(error) => return self.problems.push(format!("{place}: {error}")),
@@ -140,12 +140,25 @@ fn described(artifact: &Artifact, index_digest: Digest, place: &str, signature: 
     }
 }
 
-/// The indexes that the repository lists for the image, the newest last.
+/// The manifest of the image. One that its registry does not have any more can be named by the digest of its manifest: its indexes may still
+/// be somewhere.
+async fn manifest_of(repository: &Repository, request: &ImageRequest) -> Result<Digest> {
+    let error = match admission::resolve(repository, &request.access, &request.platform).await {
+        Ok(image) => return Ok(*image.manifest.digest()),
+        Err(error) => error,
+    };
+    match &request.source {
+        Source::Registry(reference) if error.kind == ErrorKind::NotFound => reference.digest().copied().ok_or(error),
+        _ => Err(error),
+    }
+}
+
+/// The indexes that the repository lists for the image with this manifest, the newest last.
 pub(super) async fn listed(
     repository: &Repository,
-    image: &ResolvedImage,
+    image: &Digest,
 ) -> std::result::Result<Vec<Descriptor>, tarpon_registry::Error> {
-    match repository.referrers(image.manifest.digest(), ARTIFACT_TYPE).await {
+    match repository.referrers(image, ARTIFACT_TYPE).await {
         // It is made with its first index.
         Err(error) if error.fault() == Fault::NotFound => Ok(Vec::new()),
         listed => listed,
@@ -155,7 +168,7 @@ pub(super) async fn listed(
 /// A listed index.
 pub(super) async fn read(
     repository: &Repository,
-    image: &ResolvedImage,
+    image: &Digest,
     digest: &Digest,
 ) -> std::result::Result<Artifact, String> {
     about(repository.manifest(digest).await.map_err(|error| error.to_string())?, image)
@@ -193,7 +206,7 @@ pub async fn remove_indexes(request: &ImageRequest, unwanted: Unwanted) -> Resul
     let failed = |error| access::registry(step, error);
     let (place, access_to_place) = destination(request)?;
     let own = access::open(&request.text, &request.access).await?;
-    let image = admission::resolve(&own, &request.access, &request.platform).await?;
+    let image = manifest_of(&own, request).await?;
     let name = shown(&place.to_string()).to_owned();
     let repository = access::open_later(&place.to_string(), &access_to_place)?;
     let target = access::open_destination(&place, &access_to_place)?;
@@ -222,12 +235,12 @@ pub async fn remove_indexes(request: &ImageRequest, unwanted: Unwanted) -> Resul
             if let Some(signatures) = repository.attached(&signature_tag(&index)).await? {
                 target.delete_manifest(signatures.digest(), None).await?;
             }
-            target.delete_manifest(&index, Some(image.manifest.digest())).await
+            target.delete_manifest(&index, Some(&image)).await
         };
         delete.await.map_err(|error| {
             failed(error).hint("the registry may not allow it: registry:2 needs REGISTRY_STORAGE_DELETE_ENABLED=true")
         })?;
         removed.push(index);
     }
-    Ok(RemovedIndexes { image: image.name, place: name, removed })
+    Ok(RemovedIndexes { image: own.name().to_owned(), place: name, removed })
 }

@@ -85,7 +85,7 @@ async fn of_index(
     image: &ResolvedImage,
     bytes: Verified<Bytes>,
 ) -> std::result::Result<Packs, String> {
-    let artifact = about(bytes, image)?;
+    let artifact = about(bytes, image.manifest.digest())?;
     let mut found = Packs::default();
     for (number, (profile, layer)) in boots(&artifact).enumerate() {
         if found.packs.iter().any(|known| known.pack.profile == profile) {

@@ -226,7 +226,7 @@ async fn sync_one(
     let turn = locks.manifests.lock().entry(*image.manifest.digest()).or_default().clone();
     let _turn = turn.lock().await;
     let repository = access::open_later(&place.to_string(), &access_to_place)?;
-    if let Some(index_digest) = known(&repository, &image).await? {
+    if let Some(index_digest) = known(&repository, image.manifest.digest()).await? {
         sign_again(key, &repository, &index_digest, &place, &access_to_place).await?;
         return Ok(SyncState::Known { index_digest });
     }
@@ -255,7 +255,7 @@ fn needs_index(image: &ResolvedImage) -> Result<bool> {
 }
 
 /// The newest readable index of the image.
-async fn known(repository: &Repository, image: &ResolvedImage) -> Result<Option<Digest>> {
+async fn known(repository: &Repository, image: &Digest) -> Result<Option<Digest>> {
     let list = listed(repository, image).await.map_err(|error| access::registry("look for an index", error))?;
     for candidate in list.iter().rev() {
         if read(repository, image, &candidate.digest).await.is_ok() {

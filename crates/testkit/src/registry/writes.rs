@@ -173,13 +173,15 @@ impl FakeRegistry {
 
     async fn delete_manifest(&self, name: &str) -> Response<Body> {
         let Ok(digest) = name.parse() else { return error(405, "UNSUPPORTED") };
-        if !self.contents.write().await.remove_manifest(&digest) {
-            return error(404, "MANIFEST_UNKNOWN");
-        }
+        if self.remove_manifest(&digest).await { text(202, "") } else { error(404, "MANIFEST_UNKNOWN") }
+    }
+
+    /// Removes a manifest with its tags and its entries in lists of referrers. `false`: there was none.
+    pub async fn remove_manifest(&self, digest: &Digest) -> bool {
         for about in self.state().writes.about.values_mut() {
-            about.retain(|entry| entry["digest"] != name);
+            about.retain(|entry| entry["digest"] != digest.to_string());
         }
-        text(202, "")
+        self.contents.write().await.remove_manifest(digest)
     }
 
     /// Adds a manifest, and lists it among the referrers of its subject if the model keeps such a list. Returns the subject then.
