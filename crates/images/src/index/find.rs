@@ -68,7 +68,7 @@ pub(crate) async fn find(
         return SearchResult::default();
     }
     let Choice { rules, places } = choice;
-    let opened: Vec<_> = (0..rules_for_places(choice)).map(|number| places.open(number)).collect();
+    let opened: Vec<_> = (0..places_needed(choice)).map(|number| places.open(number)).collect();
     let spots = spots(choice, &opened, repository);
     let search = Search { rules, image, wanted };
     let mut found = match rules.pinned {
@@ -116,7 +116,7 @@ struct Spot<'a> {
 }
 
 /// The number of index repositories that are needed.
-fn rules_for_places(choice: Choice<'_>) -> usize {
+fn places_needed(choice: Choice<'_>) -> usize {
     if choice.rules.accept_any() { choice.places.list().len() } else { 0 }
 }
 
