@@ -82,8 +82,8 @@ impl Client {
     }
 
     /// Starts to fetch the boot pack of an image that is about to be mounted. Starts a server if none runs.
-    pub(crate) fn prefetch_pack(&self, image: String, access: Access, pack: Blob) -> Result<()> {
-        match self.ask_or_start(&Request::PrefetchPack { image, access, pack })? {
+    pub(crate) fn prefetch_pack(&self, image: String, access: Access, pack: Blob, place: Option<String>) -> Result<()> {
+        match self.ask_or_start(&Request::PrefetchPack { image, access, pack, place })? {
             Response::PrefetchStarted => Ok(()),
             other => Err(unexpected(other)),
         }

@@ -2,6 +2,7 @@
 
 use parking_lot::Mutex;
 use tarpon_images::index::pack::PackListener;
+use tarpon_images::index::places;
 use tarpon_images::{Access, ImageRequest, Images, Prepared, Progress, Result};
 use tarpon_oci::Blob;
 use tokio::task::JoinHandle;
@@ -26,12 +27,16 @@ struct EarlyServer {
     client: Client,
     image: String,
     access: Access,
+    /// Where the image's indexes are in index repositories.
+    places: Vec<String>,
     asked: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl EarlyServer {
     fn new(client: Client, request: &ImageRequest) -> Self {
-        Self { client, image: request.text.clone(), access: request.access.clone(), asked: Mutex::default() }
+        let places = places::sources(request).map(|place| place.to_string()).collect();
+        let (image, access) = (request.text.clone(), request.access.clone());
+        Self { client, image, access, places, asked: Mutex::default() }
     }
 
     /// Returns once the server was notified: until then it may be starting, and a further request should not start another.
@@ -44,14 +49,20 @@ impl EarlyServer {
 }
 
 impl PackListener for EarlyServer {
-    fn found(&self, pack: Blob) {
+    fn found(&self, pack: Blob, place: Option<usize>) {
+        let place = match place.map(|number| self.places.get(number)) {
+            None => None,
+            Some(Some(place)) => Some(place.clone()),
+            // There is no such number.
+            Some(None) => return,
+        };
         let mut asked = self.asked.lock();
         if asked.is_some() {
             return;
         }
         let (client, image, access) = (self.client.clone(), self.image.clone(), self.access.clone());
         *asked = Some(tokio::task::spawn_blocking(move || {
-            if let Err(error) = client.prefetch_pack(image, access, pack) {
+            if let Err(error) = client.prefetch_pack(image, access, pack, place) {
                 tracing::debug!(%error, "the boot pack is not prefetched");
             }
         }));

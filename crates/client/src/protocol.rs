@@ -48,6 +48,9 @@ pub enum Request {
         access: Access,
         /// Blob that holds the pack.
         pack: Blob,
+        /// The repository or layout that has it, if that is not the image's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        place: Option<String>,
     },
     /// Unmount the file system at this path.
     Unmount {

@@ -27,7 +27,8 @@ pub(crate) struct ImageOptions {
     platform: Option<String>,
     /// When a tag is resolved by the registry.
     pull: PullWhen,
-    /// The index that replaces tables of contents: `none`, `registry`, or a digest. Default: from the lock file of the daemon.
+    /// The index that replaces tables of contents: `none`, `registry`, or a digest. Default: the one that the lock file of the daemon pins,
+    /// else one of its index repositories, else a signed one.
     index: Option<String>,
     /// The boot pack; `none` disables it. Default: `default`.
     profile: Option<String>,
@@ -113,6 +114,7 @@ impl ImageSelection {
             platform: named.unwrap_or_else(Platform::host),
             pull: (*pull).into(),
             index: self.index()?,
+            index_repos: Vec::new(),
             profile: self.profile(),
             access: Access {
                 creds: creds.clone(),
@@ -130,7 +132,7 @@ impl ImageSelection {
             Some(named) => named.parse().map_err(|error| Failure::invalid(STEP, error)),
             None => {
                 let lock = LockFile::of_environment()?;
-                Ok(lock.map_or(IndexChoice::Signed, |lock| IndexChoice::Locked(Arc::new(lock))))
+                Ok(lock.map_or(IndexChoice::Unset, |lock| IndexChoice::Locked(Arc::new(lock))))
             }
         }
     }

@@ -35,6 +35,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use futures::{FutureExt as _, StreamExt as _, stream};
+use tarpon_engine::oci::IndexRepo;
 use tarpon_engine::{
     ContainerName, ContainerStatus, Ended, Engine, Error, ErrorKind, Lifecycle, PermanentServer, PolicyChoice, Result,
     ServerOptions, service,
@@ -77,6 +78,9 @@ pub struct Options {
     pub runtime: Option<PathBuf>,
     /// Which images are accepted. A request cannot choose another policy.
     pub policy: PolicyChoice,
+    /// Where indexes of images may be, besides their repositories. A request cannot name others: what is in them is trusted for all users of
+    /// the store.
+    pub index_repos: Vec<IndexRepo>,
     /// Rate of the scrub of the store in bytes per second, if it is enabled.
     pub scrub: Option<NonZeroU64>,
     /// The program for [`Daemon::upgrade`]. `None`: there are no upgrades.
@@ -97,13 +101,13 @@ impl Daemon {
     /// # Errors
     /// Another process without mounts serves the store permanently, or the daemon cannot listen.
     pub async fn start(engine: Engine, options: Options) -> Result<Self> {
-        let Options { mut socket, metrics, keeper_command, runtime, policy, scrub, program } = options;
+        let Options { mut socket, metrics, keeper_command, runtime, policy, index_repos, scrub, program } = options;
         children::reap();
         let place = socket.place();
         let protected = socket.path().into_iter().collect();
         let options = ServerOptions { metrics, protected, scrub, program };
         let server = PermanentServer::start(&engine, options, socket.take_store()).await?;
-        let state = ApiState::new(engine.clone(), server.observer(), keeper_command, runtime, policy);
+        let state = ApiState::new(engine.clone(), server.observer(), keeper_command, runtime, policy, index_repos);
         match Api::start(state, socket) {
             Ok(api) => {
                 tracing::info!("listening at {place}");

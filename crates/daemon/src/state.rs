@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt as _;
+use tarpon_engine::oci::IndexRepo;
 use tarpon_engine::{
     ContainerName, ContainerState, Engine, Flights, ImageRequest, MountChange, Observer, PolicyChoice, Prepared,
 };
@@ -31,6 +32,8 @@ pub(crate) struct Shared {
     pub(crate) runtime: Option<PathBuf>,
     /// Which images are accepted.
     pub(crate) policy: PolicyChoice,
+    /// Where indexes of images may be.
+    pub(crate) index_repos: Vec<IndexRepo>,
     pub(crate) feed: Arc<Feed>,
     pub(crate) limits: RequestLimits,
     pub(crate) jobs: Jobs,
@@ -64,6 +67,7 @@ impl ApiState {
         keeper_command: Vec<OsString>,
         runtime: Option<PathBuf>,
         policy: PolicyChoice,
+        index_repos: Vec<IndexRepo>,
     ) -> Self {
         Self(Arc::new(Shared {
             engine,
@@ -71,6 +75,7 @@ impl ApiState {
             keeper_command,
             runtime,
             policy,
+            index_repos,
             feed: Arc::default(),
             limits: RequestLimits::default(),
             jobs: Jobs::default(),
@@ -128,6 +133,7 @@ impl ApiState {
     pub(crate) async fn admit(&self, selection: &ImageSelection) -> Result<ImageRequest, Failure> {
         let mut request = selection.request()?;
         request.access.policy = self.policy.clone();
+        request.index_repos.clone_from(&self.index_repos);
         if selection.has_credentials() {
             self.call(Engine::admit_credentials).await?;
         }

@@ -78,6 +78,7 @@ pub use tarpon_containers::{
     Volume, oci_runtime, signal_name,
 };
 pub use tarpon_fetch::{Early, Event, Noted, PROFILE_BYTES, Stall, Stats, WaitSum, WaitedFor};
+pub use tarpon_images::index::places::shown as shown_place;
 pub use tarpon_images::{
     Access, Admission, Cause, Commits, Committed, ContainerdHosts, Credentials, DEFAULT_PROFILE, Error, ErrorKind,
     Flights, ImageRequest, Images, IndexChoice, Inspection, Item, LayerInspection, LayerPlan, LayerWay, LockFile,
@@ -91,9 +92,11 @@ pub use tarpon_podman::{Podman, PodmanRequest, PodmanVersion, Setup, offer};
 pub use tarpon_policy::{InvalidKey, SigningKey};
 pub use tarpon_publish::{
     BootPack, Change, CommitReport, CommitRequest, CommitSource, Conversion, ConvertRequest, ConvertedImage,
-    ConvertedLayer, ImageIndexArtifact, IndexCheck, IndexedLayer, MAX_CONVERT_JOBS, Outcome, Platforms, PushRequest,
-    Pushed, PushedLayer, PushedOutcome, TocImage, TraceCoverage, check_index, commit, convert, make_index,
-    make_index_from, publish_index, push,
+    ConvertedLayer, ImageIndexArtifact, IndexCheck, IndexSignature, IndexedLayer, KnownIndex, KnownIndexes, KnownPack,
+    MAX_CONVERT_JOBS, MAX_SYNC_JOBS, Outcome, Platforms, PushRequest, Pushed, PushedLayer, PushedOutcome,
+    RemovedIndexes, SYNC_LIST_BYTES, SyncEntry, SyncState, Synced, TocImage, TraceCoverage, Unwanted, check_index,
+    commit, convert, index_destination, known_indexes, make_index, make_index_from, publish_index, push,
+    remove_indexes, sync_indexes,
 };
 pub use tarpon_registry::serve as registry;
 pub use tarpon_server::{

@@ -6,7 +6,7 @@ use tarpon_images::progress::Progress;
 use tarpon_images::{Access, ImageRequest};
 use tarpon_oci::{Digest, Source};
 use tarpon_policy::SigningKey;
-use tarpon_publish::{CommitReport, CommitRequest, ImageIndexArtifact, IndexCheck, PushRequest, Pushed};
+use tarpon_publish::{CommitReport, CommitRequest, ImageIndexArtifact, IndexCheck, PushRequest, Pushed, Synced};
 use tarpon_trace::Trace;
 
 use crate::{Engine, Result};
@@ -56,6 +56,17 @@ impl Engine {
     /// Signs a published index in the repository of `place`, as `cosign sign` does.
     pub async fn sign_index(&self, key: &SigningKey, index: &Digest, place: &Source, access: &Access) -> Result<()> {
         tarpon_publish::sign(key, index, place, access).await
+    }
+
+    /// As [`sync_indexes`](crate::sync_indexes).
+    pub async fn sync_indexes(
+        &self,
+        requests: Vec<ImageRequest>,
+        jobs: usize,
+        key: Option<&SigningKey>,
+        done: &(dyn Fn(&Synced) + Sync),
+    ) -> Vec<Synced> {
+        tarpon_publish::sync_indexes(self.images(), requests, jobs, key, done).await
     }
 
     /// As [`check_index`](crate::check_index).

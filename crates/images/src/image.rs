@@ -3,8 +3,7 @@
 use std::str::FromStr;
 use std::sync::Arc;
 
-use tarpon_oci::{Digest, IndexLock, Platform, Source};
-use tarpon_policy::{Demands, PublicKey};
+use tarpon_oci::{Digest, IndexLock, IndexRepo, Platform, Source};
 use tarpon_store::{ImageRecord, Verification};
 
 use crate::access::Access;
@@ -23,38 +22,22 @@ pub enum Pull {
     Never,
 }
 
-/// Which index may replace missing tables of contents of an image's layers.
+/// Which index may replace missing tables of contents of an image's layers ([`Rules`](crate::index::rules::Rules)).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum IndexChoice {
     /// None: such layers are streamed.
     #[default]
     None,
+    /// The user chose nothing: one that an index repository of the user lists, or that a key signed which the policy names for the image.
+    Unset,
     /// The index with this digest, which the user vouches for.
     Pinned(Digest),
-    /// The index that the lock pins for the image, if any. The author of the lock is trusted.
+    /// The index that the lock pins for the image, else as [`IndexChoice::Unset`]. The author of the lock is trusted.
     Locked(Arc<IndexLock>),
-    /// Whichever the registry lists for the image.
+    /// Whichever the registry of the image or an index repository lists for the image.
     Registry,
-    /// One that the registry lists, if a key signed it that the policy names for the image.
+    /// One that they list, if a key signed it that the policy names for the image or for the index repository.
     Signed,
-    /// The same, with the keys of the policy.
-    SignedBy(Arc<[PublicKey]>),
-}
-
-impl IndexChoice {
-    /// The choice for the image with this manifest: a user who pins no index accepts those that the policy's keys signed.
-    pub(crate) fn for_image(&self, manifest: &Digest, demands: &Demands) -> Self {
-        let is_open = match self {
-            Self::Signed => true,
-            Self::Locked(lock) => lock.index_of(manifest).is_none(),
-            _ => false,
-        };
-        match demands.keys() {
-            _ if !is_open => self.clone(),
-            keys if keys.is_empty() => Self::None,
-            keys => Self::SignedBy(keys.into()),
-        }
-    }
 }
 
 impl FromStr for IndexChoice {
@@ -90,6 +73,8 @@ pub struct ImageRequest {
     pub pull: Pull,
     /// Which index may be used.
     pub index: IndexChoice,
+    /// Where indexes of the image may be, besides its own repository.
+    pub index_repos: Vec<IndexRepo>,
     /// Profile of the start whose boot pack is used, out of an index's packs. None: no boot pack.
     pub profile: Option<String>,
     /// How to access it.
@@ -107,6 +92,7 @@ impl ImageRequest {
             platform_named: false,
             pull: Pull::default(),
             index: IndexChoice::None,
+            index_repos: Vec::new(),
             profile: None,
             access: Access::default(),
         }

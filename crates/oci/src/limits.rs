@@ -67,6 +67,12 @@ pub const ID: u64 = u32::MAX as u64 - 1;
 pub const TOKEN_BYTES: u64 = 64 << 10;
 /// Bytes of an error body that are read for its message.
 pub const ERROR_BODY_BYTES: u64 = 16 << 10;
+/// Pages of one list of tags. Registries have 100 to 1,000 tags on a page.
+pub const TAG_PAGES: usize = 100;
+/// Tags of one repository that are listed: more than any official image has.
+pub const TAGS: usize = 50_000;
+/// Index repositories of a user: each is asked for every image that is prepared.
+pub const INDEX_REPOS: usize = 8;
 /// Redirects of one request.
 pub const REDIRECTS: usize = 3;
 /// Attempts of one request, the first included.

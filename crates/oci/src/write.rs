@@ -59,14 +59,29 @@ impl ImageIndex {
     /// This index with `entry` at its end and without the entries that it `replaces`. Everything else stays unchanged, byte for
     /// byte. An error if the result exceeds the limits of an index.
     pub fn with(&self, entry: &NewDescriptor, replaces: impl Fn(&Descriptor) -> bool) -> Result<Self, InvalidManifest> {
+        self.changed(Some(entry), replaces)
+    }
+
+    /// This index without the entries that are `removed`, otherwise as [`ImageIndex::with`].
+    pub fn without(&self, removed: impl Fn(&Descriptor) -> bool) -> Result<Self, InvalidManifest> {
+        self.changed(None, removed)
+    }
+
+    fn changed(
+        &self,
+        entry: Option<&NewDescriptor>,
+        removed: impl Fn(&Descriptor) -> bool,
+    ) -> Result<Self, InvalidManifest> {
         let mut document: BTreeMap<String, Box<RawValue>> = serde_json::from_slice(&self.bytes)?;
         let entries: Option<Vec<Box<RawValue>>> = match document.get("manifests") {
             Some(entries) => serde_json::from_str(entries.get())?,
             None => None,
         };
         let entries = entries.unwrap_or_default().into_iter().zip(&self.manifests);
-        let mut kept: Vec<_> = entries.filter(|(_, read)| !replaces(read)).map(|(raw, _)| raw).collect();
-        kept.push(to_raw_value(entry)?);
+        let mut kept: Vec<_> = entries.filter(|(_, read)| !removed(read)).map(|(raw, _)| raw).collect();
+        if let Some(entry) = entry {
+            kept.push(to_raw_value(entry)?);
+        }
         document.insert("manifests".to_owned(), to_raw_value(&kept)?);
         Self::parse(Verified::seal(Bytes::from(serde_json::to_vec(&document)?)))
     }
@@ -94,6 +109,7 @@ mod tests {
         assert_eq!(names(&index), ["a", "b"]);
         let index = index.with(&entry("c"), |found| found.annotations["name"] == "a").unwrap();
         assert_eq!(names(&index), ["b", "c"]);
+        assert_eq!(names(&index.without(|found| found.annotations["name"] == "b").unwrap()), ["c"]);
     }
 
     #[test]

@@ -23,7 +23,9 @@ pub use convert::{
     Conversion, ConvertRequest, ConvertedImage, ConvertedLayer, MAX_CONVERT_JOBS, Outcome, Platforms, TocImage, convert,
 };
 pub use index::{
-    BootPack, ImageIndexArtifact, IndexCheck, IndexedLayer, TraceCoverage, check_index, make_index, make_index_from,
-    publish_index, sign,
+    BootPack, ImageIndexArtifact, IndexCheck, IndexSignature, IndexedLayer, KnownIndex, KnownIndexes, KnownPack,
+    MAX_SYNC_JOBS, RemovedIndexes, SYNC_LIST_BYTES, SyncEntry, SyncState, Synced, TraceCoverage, Unwanted, check_index,
+    destination as index_destination, known_indexes, make_index, make_index_from, publish_index, remove_indexes, sign,
+    sync_indexes,
 };
 use tarpon_images::{Cause, Error, ErrorKind, Result, ResultExt};

@@ -184,6 +184,26 @@ impl Destination {
     }
 }
 
+impl Destination {
+    /// Deletes the manifest `digest`, and its entry in the list of referrers of `subject` where clients keep that. `false`: there was none.
+    ///
+    /// Of a layout, its blobs are deleted too, unless something else in the layout names them. A registry deletes them when it collects
+    /// garbage.
+    pub async fn delete_manifest(&self, digest: &Digest, subject: Option<&Digest>) -> Result<bool, Error> {
+        match &self.backend {
+            Backend::Registry { session, .. } => {
+                let deleting = session.for_purpose(Purpose::Delete);
+                let was_there = deleting.delete_manifest(digest).await.map_err(Error::Push)?;
+                if let Some(subject) = subject {
+                    session.remove_referrer(subject, digest).await?;
+                }
+                Ok(was_there)
+            }
+            Backend::Layout(layout) => layout.remove(*digest).await.map_err(Error::Push),
+        }
+    }
+}
+
 /// The descriptor of a manifest, and its subject.
 struct Described {
     entry: NewDescriptor,

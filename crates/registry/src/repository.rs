@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::FutureExt as _;
-use tarpon_blob::BlobSource;
+use tarpon_blob::{BlobSource, Fault, SourceError};
 use tarpon_oci::{
     Blob, Descriptor, Digest, Document, ImageConfig, InvalidManifest, Manifest, Platform, Reference, Source, Verified,
     limits,
@@ -124,6 +124,13 @@ impl Repository {
         Self { warm_pool: true, ..self }
     }
 
+    /// Connects and logs in ahead of the first request, so that it takes one round trip. Errors show with that request.
+    pub async fn get_ready(&self) {
+        if let Backend::Registry(endpoints) = &self.backend {
+            endpoints.get_ready().await;
+        }
+    }
+
     /// The image as the user named it, normalised.
     pub fn name(&self) -> &str {
         &self.name
@@ -194,6 +201,19 @@ impl Repository {
         match &self.backend {
             Backend::Registry(endpoints) => endpoints.referrers(subject, artifact_type).boxed().await,
             Backend::Local(local) => local.referrers(subject, artifact_type).await.map_err(Error::Source),
+        }
+    }
+
+    /// The tags of the image's repository.
+    ///
+    /// # Errors
+    /// The registry does not list them, or the source is no registry.
+    pub async fn tags(&self) -> Result<Vec<String>, Error> {
+        match &self.backend {
+            Backend::Registry(endpoints) => endpoints.tags().await.map_err(Error::Source),
+            Backend::Local(_) => {
+                Err(Error::Source(SourceError::new(Fault::Refused, "only the tags of a registry can be listed")))
+            }
         }
     }
 

@@ -13,7 +13,7 @@ use tarpon_registry::{
     AccessOptions, CredentialSource, Destination, Error, open, open_destination, open_destination_with,
 };
 use tarpon_testkit::registry::Fault::{self, *};
-use tarpon_testkit::registry::{Auth, FakeRegistry, Referrers};
+use tarpon_testkit::registry::{Auth, FakeRegistry, PASSWORD, Referrers};
 use tarpon_testkit::transport::ScriptedTransport;
 
 const KIND: &str = "application/vnd.example.index.v1";
@@ -43,6 +43,17 @@ fn world() -> (World, Destination) {
     let destination =
         open_destination_with(&reference, world.transport.clone(), CredentialSource::default(), true).unwrap();
     (world, destination)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repository_that_is_ready_is_asked_with_one_request() {
+    let world = World::token(Some(PASSWORD));
+    world.registry.set_referrers(Referrers::Kept { page: 10, filters: true });
+    world.repository.get_ready().await;
+    let before = world.transport.seen().len();
+    assert_eq!(before, 3, "a challenge, a token, an answer");
+    world.repository.referrers(&subject().digest, KIND).await.unwrap();
+    assert_eq!(world.transport.seen().len() - before, 1);
 }
 
 fn digests(found: &[Descriptor]) -> Vec<Digest> {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tarpon_client::protocol::{Request, Response};
 
+use super::images::PackPlace;
 use super::metrics;
 use super::mount_table::MountTable;
 use crate::{Error, ErrorKind, Result};
@@ -22,8 +23,8 @@ pub(super) fn carry_out(mounts: &Arc<MountTable>, request: Request) -> Result<Re
             mounts.holding.wait_until_held();
             Ok(Response::Mounted(Box::new(status)))
         }
-        Request::PrefetchPack { image, access, pack } => {
-            mounts.prefetch_pack(image, access, pack).map(|()| Response::PrefetchStarted)
+        Request::PrefetchPack { image, access, pack, place } => {
+            mounts.prefetch_pack(image, access, PackPlace { blob: pack, place }).map(|()| Response::PrefetchStarted)
         }
         Request::Unmount { mountpoint, only_unused } => {
             mounts.unmount(&mountpoint, only_unused).map(|how| Response::Unmounted { how })

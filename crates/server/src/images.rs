@@ -13,6 +13,7 @@ use tarpon_blob::BlobSource;
 use tarpon_client::protocol::MountRequest;
 use tarpon_fetch::{Background, BootIndex, Fetcher, ImageHandle, Stats};
 use tarpon_images::Access;
+use tarpon_images::index::places;
 use tarpon_images::sources::{OpenedImage, Sources};
 use tarpon_layer::chunks::ChunkTable;
 use tarpon_mount::TreeFile;
@@ -22,6 +23,7 @@ use tarpon_trace::Trace;
 
 use super::counters::{ImageKey, KeptCounters, Transfers};
 use super::early::EarlyPack;
+use super::elsewhere::PackElsewhere;
 use super::hints;
 use super::start::Start;
 use crate::{Error, ErrorKind, Result, ResultExt};
@@ -32,6 +34,8 @@ pub struct LoadedImage {
     pub(crate) tree: TreeFile,
     store: Store,
     repository: Arc<dyn OpenedImage>,
+    /// The index repository that has its boot pack.
+    pack_repository: Option<Arc<dyn OpenedImage>>,
     handle: ImageHandle,
     has_pack: bool,
     was_mounted: AtomicBool,
@@ -131,7 +135,8 @@ impl LoadedImage {
 
     /// Transfers for this image, including retries and tokens, and those of earlier servers.
     pub(crate) fn transfers(&self) -> Transfers {
-        self.earlier.plus(self.repository.stats().into())
+        let own = self.earlier.plus(self.repository.stats().into());
+        self.pack_repository.as_ref().map_or(own, |repository| own.plus(repository.stats().into()))
     }
 
     /// Those of earlier servers.
@@ -149,12 +154,21 @@ const LOAD_WAIT: Duration = Duration::from_secs(30);
 /// Maximum number of boot packs that are fetched early at the same time.
 const EARLY_PACKS: usize = 4;
 
+/// A boot pack, and the repository or layout that has it, if that is not the image's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PackPlace {
+    pub(crate) blob: Blob,
+    pub(crate) place: Option<String>,
+}
+
 /// An image whose boot pack is being fetched early.
 struct Early {
     image: String,
     access: Access,
     /// Connected, with its tokens.
     repository: Arc<dyn OpenedImage>,
+    /// The index repository that has the pack, and its place.
+    elsewhere: Option<(String, Arc<dyn OpenedImage>)>,
     pack: Weak<EarlyPack>,
 }
 
@@ -185,8 +199,12 @@ pub(crate) struct LoadedImages {
     hidden: Mutex<HashMap<Digest, ImageHandle>>,
 }
 
-/// An image that was opened for its early boot pack, and the pack while it is fetched.
-type EarlyImage = (Arc<dyn OpenedImage>, Option<Arc<EarlyPack>>);
+/// An opened image: its own repository, the index repository that has its boot pack, and the source of all its bytes.
+struct Opened {
+    repository: Arc<dyn OpenedImage>,
+    pack_repository: Option<Arc<dyn OpenedImage>>,
+    source: Arc<dyn BlobSource>,
+}
 
 impl LoadedImages {
     pub(crate) fn new(store: Store, fetcher: Fetcher, counters: Arc<KeptCounters>, sources: Arc<dyn Sources>) -> Self {
@@ -299,18 +317,22 @@ impl LoadedImages {
         &self,
         image: String,
         access: Access,
-        pack: Blob,
+        pack: PackPlace,
         user: T,
     ) -> Result<Option<impl Future<Output = ()> + use<T>>> {
+        let PackPlace { blob, place } = pack;
         let repository = self.sources.open_later(&image, &access)?;
+        let elsewhere = place.map(|place| Ok::<_, Error>((place.clone(), self.open_place(&place, &image, &access)?)));
+        let elsewhere = elsewhere.transpose()?;
         let mut early = self.early.lock();
         early.retain(|early| early.pack.strong_count() > 0);
         let is_known = |early: &Early| early.image == image && early.access == access;
         if early.len() >= EARLY_PACKS || early.iter().any(is_known) {
             return Ok(None);
         }
-        let (pack, source, fetcher) = (Arc::new(EarlyPack::new(pack)), repository.blobs(), self.fetcher.clone());
-        early.push(Early { image, access, repository, pack: Arc::downgrade(&pack) });
+        let source = elsewhere.as_ref().map_or_else(|| repository.blobs(), |(_, repository)| repository.blobs());
+        let (pack, fetcher) = (Arc::new(EarlyPack::new(blob)), self.fetcher.clone());
+        early.push(Early { image, access, repository, elsewhere, pack: Arc::downgrade(&pack) });
         Ok(Some(async move {
             let give_way = || {
                 let fetcher = fetcher.clone();
@@ -321,25 +343,52 @@ impl LoadedImages {
     }
 
     /// Takes the image's early boot pack, if it has one, and stops further requests for it.
-    fn stop_early(&self, request: &MountRequest) -> Option<EarlyImage> {
+    fn stop_early(&self, request: &MountRequest) -> Option<(Early, Option<Arc<EarlyPack>>)> {
         let mut early = self.early.lock();
         let is_it = |early: &Early| early.image == request.image && early.access == request.access;
         let place = early.iter().position(is_it)?;
-        let Early { repository, pack, .. } = early.swap_remove(place);
-        let pack = pack.upgrade().inspect(|pack| pack.stop());
-        Some((repository, pack))
+        let early = early.swap_remove(place);
+        let pack = early.pack.upgrade().inspect(|pack| pack.stop());
+        Some((early, pack))
     }
 
-    /// The image's repository and the source of its blobs, including bytes of an early boot pack.
-    fn open(&self, request: &MountRequest) -> Result<(Arc<dyn OpenedImage>, Arc<dyn BlobSource>)> {
-        let Some((repository, pack)) = self.stop_early(request) else {
-            let repository = self.sources.open_later(&request.image, &request.access)?;
-            let source = repository.blobs();
-            return Ok((repository, source));
+    /// Opens the repository or layout that has indexes of an image.
+    fn open_place(&self, place: &str, image: &str, access: &Access) -> Result<Arc<dyn OpenedImage>> {
+        let image = image.parse().context(ErrorKind::Other, "read the image's name")?;
+        self.sources.open_later(place, &places::access_to(place, &image, access))
+    }
+
+    /// Opens the image. Its source has the boot pack of `record` too, wherever that is, with the bytes of it that were fetched early.
+    fn open(&self, request: &MountRequest, record: &ImageRecord, pack: Option<&BootIndex>) -> Result<Opened> {
+        let (early, bytes) = self.stop_early(request).unzip();
+        let (repository, known) = match early {
+            Some(Early { repository, elsewhere, .. }) => (repository, elsewhere),
+            None => (self.sources.open_later(&request.image, &request.access)?, None),
         };
-        let blobs = repository.blobs();
-        let source = pack.map_or_else(|| blobs.clone(), |pack| pack.before(blobs.clone()));
-        Ok((repository, source))
+        // A blob that is a layer too is read from the image's repository: no other may answer for its layers.
+        let is_layer = |blob: Blob| record.layers.iter().any(|layer| layer.digest == blob.digest);
+        let mut pack_repository = None;
+        let mut source = repository.blobs();
+        if let (Some(place), Some(blob)) =
+            (&record.boot_source, pack.map(|pack| pack.blob).filter(|blob| !is_layer(*blob)))
+        {
+            let opened = match known {
+                Some((known, opened)) if known == *place => Ok(opened),
+                _ => self.open_place(place, &request.image, &request.access),
+            };
+            match opened {
+                Ok(opened) => {
+                    source = Arc::new(PackElsewhere { blob, pack: opened.blobs(), rest: source });
+                    pack_repository = Some(opened);
+                }
+                // The image can be read without its pack.
+                Err(error) => {
+                    tracing::warn!(image = request.image, place, %error, "the place of its boot pack cannot be opened");
+                }
+            }
+        }
+        let source = bytes.flatten().map_or_else(|| source.clone(), |pack| pack.before(source.clone()));
+        Ok(Opened { repository, pack_repository, source })
     }
 
     fn load_new(&self, request: &MountRequest) -> Result<LoadedImage> {
@@ -349,12 +398,13 @@ impl LoadedImages {
             Error::new(ErrorKind::Store, step, self.what_is_wrong_with(&request.manifest)).hint(PREPARE_AGAIN)
         })?;
         let table = ChunkTable::open(Bytes::from_owner(found.chunks)).context(ErrorKind::Store, step)?;
-        let (repository, source) = self.open(request)?;
+        let pack = found.boot.as_deref().and_then(|boot| boot_index(&request.image, boot));
+        let Opened { repository, pack_repository, source } = self.open(request, &found.record, pack.as_ref())?;
         let handle = self.fetcher.add_image(table, source, request.image.as_str());
         for layer in found.record.layers.iter().filter(|layer| layer.verification.is_refuted()) {
             handle.distrust(&layer.digest, "its index was found to be wrong");
         }
-        let has_pack = found.boot.is_some_and(|boot| replay(&handle, &boot));
+        let has_pack = pack.is_some_and(|pack| handle.replay(&pack));
         let file = found.tree.file().try_clone().context(ErrorKind::Store, step)?;
         let inode = file.metadata().ok().map(|metadata| metadata.ino());
         let tree = TreeFile { file: Arc::new(file), bytes: Bytes::from_owner(found.tree) };
@@ -366,6 +416,7 @@ impl LoadedImages {
             record: found.record,
             tree,
             repository,
+            pack_repository,
             handle,
             has_pack,
             was_mounted: AtomicBool::new(false),
@@ -403,13 +454,13 @@ fn mounted_parts(record: &ImageRecord) -> impl Iterator<Item = &PartRecord> {
     record.parts.iter().filter(|part| part.part != Part::Forms)
 }
 
-/// Starts the replay of the boot pack. An unreadable one is ignored.
-fn replay(handle: &ImageHandle, boot: &[u8]) -> bool {
+/// The index of the boot pack. An unreadable one is ignored.
+fn boot_index(image: &str, boot: &[u8]) -> Option<BootIndex> {
     match BootIndex::read(boot) {
-        Ok(index) => handle.replay(&index),
+        Ok(index) => Some(index),
         Err(error) => {
-            tracing::warn!(image = handle.name(), %error, "its boot pack is not used");
-            false
+            tracing::warn!(image, %error, "its boot pack is not used");
+            None
         }
     }
 }

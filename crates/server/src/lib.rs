@@ -26,6 +26,7 @@ mod counters;
 mod damage;
 mod domain;
 mod early;
+mod elsewhere;
 mod exhibit;
 mod give_way;
 mod hints;

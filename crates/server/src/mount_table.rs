@@ -15,7 +15,7 @@ use tarpon_images::Access;
 use tarpon_images::origin::Origin;
 use tarpon_images::tenant;
 use tarpon_mount::{Host, Inheritance, Mode, ModeChoice, MountError, MountSpec, Mounted, Unmounted, Watch, Writable};
-use tarpon_oci::{Blob, Digest};
+use tarpon_oci::Digest;
 use tarpon_store::{MountRecord, Store};
 use tokio::runtime::Handle;
 
@@ -27,7 +27,7 @@ use super::exhibit::Exhibit;
 use super::give_way::Succession;
 use super::holding::{Holding, credentials_of};
 use super::host::{ExhibitHost, cannot_mount};
-use super::images::LoadedImage;
+use super::images::{LoadedImage, PackPlace};
 use super::metrics::Endpoint;
 use super::mount_points::{Client, Leaving, MountPoints, Reservation};
 use super::recording::{Recording, recording_of};
@@ -145,7 +145,7 @@ impl MountTable {
     }
 
     /// Starts to fetch a boot pack. The server does not end before its image had time to be mounted.
-    pub(super) fn prefetch_pack(&self, image: String, access: Access, pack: Blob) -> Result<()> {
+    pub(super) fn prefetch_pack(&self, image: String, access: Access, pack: PackPlace) -> Result<()> {
         let Some(client) = self.places.enter() else { return Ok(()) };
         let domain = self.domains.of(&image, &access)?;
         if let Some(prefetch) = domain.images.prefetch_pack(image, access, pack, client)? {

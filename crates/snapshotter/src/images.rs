@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use tarpon_engine::{
     Access, Admission, Backfill, Engine, ImageRequest, IndexChoice, ModeChoice, MountRequest, Prepared, Progress, Pull,
 };
-use tarpon_oci::{Digest, Platform, Source};
+use tarpon_oci::{Digest, IndexRepo, Platform, Source};
 use tokio::sync::Semaphore;
 
 use crate::labels::PulledLayer;
@@ -61,6 +61,8 @@ pub enum PlainImages {
 pub struct ImageOptions {
     /// Index that may replace missing tables of contents of layers.
     pub index: IndexChoice,
+    /// Where indexes may be, besides the repositories of images.
+    pub index_repos: Vec<IndexRepo>,
     /// The boot pack to use.
     pub profile: Option<String>,
     /// Credentials and certificates.
@@ -90,9 +92,9 @@ impl EngineImages {
 
     fn request(&self, text: &str) -> Outcome<ImageRequest> {
         let source: Source = text.parse().map_err(|error| format!("{text:?} is no image: {error}"))?;
-        let ImageOptions { index, profile, access, .. } = (*self.options).clone();
+        let ImageOptions { index, index_repos, profile, access, .. } = (*self.options).clone();
         let (text, platform, pull) = (text.to_owned(), Platform::host(), Pull::Missing);
-        Ok(ImageRequest { text, source, platform, platform_named: false, pull, index, profile, access })
+        Ok(ImageRequest { text, source, platform, platform_named: false, pull, index, index_repos, profile, access })
     }
 
     /// Whether the policy demands signatures of the image. Containerd does not check them.

@@ -105,6 +105,10 @@ pub struct ImageRecord {
     /// of it are streamed layers.
     #[serde(default)]
     pub prepared_bytes: u64,
+    /// The repository or layout that has the frames of its boot pack, if that is not the image's own. Programs that do not know the field do
+    /// without the pack.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_source: Option<String>,
     /// Creation time of the record, in seconds since 1970.
     pub created: u64,
     /// Time of the last use, in seconds since 1970. Stored as the time of the record file, not in it.
@@ -123,6 +127,7 @@ impl ImageRecord {
             layers,
             parts: Vec::new(),
             prepared_bytes: 0,
+            boot_source: None,
             created: 0,
             last_used: 0,
         }

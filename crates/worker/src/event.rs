@@ -39,7 +39,9 @@ fn is_possible(event: &Event) -> bool {
             layers.iter().all(|layer| layer.number < limits::LAYERS && layer.size <= limits::BLOB_BYTES)
         }
         Event::Received { layer, .. } | Event::LayerDone { layer } => (*layer as usize) < limits::LAYERS,
-        Event::Pack(blob) => blob.size <= limits::BLOB_BYTES,
+        Event::Pack { blob, place } => {
+            blob.size <= limits::BLOB_BYTES && place.is_none_or(|place| (place as usize) < limits::INDEX_REPOS)
+        }
         Event::Documents { manifest, config, .. } => {
             [manifest, config].iter().all(|document| document.len() as u64 <= limits::MANIFEST_BYTES)
         }
@@ -56,9 +58,9 @@ pub(crate) fn report(event: Event, listener: Option<&dyn PackListener>, progress
         Event::Received { layer, bytes } => progress.received(layer as usize, bytes),
         Event::LayerDone { layer } => progress.layer_done(layer as usize),
         Event::Note(line) => progress.note(&one_line(&line)),
-        Event::Pack(blob) => {
+        Event::Pack { blob, place } => {
             if let Some(listener) = listener {
-                listener.found(blob);
+                listener.found(blob, place.map(|place| place as usize));
             }
         }
         Event::Done { .. } | Event::Documents { .. } | Event::Failed(_) => {}
@@ -111,14 +113,14 @@ impl Progress for Reporter {
 }
 
 impl PackListener for Reporter {
-    fn found(&self, pack: Blob) {
-        self.send(Event::Pack(pack));
+    fn found(&self, pack: Blob, place: Option<usize>) {
+        self.send(Event::Pack { blob: pack, place: place.map(number) });
     }
 }
 
-/// The number of a layer: there are at most 512.
-fn number(layer: usize) -> u32 {
-    u32::try_from(layer).unwrap_or(u32::MAX)
+/// The number of a layer or of an index repository: there are at most 512.
+fn number(of: usize) -> u32 {
+    u32::try_from(of).unwrap_or(u32::MAX)
 }
 
 /// The form of an error that is sent.

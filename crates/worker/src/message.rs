@@ -9,6 +9,7 @@ use serde::de::{DeserializeOwned, Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use tarpon_blob::{Fault, SourceError};
 use tarpon_images::access::Settled;
+use tarpon_images::index::places::IndexPlace;
 use tarpon_images::preparer::Task;
 use tarpon_images::{Access, LayerPlan, RegistriesChoice};
 use tarpon_oci::{Blob, Digest, InvalidReference, limits};
@@ -154,9 +155,19 @@ pub(crate) struct Job {
     pub(crate) platform: String,
     pub(crate) platform_named: bool,
     pub(crate) index: IndexName,
+    /// Where indexes of the image are in index repositories. Credentials for the first have the number after that of the image.
+    #[serde(deserialize_with = "at_most::<{ limits::INDEX_REPOS }, _, _>")]
+    pub(crate) places: Vec<PlaceName>,
     pub(crate) profile: Option<String>,
     /// What the user's policy demands of the image.
     pub(crate) demands: Demands,
+}
+
+/// Where indexes of an image are in an index repository, and the name of that repository.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct PlaceName {
+    pub(crate) place: IndexPlace,
+    pub(crate) name: ImageName,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -170,6 +181,7 @@ pub(crate) enum Work {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum IndexName {
     None,
+    Unset,
     Pinned(Digest),
     /// The lock, in its file's form.
     Locked(Vec<u8>),
@@ -194,8 +206,11 @@ pub(crate) enum Event {
         layer: u32,
     },
     Note(String),
-    /// The place of the boot pack.
-    Pack(Blob),
+    /// The place of the boot pack: a blob of the image's repository, or of the index repository with this number.
+    Pack {
+        blob: Blob,
+        place: Option<u32>,
+    },
     Done {
         manifest: Digest,
         #[serde(deserialize_with = "at_most::<FALLBACKS, _, _>")]

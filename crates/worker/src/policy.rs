@@ -122,6 +122,16 @@ impl Policy {
     }
 }
 
+impl Setup {
+    /// Lets a worker read what the worker with the other setup reads, and connect if that one connects.
+    pub(crate) fn reads_also(&mut self, other: Self) {
+        let more = other.read.into_iter().filter(|path| !self.read.contains(path)).collect::<Vec<_>>();
+        self.read.extend(more);
+        self.reads_for_others |= other.reads_for_others;
+        self.connects |= other.connects;
+    }
+}
+
 /// Files that may be replaced by others, and what they were.
 #[derive(Debug)]
 pub(crate) struct Watched {

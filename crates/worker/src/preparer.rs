@@ -10,14 +10,19 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tarpon_images::access::Settled;
 use tarpon_images::index::pack::PackListener;
+use tarpon_images::index::places::{self, IndexPlace};
 use tarpon_images::preparer::{Documents, Finished, Preparer, Task};
-use tarpon_images::{Admission, Error, ErrorKind, ImageRequest, IndexChoice, Progress, Result, ResultExt as _, access};
+use tarpon_images::{
+    Access, Admission, Error, ErrorKind, ImageRequest, IndexChoice, Progress, Result, ResultExt as _, access,
+};
 use tarpon_registry::Stats;
 use tokio::net::UnixStream;
 
 use crate::event;
 use crate::frames::{self, Tag};
-use crate::message::{Control, Event, ImageName, IndexName, JOB_BYTES, Job, Setup, Work, encode_up_to, one_line};
+use crate::message::{
+    Control, Event, ImageName, IndexName, JOB_BYTES, Job, PlaceName, Setup, Work, encode_up_to, one_line,
+};
 use crate::policy::{Policy, Watched};
 use crate::process::{Process, async_stream};
 use crate::supervise::{self, Credentials};
@@ -35,11 +40,14 @@ impl WorkerPreparer {
     }
 
     /// Has a worker do the job. Returns its last event.
-    async fn run(&self, setup: &Setup, job: &Job, settled: &Settled, report: impl Fn(Event)) -> Result<Event> {
+    async fn run(&self, setup: &Setup, job: &Job, settled: &SettledRequest, report: impl Fn(Event)) -> Result<Event> {
         let step = "start the process that prepares the image";
         let process = Arc::new(Process::start(&self.command, setup, 0).context(ErrorKind::Other, step)?);
         let failed = |error: io::Error| ended(&process, &error.to_string());
-        let images = supervise::Images::of(0, Credentials::of(settled));
+        let images = supervise::Images::of(0, Credentials::of(&settled.image));
+        for (number, place) in (1..).zip(&settled.places) {
+            images.add(number, Credentials::of(&place.settled));
+        }
         supervise::begin(&process, images, Watched::nothing()).map_err(failed)?;
         let mut channel = begin(&process, job).await.map_err(failed)?;
         match event::listen(&mut channel, report).await.map_err(failed)? {
@@ -60,8 +68,11 @@ impl Preparer for WorkerPreparer {
         progress: &'a dyn Progress,
     ) -> BoxFuture<'a, Result<Finished>> {
         async move {
-            let settled = access::settle(&request.text, &request.access)?;
-            let setup = Policy::of(&settled, &request.access).setup_to_prepare(store);
+            let settled = SettledRequest::of(request)?;
+            let mut setup = Policy::of(&settled.image, &request.access).setup_to_prepare(store);
+            for place in &settled.places {
+                setup.reads_also(Policy::of(&place.settled, &place.access).setup());
+            }
             let report = |event| event::report(event, listener, progress);
             match self.run(&setup, &job(Work::Task(task), store, request, &settled)?, &settled, report).await? {
                 Event::Done { manifest, fallbacks, requests, bytes } => {
@@ -76,8 +87,8 @@ impl Preparer for WorkerPreparer {
 
     fn documents<'a>(&'a self, request: &'a ImageRequest) -> BoxFuture<'a, Result<Documents>> {
         async move {
-            let settled = access::settle(&request.text, &request.access)?;
-            let setup = Policy::of(&settled, &request.access).setup();
+            let settled = SettledRequest::of(request)?;
+            let setup = Policy::of(&settled.image, &request.access).setup();
             let job = job(Work::Documents, Path::new(""), request, &settled)?;
             match self.run(&setup, &job, &settled, |_| ()).await? {
                 Event::Documents { digest, manifest, config, index_digest } => {
@@ -90,6 +101,37 @@ impl Preparer for WorkerPreparer {
     }
 }
 
+/// The hosts of an image, and of the index repositories in which it may have indexes.
+struct SettledRequest {
+    image: Settled,
+    places: Vec<SettledPlace>,
+}
+
+struct SettledPlace {
+    place: IndexPlace,
+    access: Access,
+    settled: Settled,
+}
+
+impl SettledRequest {
+    fn of(request: &ImageRequest) -> Result<Self> {
+        let settle = |place: IndexPlace| {
+            let access = places::access_to(&place.source, &request.source, &request.access);
+            Ok(SettledPlace { settled: access::settle(&place.source, &access)?, place, access })
+        };
+        let places = places::list(request)?.into_iter().map(settle).collect::<Result<_>>()?;
+        Ok(Self { image: access::settle(&request.text, &request.access)?, places })
+    }
+}
+
+impl SettledPlace {
+    /// The place, whose credentials have this number.
+    fn name(&self, number: u64) -> PlaceName {
+        let name = ImageName::of(number, &self.place.source, &self.settled, &self.access);
+        PlaceName { place: self.place.clone(), name }
+    }
+}
+
 const WRONG_EVENT: &str = "the confined process answered another question";
 
 /// The image made the worker end, or someone did.
@@ -99,23 +141,25 @@ fn ended(process: &Process, problem: &str) -> Error {
         .hint("if it ran out of memory, the image needs more than one image may use; otherwise try again")
 }
 
-fn job(work: Work, store: &Path, request: &ImageRequest, settled: &Settled) -> Result<Job> {
+fn job(work: Work, store: &Path, request: &ImageRequest, settled: &SettledRequest) -> Result<Job> {
     Ok(Job {
         work,
         store: store.to_owned(),
-        image: ImageName::of(0, &request.text, settled, &request.access),
+        image: ImageName::of(0, &request.text, &settled.image, &request.access),
         source: request.source.to_string(),
         platform: request.platform.to_string(),
         platform_named: request.platform_named,
         index: match &request.index {
             IndexChoice::None => IndexName::None,
+            IndexChoice::Unset => IndexName::Unset,
             IndexChoice::Pinned(digest) => IndexName::Pinned(*digest),
             IndexChoice::Locked(lock) => {
                 IndexName::Locked(lock.to_json().context(ErrorKind::Other, "pass on the index lock")?)
             }
             IndexChoice::Registry => IndexName::Registry,
-            IndexChoice::Signed | IndexChoice::SignedBy(_) => IndexName::Signed,
+            IndexChoice::Signed => IndexName::Signed,
         },
+        places: (1..).zip(&settled.places).map(|(number, place)| place.name(number)).collect(),
         profile: request.profile.clone(),
         demands: Admission::of(&request.source, &request.access)?.demands().clone(),
     })

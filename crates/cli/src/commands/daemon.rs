@@ -7,8 +7,9 @@ use std::process::Command;
 use clap::Args;
 use tarpon_daemon::{Options, Socket};
 use tarpon_engine::Ended;
+use tarpon_oci::IndexRepo;
 
-use super::image::policy;
+use super::image::{index_repo, policy};
 use super::options::{address, path};
 use super::scrub::ScrubChoice;
 use super::session::{Session, runtime};
@@ -56,6 +57,9 @@ pub(crate) struct Daemon {
     /// it exists]
     #[arg(long, value_name = "FILE", value_parser = path(), env = "TARPON_POLICY")]
     policy: Option<PathBuf>,
+    /// Index repository: registry prefix (HOST[:PORT]/PATH) or OCI layout (oci:DIR) with indexes and boot packs of images; may be repeated
+    #[arg(long = "index-repo", value_name = "PREFIX", env = "TARPON_INDEX_REPO", value_delimiter = ',', value_parser = index_repo)]
+    index_repos: Vec<IndexRepo>,
     #[command(flatten)]
     scrub: ScrubChoice,
 }
@@ -86,6 +90,7 @@ impl Daemon {
             keeper_command,
             runtime: runtime_program,
             policy,
+            index_repos: self.index_repos.clone(),
             scrub,
             program: program.clone(),
         };

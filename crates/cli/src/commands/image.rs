@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::{fmt, io};
 
 use clap::builder::TypedValueParser;
-use clap::{Args, ValueEnum};
+use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 use rustix::fs::{Access as Mode, access};
 use tarpon_engine::{
     Access, DEFAULT_PROFILE, ErrorKind, ImageRequest, IndexChoice, LockFile, PROFILE_BYTES, PolicyChoice, Pull,
     RegistriesChoice, ResultExt as _, auth_files,
 };
-use tarpon_oci::{InvalidSource, Platform, Source};
+use tarpon_oci::{IndexRepo, InvalidIndexRepo, InvalidSource, Platform, Source};
 
 use super::creds::{Creds, creds, creds_file};
 use super::options::path;
@@ -52,6 +52,38 @@ impl ImageArgs {
     /// The profile, if the user named one.
     pub(crate) fn named_profile(&self) -> Option<&str> {
         self.options.choice.profile.as_deref()
+    }
+}
+
+/// An image and its options, of a command that has subcommands instead. The parser demands the image where there is no subcommand.
+#[derive(Debug, Clone)]
+pub(super) struct OptionalImage(pub(super) Option<ImageArgs>);
+
+/// The name of the argument of [`ImageArgs`] without a default.
+const IMAGE: &str = "image";
+
+impl FromArgMatches for OptionalImage {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        if matches.contains_id(IMAGE) {
+            ImageArgs::from_arg_matches(matches).map(Some).map(Self)
+        } else {
+            Ok(Self(None))
+        }
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for OptionalImage {
+    fn augment_args(command: Command) -> Command {
+        ImageArgs::augment_args(command)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        ImageArgs::augment_args_for_update(command)
     }
 }
 
@@ -168,12 +200,20 @@ pub(crate) struct ImageOptions {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ImageChoice {
     /// Index for layers without a table of contents: none, signed, registry, or a DIGEST [default: the one pinned by the lock file, else
-    /// signed]
+    /// one of an index repository, else signed]
     ///
     /// signed: an index that the registry lists, if a key signed it that the policy names for the image. registry: the index that the
     /// registry lists for the image, tarpon's own or SOCI; its content is trusted. A SOCI index that the image itself names is always used.
     #[arg(long, value_name = "INDEX", env = "TARPON_INDEX")]
     index: Option<IndexChoice>,
+    /// Index repository: registry prefix (HOST[:PORT]/PATH) or OCI layout (oci:DIR) with indexes and boot packs of images of other registries;
+    /// may be repeated
+    ///
+    /// The indexes of docker.io/library/redis are in PREFIX/docker.io/library/redis. Without --index, indexes that an index repository lists are
+    /// trusted, unless the policy demands signatures there; --index none disables the search. All of them and the image's own repository are
+    /// asked at the same time; the first that has an index is used, in this order, the image's repository last.
+    #[arg(long = "index-repo", value_name = "PREFIX", env = "TARPON_INDEX_REPO", value_delimiter = ',', value_parser = index_repo)]
+    index_repos: Vec<IndexRepo>,
     /// Lock file that pins indexes of images [default: $XDG_CONFIG_HOME/tarpon/tarpon.lock, else /etc/tarpon/tarpon.lock, if it exists]
     ///
     /// --index takes precedence. A lock file in the current directory is used only if this option names it: the author of a directory
@@ -189,6 +229,20 @@ pub(crate) struct ImageChoice {
     registry: RegistryConnection,
 }
 
+/// Parses an index repository. A relative path of a layout is made absolute, because the server works in another directory.
+pub(super) fn index_repo(text: &str) -> Result<IndexRepo, String> {
+    match text.parse().map_err(|error: InvalidIndexRepo| error.to_string())? {
+        IndexRepo::Layout(directory) => {
+            let directory = std::path::absolute(directory).map_err(|error| error.to_string())?;
+            if directory.to_str().is_none_or(|path| path.contains([':', '@'])) {
+                return Err(format!("{} contains a colon or an @, or is not UTF-8", directory.display()));
+            }
+            Ok(IndexRepo::Layout(directory))
+        }
+        registry @ IndexRepo::Registry { .. } => Ok(registry),
+    }
+}
+
 fn profile_name(name: &str) -> Result<String, String> {
     let is_plain = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
     if name.is_empty() || name.len() > PROFILE_BYTES || !name.chars().all(is_plain) {
@@ -201,6 +255,16 @@ impl ImageChoice {
     /// The requested index, boot pack and access options.
     pub(crate) fn read(&self) -> tarpon_engine::Result<(IndexChoice, Option<String>, Access)> {
         Ok((self.index()?, self.profile(), self.registry.access()))
+    }
+
+    /// The options for the connection.
+    pub(crate) fn access(&self) -> Access {
+        self.registry.access()
+    }
+
+    /// The index repositories.
+    pub(crate) fn index_repos(&self) -> &[IndexRepo] {
+        &self.index_repos
     }
 
     /// The requested profile.
@@ -218,7 +282,7 @@ impl ImageChoice {
             Some(file) => Some(LockFile::at(file).read()?),
             None => LockFile::of_environment()?,
         };
-        Ok(lock.map_or(IndexChoice::Signed, |lock| IndexChoice::Locked(Arc::new(lock))))
+        Ok(lock.map_or(IndexChoice::Unset, |lock| IndexChoice::Locked(Arc::new(lock))))
     }
 }
 
@@ -228,7 +292,7 @@ impl ImageOptions {
         self.request_with(image, self.choice.index()?)
     }
 
-    fn request_with(&self, image: ImageName, index: IndexChoice) -> tarpon_engine::Result<ImageRequest> {
+    pub(super) fn request_with(&self, image: ImageName, index: IndexChoice) -> tarpon_engine::Result<ImageRequest> {
         let access = self.login.with(self.choice.registry.access());
         let ImageName { text, source } = image.completed(&access.registries)?;
         Ok(ImageRequest {
@@ -238,6 +302,7 @@ impl ImageOptions {
             platform_named: self.platform.is_some(),
             pull: self.pull.into(),
             index,
+            index_repos: self.choice.index_repos.clone(),
             profile: self.choice.profile(),
             access,
         })

@@ -1,12 +1,23 @@
 //! `tarpon index`: creates, publishes and checks the index with which any client mounts an unconverted image lazily.
 
+mod ls;
+mod rm;
+mod sync;
+
 use std::path::PathBuf;
 
-use clap::{Arg, Args};
-use tarpon_engine::{ImageIndexArtifact, IndexCheck, LockFile};
+use clap::{Arg, Args, Subcommand};
+use serde::Serialize;
+use tarpon_engine::{
+    Access, ErrorKind, ImageIndexArtifact, ImageRequest, IndexCheck, LockFile, ResultExt as _, index_destination,
+    shown_place as shown,
+};
 use tarpon_oci::{Digest, Source};
 
-use super::image::ImageArgs;
+use self::ls::Ls;
+use self::rm::Rm;
+use self::sync::Sync;
+use super::image::{ImageArgs, OptionalImage};
 use super::session::{Session, runtime};
 use super::sign::Signing;
 use crate::exit::Exit;
@@ -15,16 +26,30 @@ use crate::global::Global;
 use crate::output::{self, Table, escape};
 use crate::size;
 
+/// How an index is kept.
+const HOW_TO_KEEP: &str = "--push publishes the index next to the image, --push --index-repo PREFIX in a repository of your own, --layout DIR \
+                           writes it to an OCI layout";
+
+#[derive(Serialize)]
+struct Report<'a> {
+    #[serde(flatten)]
+    made: &'a ImageIndexArtifact,
+    published: Option<&'a str>,
+}
+
 const EXAMPLES: &str = "\
 Examples:
   tarpon index registry.example/app:v1                      show the size of the index
   tarpon index --push registry.example/app:v1               publish it next to the image
+  tarpon index --push --index-repo my.example/tarpon redis:7    publish it in your own repository
   tarpon mount --index registry registry.example/app:v1 /mnt    use the published index
   tarpon mount --index sha256:… registry.example/app:v1 /mnt    use exactly this index
   tarpon index --push --lock-file tarpon.lock registry.example/app:v1    also pin it in a lock file
   tarpon mount --lock-file tarpon.lock registry.example/app:v1 /mnt    use the pinned index
   tarpon index --push --sign-by-key team.key registry.example/app:v1    also sign it
   tarpon index --verify sha256:… registry.example/app:v1    compare the index with the layers
+  tarpon index sync --index-repo registry.example/tarpon images.txt    index a list of images
+  tarpon index ls redis:7                                   list the published indexes
 
 The image does not change: its digest, signatures and layers stay the same.";
 
@@ -32,11 +57,13 @@ The image does not change: its digest, signatures and layers stay the same.";
 ///
 /// Reads each layer without a table of contents (plain gzip or zstd) once, and records its files and their positions. The result is a
 /// small artifact that refers to the image; clients fetch it instead of the layers. Without --push or --layout only its size is
-/// printed: the index itself is not saved.
+/// printed: the index itself is not kept.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES, mut_arg("lock_file", as_output), mut_arg("index", |index| index.hide(true).env(None::<&str>)))]
+#[command(after_help = EXAMPLES, mut_arg("lock_file", as_output), mut_arg("index", |index| index.hide(true).env(None::<&str>)), mut_arg("sign_by_key", |key| key.requires("push")), args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Index {
-    /// Publish the index in the image's repository, as a referrer of the image
+    #[command(subcommand)]
+    command: Option<Box<IndexCommand>>,
+    /// Publish the index in the first index repository (--index-repo), else in the image's repository, as a referrer of the image
     #[arg(long, conflicts_with_all = ["layout", "verify"])]
     push: bool,
     /// Write the index to this OCI layout instead
@@ -51,7 +78,15 @@ pub(crate) struct Index {
     #[command(flatten)]
     signing: Signing,
     #[command(flatten)]
-    image: ImageArgs,
+    image: OptionalImage,
+}
+
+/// Commands for the indexes of many images, and for published ones.
+#[derive(Debug, Subcommand)]
+enum IndexCommand {
+    Sync(Sync),
+    Ls(Ls),
+    Rm(Rm),
 }
 
 /// Adapts `--lock-file`: the mounting commands read the file, this one writes it.
@@ -61,66 +96,82 @@ fn as_output(lock_file: Arg) -> Arg {
 }
 
 impl Index {
-    pub(crate) fn run(self, global: &Global) -> Result {
+    pub(crate) fn run(mut self, global: &Global) -> Result {
+        match (self.command.take().map(|command| *command), self.image.0.take()) {
+            (Some(IndexCommand::Sync(command)), _) => command.run(global),
+            (Some(IndexCommand::Ls(command)), _) => command.run(global),
+            (Some(IndexCommand::Rm(command)), _) => command.run(global),
+            (None, Some(image)) => self.make(&image, global),
+            // The parser demands one of both.
+            (None, None) => Err(Failure::new(Exit::Usage, "no image is named")),
+        }
+    }
+
+    fn make(&self, image: &ImageArgs, global: &Global) -> Result {
         let session = Session::open(global)?;
-        let (runtime, request) = (runtime()?, self.image.request_without_index()?);
+        let (runtime, request) = (runtime()?, image.request_without_index()?);
         let progress = output::progress(global.quiet);
         if let Some(index) = &self.verify {
-            let doing = || format!("cannot check the index of {}", self.image.text());
+            let doing = || format!("cannot check the index of {}", image.text());
             let checked = runtime.block_on(session.engine().check_index(&request, index, &*progress)).doing(doing)?;
             drop(progress);
-            return self.checked(global, &checked);
+            return self.checked(image, global, &checked);
         }
-        let doing = || format!("cannot index {}", self.image.text());
+        let doing = || format!("cannot index {}", image.text());
         let key = self.signing.key()?;
-        let lock = self.image.named_lock_file().map(LockFile::at);
+        let lock = image.named_lock_file().map(LockFile::at);
         if let Some(lock) = &lock {
             lock.check()?;
         }
-        if !self.push && self.layout.is_none() && !global.quiet {
-            output::note(
-                "the index is not saved: --push publishes it next to the image, --layout DIR writes it to an OCI layout",
-            );
+        let destination = self.destination(&request).doing(doing)?;
+        if destination.is_none() && !global.quiet {
+            output::note(&format!("the index will not be saved: {HOW_TO_KEEP}"));
         }
         let made = runtime.block_on(session.engine().make_index(&request, &[], &*progress)).doing(doing)?;
         drop(progress);
-        let destination = match &self.layout {
-            _ if self.push => Some(request.source.clone()),
-            Some(folder) => {
-                let directory = std::path::absolute(folder).doing(doing)?;
-                Some(Source::OciLayout { directory, tag: None })
-            }
-            None => None,
-        };
-        if let Some(destination) = &destination {
-            runtime.block_on(session.engine().publish_index(&made, destination, &request.access)).doing(doing)?;
-        }
-        if let Some(key) = &key {
+        if let Some((place, access)) = &destination {
             let engine = session.engine();
-            let signed = engine.sign_index(key, &made.index_digest, &request.source, &request.access);
-            runtime.block_on(signed).doing(doing)?;
+            runtime.block_on(engine.publish_index(&made, place, &request.access)).doing(doing)?;
+            if let Some(key) = &key {
+                runtime.block_on(engine.sign_index(key, &made.index_digest, place, access)).doing(doing)?;
+            }
         }
         if let Some(lock) = &lock {
             lock.pin(&made.image, made.manifest_digest, made.index_digest)?;
         }
+        let published = destination.map(|(place, _)| place.to_string());
         if self.json {
-            return output::json(&made);
+            return output::json(&Report { made: &made, published: published.as_deref() });
         }
         output::text(&text(&made))?;
-        if let (Some(destination), false) = (destination, global.quiet) {
-            output::note(&format!("published to {}", escape(destination.to_string().as_bytes())));
+        match published {
+            _ if global.quiet => {}
+            Some(place) => output::note(&format!("published to {}", escape(shown(&place).as_bytes()))),
+            None => output::note(&format!("nothing was kept: {HOW_TO_KEEP}")),
         }
         Ok(())
     }
 
-    fn checked(&self, global: &Global, checked: &IndexCheck) -> Result {
+    /// Where the index is published, and how that is accessed. `None`: nowhere.
+    fn destination(&self, request: &ImageRequest) -> tarpon_engine::Result<Option<(Source, Access)>> {
+        match &self.layout {
+            _ if self.push => index_destination(request).map(Some),
+            Some(folder) => {
+                let directory = std::path::absolute(folder).context(ErrorKind::Other, "choose the layout")?;
+                Ok(Some((Source::OciLayout { directory, tag: None }, request.access.clone())))
+            }
+            None => Ok(None),
+        }
+    }
+
+    fn checked(&self, image: &ImageArgs, global: &Global, checked: &IndexCheck) -> Result {
         if self.json {
             output::json(checked)?;
         } else if checked.differences.is_empty() && checked.unchecked.is_empty() && !global.quiet {
             let IndexCheck { index_digest, layers, .. } = checked;
             output::note(&format!("index {index_digest} matches {layers} layers"));
         }
-        let image = escape(self.image.text().as_bytes());
+        let image = escape(image.text().as_bytes());
         match (&checked.differences[..], &checked.unchecked[..]) {
             ([], []) => Ok(()),
             ([first, ..], _) => {

@@ -11,7 +11,7 @@ use serde::Serialize;
 use tarpon_engine::trace::{FILE_BYTES, Trace};
 use tarpon_engine::{
     BootPack, DEFAULT_PROFILE, Engine, ImageIndexArtifact, Progress, RecordRequest, Recorded, SigningKey,
-    TraceCoverage, Until,
+    TraceCoverage, Until, index_destination, shown_place,
 };
 
 use super::image::{ImageArgs, ImageName, image_name};
@@ -47,12 +47,12 @@ contains the exit code of the container.";
 /// times. With --push, the recorded bytes are published next to the image as a boot pack, in the order of first access, together with an
 /// index of the image: clients that mount with that index stream them at once. Published packs of other profiles are kept.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, mut_arg("sign_by_key", |key| key.requires("push")))]
 pub(crate) struct Record {
     /// Trace file to write
     #[arg(short, long, value_name = "FILE", required_unless_present = "push")]
     output: Option<PathBuf>,
-    /// Publish index and boot pack in the image's repository, as a referrer of the image
+    /// Publish index and boot pack in the first index repository (--index-repo), else in the image's repository, as a referrer of the image
     #[arg(long)]
     push: bool,
     /// Use this trace instead of running the image; may be repeated, one trace per profile
@@ -102,13 +102,14 @@ struct Report<'a> {
     ready_millis: Option<u128>,
     exit: Option<i32>,
     index: Option<&'a ImageIndexArtifact>,
+    published: Option<&'a str>,
 }
 
 /// The results.
 #[derive(Default)]
 struct Done {
     recorded: Vec<Recorded>,
-    published: Option<ImageIndexArtifact>,
+    published: Option<(ImageIndexArtifact, String)>,
 }
 
 impl Done {
@@ -157,6 +158,10 @@ impl Record {
     async fn done(&self, session: &Session, asked: impl Future<Output = ()>, progress: &dyn Progress) -> Result<Done> {
         tokio::pin!(asked);
         let key = self.signing.key()?;
+        if self.push {
+            // Checked before minutes of work.
+            index_destination(&self.image.request().doing(|| self.doing())?).doing(|| self.doing())?;
+        }
         let recorded = match &self.from {
             Some(_) => Vec::new(),
             None if !self.trace.is_empty() => self.read_traces()?,
@@ -186,8 +191,9 @@ impl Record {
         traces: &[Trace],
         key: Option<&SigningKey>,
         progress: &dyn Progress,
-    ) -> tarpon_engine::Result<ImageIndexArtifact> {
+    ) -> tarpon_engine::Result<(ImageIndexArtifact, String)> {
         let request = self.image.request()?;
+        let (place, access) = index_destination(&request)?;
         let made = match &self.from {
             Some(old) => {
                 let old = old.clone().completed(&request.access.registries)?;
@@ -195,11 +201,11 @@ impl Record {
             }
             None => engine.make_index(&request, traces, progress).await?,
         };
-        engine.publish_index(&made, &request.source, &request.access).await?;
+        engine.publish_index(&made, &place, &request.access).await?;
         if let Some(key) = key {
-            engine.sign_index(key, &made.index_digest, &request.source, &request.access).await?;
+            engine.sign_index(key, &made.index_digest, &place, &access).await?;
         }
-        Ok(made)
+        Ok((made, place.to_string()))
     }
 
     fn recording(&self) -> tarpon_engine::Result<RecordRequest> {
@@ -246,7 +252,7 @@ impl Record {
     }
 
     fn report(&self, global: &Global, done: &Done) -> Result {
-        let (first, index) = (done.recorded.first(), done.published.as_ref());
+        let (first, index) = (done.recorded.first(), done.published.as_ref().map(|(index, _)| index));
         let totals = first.map(|recorded| recorded.trace.totals());
         if self.json {
             return output::json(&Report {
@@ -257,6 +263,7 @@ impl Record {
                 ready_millis: first.and_then(|recorded| Some(recorded.trace.header.ready?.as_millis())),
                 exit: first.and_then(|recorded| recorded.exit),
                 index,
+                published: done.published.as_ref().map(|(_, place)| place.as_str()),
             });
         }
         if global.quiet {
@@ -267,6 +274,9 @@ impl Record {
             output::note(&format!("the start of {image} reads {touched} in {} files", totals.files));
         }
         index.iter().flat_map(|index| &index.boots).for_each(|pack| output::note(&described(pack)));
+        if let Some((_, place)) = &done.published {
+            output::note(&format!("published to {}", escape(shown_place(place).as_bytes())));
+        }
         Ok(())
     }
 }

@@ -20,9 +20,9 @@ const PASSWORD: &str = "COSIGN_PASSWORD";
 pub(super) struct Signing {
     /// Sign the published index with this private key (PEM: PKCS#8, SEC 1, or of cosign with $COSIGN_PASSWORD)
     ///
-    /// Hosts whose policy names the public key for the image (sigstoreSigned in containers-policy.json) use the index without --index. The
-    /// signature is attached as `cosign sign` attaches it.
-    #[arg(long, value_name = "FILE", value_parser = path(), requires = "push")]
+    /// Hosts whose policy names the public key for the image or for the index repository (sigstoreSigned in containers-policy.json) use the
+    /// index without --index. The signature is attached as `cosign sign` attaches it.
+    #[arg(long, value_name = "FILE", value_parser = path())]
     sign_by_key: Option<PathBuf>,
 }
 

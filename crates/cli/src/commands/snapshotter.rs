@@ -94,8 +94,9 @@ impl Snapshotter {
         let (index, profile, access) = self.choice.read()?;
         let registries = RegistriesChoice::Containerd(ContainerdHosts(self.hosts_dir));
         let access = Access { registries, ..access };
+        let index_repos = self.choice.index_repos().to_vec();
         let (mode, backfill, whole) = (self.mode, self.backfill, self.whole);
-        let images = ImageOptions { index, profile, access, mode, backfill, plain, whole };
+        let images = ImageOptions { index, index_repos, profile, access, mode, backfill, plain, whole };
         let options = Options { root, address: self.address, images };
         let served = runtime()?.block_on(tarpon_snapshotter::serve(session.engine(), options));
         match served.doing(|| "cannot serve containerd")? {

@@ -64,6 +64,13 @@ fn help_of_every_cache_subcommand() {
 }
 
 #[test]
+fn help_of_every_index_subcommand() {
+    for subcommand in ["sync", "ls", "rm"] {
+        insta::assert_snapshot!(format!("help_of_index_{subcommand}"), help(&["index", subcommand, "--help"]));
+    }
+}
+
+#[test]
 fn help_of_every_podman_subcommand() {
     for subcommand in ["add", "rm", "ls", "setup", "layers"] {
         insta::assert_snapshot!(format!("help_of_podman_{subcommand}"), help(&["podman", subcommand, "--help"]));

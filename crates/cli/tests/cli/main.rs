@@ -9,6 +9,7 @@ mod documentation;
 mod errors;
 mod help;
 mod host;
+mod indexes;
 mod interrupt;
 mod isolation;
 mod local;

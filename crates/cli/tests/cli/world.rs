@@ -57,6 +57,7 @@ impl World {
         // The tests must not see the settings of the user who runs them.
         for variable in [
             "TARPON_INDEX",
+            "TARPON_INDEX_REPO",
             "TARPON_ISOLATION",
             "TARPON_RUNTIME",
             "TARPON_LOCK",

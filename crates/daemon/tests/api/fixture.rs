@@ -176,6 +176,7 @@ pub(crate) fn options(socket: Socket) -> Options {
         keeper_command: Vec::new(),
         runtime: None,
         policy: tarpon_engine::PolicyChoice::Host,
+        index_repos: Vec::new(),
         scrub: None,
         program: None,
     }

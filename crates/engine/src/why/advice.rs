@@ -144,7 +144,7 @@ fn no_index(explained: &Explanation, layers: &[LayerRecord]) -> Option<String> {
         return None;
     }
     Some(format!(
-        "{} of {} layers, {} % of the image's bytes, do not say what is in them and were downloaded whole before the image could be mounted: `tarpon index --push {}` publishes an index, with which `--index registry` mounts it at once",
+        "{} of {} layers, {} % of the image's bytes, do not say what is in them and were downloaded whole before the image could be mounted: `tarpon index --push {}` publishes an index (with --index-repo also of images of others), with which `--index registry` mounts it at once",
         streamed.len(),
         all.len(),
         share(bytes, explained.mount.image_bytes),

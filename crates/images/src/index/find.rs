@@ -1,8 +1,16 @@
-//! Finding an index for an image: the pinned one, one that the image names itself, or one that the registry lists.
+//! Finding an index for an image: the pinned one, one that the image names itself, or one that the image's repository or an index
+//! repository lists.
 //!
 //! A faulty index never prevents a mount: the layers are then streamed, as if there were none, and one line gives the reason.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::stream::FuturesOrdered;
+use futures::{FutureExt as _, StreamExt as _};
+use tarpon_blob::Fault;
 use tarpon_fetch::BootIndex;
 use tarpon_layer::Allowance;
 use tarpon_oci::{Artifact, Blob, Descriptor, Digest, MediaType, Verified, limits};
@@ -12,168 +20,336 @@ use tarpon_store::{LayerKind, Verification};
 
 use super::artifact::{self, ARTIFACT_TYPE, BLOB_TYPE, BOOT_INDEX_TYPE, Indexed, PROFILE};
 use super::pack::PackWanted;
-use super::search_result::{CANDIDATES, SearchResult, Usable, whole};
+use super::places::{IndexPlaces, shown};
+use super::rules::{Accepted, Rules};
+use super::search_result::{CANDIDATES, FoundPack, SearchResult, Usable, whole};
 use super::soci::{self, SociIndex};
 use crate::admission;
-use crate::image::{DEFAULT_PROFILE, IndexChoice};
+use crate::image::DEFAULT_PROFILE;
 
-/// Whether a request is needed to know that there is no index.
-pub fn may_have(choice: &IndexChoice, image: &ResolvedImage) -> bool {
-    let is_chosen = match choice {
-        // Without keys no signature verifies.
-        IndexChoice::None | IndexChoice::Signed => false,
-        IndexChoice::SignedBy(keys) => !keys.is_empty(),
-        IndexChoice::Locked(lock) => lock.index_of(image.manifest.digest()).is_some(),
-        IndexChoice::Pinned(_) | IndexChoice::Registry => true,
-    };
-    is_chosen || soci::is_named(image)
+/// How long an index repository may take to list its indexes: enough for handshakes and a token over the slowest links. An image must not wait
+/// longer for a registry that it does not need.
+const LIST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What is looked for, and where.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    /// The layers that need an index.
+    pub(crate) layers: &'a [Blob],
+    /// The boot pack.
+    pub(crate) pack: Option<PackWanted<'a>>,
+    /// What reading may cost.
+    pub(crate) allowance: &'a Allowance,
+}
+
+/// Which indexes are accepted, and the index repositories that may have one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Choice<'a> {
+    pub(crate) rules: &'a Rules,
+    pub(crate) places: &'a IndexPlaces<'a>,
+}
+
+impl Choice<'_> {
+    /// Whether a request is needed to know that there is no index.
+    pub(crate) fn may_have(&self, image: &ResolvedImage) -> bool {
+        self.rules.accept_any() || soci::is_named(image)
+    }
 }
 
 /// Looks for indexes of `image` that cover layers of `wanted`: first the one that the user chose, then the one that the image names, then
 /// others that the user accepts.
-pub async fn find(
-    choice: &IndexChoice,
+pub(crate) async fn find(
+    choice: Choice<'_>,
     repository: &Repository,
     image: &ResolvedImage,
-    wanted: &[Blob],
-    pack: Option<PackWanted<'_>>,
-    allowance: &Allowance,
+    wanted: Wanted<'_>,
 ) -> SearchResult {
-    if wanted.is_empty() && pack.is_none() {
+    if wanted.layers.is_empty() && wanted.pack.is_none() {
         return SearchResult::default();
     }
-    let mut found = match choice {
-        IndexChoice::None | IndexChoice::Signed => SearchResult::default(),
-        IndexChoice::SignedBy(keys) => signed(keys, repository, image, wanted, pack, allowance).await,
-        IndexChoice::Pinned(digest) => pinned(digest, repository, image, wanted, pack, (PINNED, allowance)).await,
-        IndexChoice::Locked(lock) => match lock.index_of(image.manifest.digest()) {
-            Some(digest) => pinned(digest, repository, image, wanted, pack, (LOCKED, allowance)).await,
-            None => SearchResult::default(),
-        },
-        IndexChoice::Registry => listed(repository, image, wanted, pack, allowance).await,
+    let Choice { rules, places } = choice;
+    let opened: Vec<_> = (0..places_needed(choice)).map(|number| places.open(number)).collect();
+    let spots = spots(choice, &opened, repository);
+    let search = Search { rules, image, wanted };
+    let mut found = match rules.pinned {
+        Some((digest, why)) => search.pinned(&digest, why, &spots).boxed().await,
+        None => search.listed(&spots).boxed().await,
     };
-    let rest = found.rest(wanted);
+    found.fetched = opened.iter().flatten().map(|repository| repository.stats().bytes).sum();
+    let rest = found.rest(wanted.layers);
     if !rest.is_empty() {
-        found.add(soci::named(repository, image, &rest, allowance).await);
+        found.add(soci::named(repository, image, &rest, wanted.allowance).boxed().await);
     }
-    let rest = found.rest(wanted);
+    let rest = found.rest(wanted.layers);
     // A list that could not be fetched would make the user wait a second time.
-    if !rest.is_empty() && *choice == IndexChoice::Registry && !found.is_list_missing {
-        found.add(soci::listed(repository, image, &rest, allowance).await);
+    if !rest.is_empty() && rules.trusts_own_list && !found.is_list_missing {
+        found.add(soci::listed(repository, image, &rest, wanted.allowance).boxed().await);
     }
     // A missing kind of index is not worth a note where another kind exists, or where none is needed.
-    if *choice == IndexChoice::Registry && (!found.layers.is_empty() || wanted.is_empty()) {
+    if rules.trusts_own_list && (!found.layers.is_empty() || wanted.layers.is_empty()) {
         found.notes.retain(|note| !note.starts_with(NONE));
     }
     found
 }
 
-const NONE: &str = "no index is used";
-/// Reason for using an index: the user named it.
-pub const PINNED: &str = "as it was pinned";
-/// Reason for using an index: the user's lock names it.
-const LOCKED: &str = "as the lock file pins it";
-
-/// The index that the user pinned, of either kind. `why` is the reason.
-pub async fn pinned(
+/// The index with this digest, in the repository of `image` or in an index repository, of either kind.
+pub async fn with_digest(
     digest: &Digest,
+    places: &IndexPlaces<'_>,
     repository: &Repository,
     image: &ResolvedImage,
-    wanted: &[Blob],
-    pack: Option<PackWanted<'_>>,
-    (why, allowance): (&str, &Allowance),
+    layers: &[Blob],
 ) -> SearchResult {
-    let fetched = async {
-        let bytes = repository.manifest(digest).await.map_err(|error| error.to_string())?;
+    let (rules, allowance) = (Rules::pinned(*digest), Allowance::default());
+    let choice = Choice { rules: &rules, places };
+    find(choice, repository, image, Wanted { layers, pack: None, allowance: &allowance }).boxed().await
+}
+
+const NONE: &str = "no index is used";
+
+/// A repository that may have indexes.
+struct Spot<'a> {
+    /// The number and the name of the index repository; `None`: it is the image's repository.
+    place: Option<(usize, &'a str)>,
+    repository: Result<&'a Repository, String>,
+    accepted: &'a Accepted,
+}
+
+/// The number of index repositories that are needed.
+fn places_needed(choice: Choice<'_>) -> usize {
+    if choice.rules.accept_any() { choice.places.list().len() } else { 0 }
+}
+
+/// The repositories in the order in which an index of them is used: those of the user, who can put there what the image's repository lacks,
+/// then that of the image.
+fn spots<'a>(
+    choice: Choice<'a>,
+    opened: &'a [crate::Result<Arc<Repository>>],
+    repository: &'a Repository,
+) -> Vec<Spot<'a>> {
+    let rules = choice.rules;
+    let mut spots: Vec<Spot<'a>> = Vec::with_capacity(opened.len() + 1);
+    for (number, (opened, place)) in opened.iter().zip(choice.places.list()).enumerate() {
+        let accepted = rules.places.get(number).unwrap_or(&Accepted::Nothing);
+        let repository = opened.as_deref().map_err(ToString::to_string);
+        spots.push(Spot { place: Some((number, shown(&place.source))), repository, accepted });
+    }
+    spots.push(Spot { place: None, repository: Ok(repository), accepted: &rules.own });
+    spots.retain(|spot| rules.pinned.is_some() || *spot.accepted != Accepted::Nothing);
+    spots
+}
+
+impl Spot<'_> {
+    fn number(&self) -> Option<usize> {
+        self.place.map(|(number, _)| number)
+    }
+
+    /// "of PLACE ", or nothing for the image's repository.
+    fn of(&self) -> String {
+        self.place.map(|(_, name)| format!("of {name} ")).unwrap_or_default()
+    }
+
+    fn name(&self) -> &str {
+        match (self.place, &self.repository) {
+            (Some((_, name)), _) => name,
+            (None, Ok(repository)) => repository.name(),
+            (None, Err(_)) => "",
+        }
+    }
+
+    /// The answer of the repository, which has less time if the image does not need it.
+    async fn answer<T>(
+        &self,
+        ask: impl AsyncFnOnce(&Repository) -> Result<T, tarpon_registry::Error>,
+    ) -> Result<T, (Fault, String)> {
+        let repository = self.repository.as_ref().map_err(|error| (Fault::Refused, error.clone()))?;
+        let asked = async { ask(repository).await.map_err(|error| (error.fault(), error.to_string())) };
+        if self.place.is_none() {
+            return asked.await;
+        }
+        let late = |_| (Fault::Timeout, format!("no answer within {} s", LIST_TIMEOUT.as_secs()));
+        tokio::time::timeout(LIST_TIMEOUT, asked).await.map_err(late).and_then(|answer| answer)
+    }
+
+    /// The listed indexes of the image, the most recent last.
+    async fn list(&self, image: &Digest) -> Result<Vec<Descriptor>, String> {
+        if let Accepted::Refused(why) = self.accepted {
+            return Err(why.clone());
+        }
+        match self.answer(async |repository| repository.referrers(image, ARTIFACT_TYPE).await).await {
+            // A repository or layout without any index need not exist.
+            Err((Fault::NotFound, _)) if self.place.is_some() => Ok(Vec::new()),
+            answer => answer.map_err(|(_, why)| why),
+        }
+    }
+
+    async fn manifest(&self, digest: &Digest) -> Result<Verified<Bytes>, String> {
+        self.answer(async |repository| repository.manifest(digest).await).await.map_err(|(_, why)| why)
+    }
+}
+
+/// A search in several repositories.
+struct Search<'a> {
+    rules: &'a Rules,
+    image: &'a ResolvedImage,
+    wanted: Wanted<'a>,
+}
+
+impl Search<'_> {
+    /// The index that the user pinned, of either kind. All repositories are asked at the same time.
+    async fn pinned(&self, digest: &Digest, why: &str, spots: &[Spot<'_>]) -> SearchResult {
+        let ask = |spot| async move { (spot, Spot::manifest(spot, digest).await) }.boxed();
+        let mut answers: FuturesOrdered<BoxFuture<'_, _>> = spots.iter().map(ask).collect();
+        let mut reasons = Vec::new();
+        while let Some((spot, manifest)) = answers.next().await {
+            let read = match manifest {
+                Ok(bytes) => self.read_pinned(spot, digest, bytes).boxed().await,
+                Err(why) => Err(why),
+            };
+            match read {
+                Ok(found) => return found.because(digest, &spot.of(), why),
+                Err(why) => reasons.push(spot.place.map_or_else(|| why.clone(), |(_, name)| format!("{name}: {why}"))),
+            }
+        }
+        SearchResult::without(format!("the index {digest} is not used: {}", reasons.join("; ")))
+    }
+
+    async fn read_pinned(
+        &self,
+        spot: &Spot<'_>,
+        digest: &Digest,
+        bytes: Verified<Bytes>,
+    ) -> Result<SearchResult, String> {
+        let Wanted { layers, allowance, .. } = self.wanted;
         match SociIndex::of(&bytes) {
-            Some(index) => index.pinned(repository, image, wanted, allowance).await,
+            Some(index) => index.pinned(spot.repository.clone()?, self.image, layers, allowance).await,
             None => {
-                let held = fetch(bytes, repository, image, wanted, pack, allowance).await;
-                held.map(|held| held.found(*digest, Verification::IndexPinned))
+                let held = self.fetch(spot, bytes).await?;
+                Ok(held.found(*digest, Verification::IndexPinned, spot.number()))
             }
         }
-    };
-    match fetched.await {
-        Ok(found) => found.because(digest, why),
-        Err(reason) => SearchResult::without(format!("the index {digest} is not used: {reason}")),
+    }
+
+    /// An accepted index of the first repository that has one. All are asked for their lists at the same time.
+    async fn listed(&self, spots: &[Spot<'_>]) -> SearchResult {
+        let image = self.image.manifest.digest();
+        let ask = |spot| async move { (spot, Spot::list(spot, image).await) }.boxed();
+        let mut answers: FuturesOrdered<BoxFuture<'_, _>> = spots.iter().map(ask).collect();
+        let (mut notes, mut empty, mut own, mut is_list_missing) = (Vec::new(), Vec::new(), None, false);
+        while let Some((spot, list)) = answers.next().await {
+            let is_own = spot.place.is_none();
+            let list = match list {
+                Ok(list) => list,
+                Err(why) if is_own => {
+                    (own, is_list_missing) = (Some(why), true);
+                    continue;
+                }
+                Err(why) => {
+                    notes.push(format!("no index {}is used: {why}", spot.of()));
+                    continue;
+                }
+            };
+            if list.is_empty() {
+                empty.push(spot.name());
+            }
+            for candidate in list.iter().rev().take(CANDIDATES) {
+                let digest = &candidate.digest;
+                match self.read_listed(spot, digest).boxed().await {
+                    Ok(mut found) => {
+                        found.notes.extend(notes);
+                        return found;
+                    }
+                    Err(why) if is_own && *spot.accepted == Accepted::Listed => own = Some(format!("{digest}: {why}")),
+                    Err(why) => notes.push(format!("the index {digest} {}is not used: {why}", spot.of())),
+                }
+            }
+        }
+        // A user who accepts only signed indexes, or has a repository for some images, expects none of most images.
+        if self.rules.trusts_own_list && !empty.is_empty() {
+            let lists = if empty.len() == 1 { "lists" } else { "list" };
+            let none = format!("{} {lists} none for this image", empty.join(" and "));
+            own = Some(own.map_or_else(|| none.clone(), |own| format!("{none}; {own}")));
+        }
+        notes.extend(own.map(|why| format!("{NONE}: {why}")));
+        SearchResult { notes, is_list_missing, ..SearchResult::default() }
+    }
+
+    /// A listed index. It is read only after its signature was verified, if it needs one.
+    async fn read_listed(&self, spot: &Spot<'_>, digest: &Digest) -> Result<SearchResult, String> {
+        let (verification, why) = match spot.accepted {
+            Accepted::SignedBy(keys) => {
+                check_signed(keys, spot.repository.clone()?, digest).await?;
+                (Verification::IndexSigned, "because a key of the policy signed it")
+            }
+            _ if spot.place.is_some() => (Verification::IndexTrusted, "because the index repository lists it"),
+            _ => (Verification::IndexTrusted, "because the registry lists it"),
+        };
+        let held = self.fetch(spot, spot.manifest(digest).await?).await?;
+        Ok(held.found(*digest, verification, spot.number()).because(digest, &spot.of(), why))
+    }
+
+    /// Reads the artifact whose manifest is `bytes`, if it is about the image: the indexes of wanted layers, and at the same time the index
+    /// of the wanted boot pack.
+    async fn fetch(&self, spot: &Spot<'_>, bytes: Verified<Bytes>) -> Result<VerifiedIndex, String> {
+        let Wanted { layers: wanted, pack, allowance } = self.wanted;
+        let repository = spot.repository.clone()?;
+        let artifact = about(bytes, self.image.manifest.digest())?;
+        let blob = match artifact.layers.first() {
+            Some(layer) if layer.media_type == MediaType::Other(BLOB_TYPE.to_owned()) => layer.blob(),
+            _ => return Err("its content is not that of an index".to_owned()),
+        };
+        let layers = async {
+            if wanted.is_empty() { Ok(Vec::new()) } else { layers(repository, blob, wanted, allowance).await }
+        };
+        let (layers, boot) = futures::join!(layers, boot(repository, &artifact, pack, spot.number()));
+        let layers = layers?;
+        // Without its pack an index is worth as much as before.
+        let (boot, notes) = match boot {
+            Ok(boot) => (boot, Vec::new()),
+            Err(reason) => {
+                (None, vec![format!("the boot pack {} is not used: {reason}", pack.map_or("", |pack| pack.profile))])
+            }
+        };
+        if layers.is_empty() && boot.is_none() && (notes.is_empty() || !wanted.is_empty()) {
+            return Err("it covers no layer that needs one".to_owned());
+        }
+        Ok(VerifiedIndex { layers, boot, notes })
     }
 }
 
-async fn listed(
-    repository: &Repository,
-    image: &ResolvedImage,
-    wanted: &[Blob],
-    pack: Option<PackWanted<'_>>,
-    allowance: &Allowance,
-) -> SearchResult {
-    let list = match repository.referrers(image.manifest.digest(), ARTIFACT_TYPE).await {
-        Ok(list) => list,
-        Err(error) => {
-            return SearchResult { is_list_missing: true, ..SearchResult::without(format!("{NONE}: {error}")) };
-        }
-    };
-    let mut reason = format!("{} lists none for this image", repository.name());
-    // Where the list is an index under a tag, the newest is the last.
-    for candidate in list.iter().rev().take(CANDIDATES) {
-        let fetched = async {
-            let bytes = repository.manifest(&candidate.digest).await.map_err(|error| error.to_string())?;
-            fetch(bytes, repository, image, wanted, pack, allowance).await
-        };
-        match fetched.await {
-            Ok(held) => {
-                return held
-                    .found(candidate.digest, Verification::IndexTrusted)
-                    .because(&candidate.digest, "because the registry lists it");
-            }
-            Err(error) => reason = format!("{}: {error}", candidate.digest),
-        }
-    }
-    SearchResult::without(format!("{NONE}: {reason}"))
+/// The signature of an index.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SignedBy {
+    /// It has no signature.
+    None,
+    /// One of the keys.
+    Key,
+    /// No signature is by one of the keys for this index, for this reason.
+    Other(String),
 }
 
-/// The newest listed index that one of the keys signed. An index is read only after its signature was verified.
-async fn signed(
-    keys: &[PublicKey],
-    repository: &Repository,
-    image: &ResolvedImage,
-    wanted: &[Blob],
-    pack: Option<PackWanted<'_>>,
-    allowance: &Allowance,
-) -> SearchResult {
-    let list = match repository.referrers(image.manifest.digest(), ARTIFACT_TYPE).await {
-        Ok(list) => list,
-        Err(error) => return SearchResult::without(format!("{NONE}: {error}")),
-    };
-    let mut notes = Vec::new();
-    for candidate in list.iter().rev().take(CANDIDATES) {
-        let fetched = async {
-            check_signed(keys, repository, &candidate.digest).await?;
-            let bytes = repository.manifest(&candidate.digest).await.map_err(|error| error.to_string())?;
-            fetch(bytes, repository, image, wanted, pack, allowance).await
-        };
-        match fetched.await {
-            Ok(held) => {
-                let found = held.found(candidate.digest, Verification::IndexSigned);
-                let mut found = found.because(&candidate.digest, "because a key of the policy signed it");
-                found.notes.extend(notes);
-                return found;
-            }
-            Err(why) => notes.push(format!("the index {} is not used: {why}", candidate.digest)),
+/// Who signed the index in this repository, as far as the keys show.
+///
+/// # Errors
+/// Its signatures cannot be read: one line.
+pub async fn signed_by(keys: &[PublicKey], repository: &Repository, index: &Digest) -> Result<SignedBy, String> {
+    let signatures = admission::signatures(repository, index).await.map_err(|error| error.to_string())?;
+    let mut signed = SignedBy::None;
+    for signature in &signatures {
+        match signature.signs(keys, index) {
+            Ok(()) => return Ok(SignedBy::Key),
+            Err(reason) => signed = SignedBy::Other(reason),
         }
     }
-    SearchResult { notes, ..SearchResult::default() }
+    Ok(signed)
 }
 
 async fn check_signed(keys: &[PublicKey], repository: &Repository, index: &Digest) -> Result<(), String> {
-    let signatures = admission::signatures(repository, index).await.map_err(|error| error.to_string())?;
-    let mut why = "it has no signature".to_owned();
-    for signature in &signatures {
-        match signature.signs(keys, index) {
-            Ok(()) => return Ok(()),
-            Err(reason) => why = reason,
-        }
+    match signed_by(keys, repository, index).await? {
+        SignedBy::Key => Ok(()),
+        SignedBy::None => Err("it has no signature".to_owned()),
+        SignedBy::Other(why) => Err(why),
     }
-    Err(why)
 }
 
 /// The useful parts of an artifact.
@@ -184,7 +360,8 @@ struct VerifiedIndex {
 }
 
 impl VerifiedIndex {
-    fn found(self, index: Digest, verification: Verification) -> SearchResult {
+    /// `place`: the number of the index repository that has it.
+    fn found(self, index: Digest, verification: Verification, place: Option<usize>) -> SearchResult {
         let usable = |indexed: Indexed| {
             let format = LayerKind::plain(indexed.compression);
             Usable { indexed, index, verification, format }
@@ -192,52 +369,20 @@ impl VerifiedIndex {
         SearchResult {
             layers: self.layers.into_iter().map(usable).collect(),
             notes: self.notes,
-            boot: self.boot,
+            boot: self.boot.map(|index| FoundPack { index, place }),
             ..SearchResult::default()
         }
     }
 }
 
-/// Reads the artifact whose manifest is `bytes`, if it is about `image`: the indexes of wanted layers, and at the same time the index of
-/// the wanted boot pack.
-async fn fetch(
-    bytes: Verified<Bytes>,
-    repository: &Repository,
-    image: &ResolvedImage,
-    wanted: &[Blob],
-    pack: Option<PackWanted<'_>>,
-    allowance: &Allowance,
-) -> Result<VerifiedIndex, String> {
-    let artifact = about(bytes, image)?;
-    let blob = match artifact.layers.first() {
-        Some(layer) if layer.media_type == MediaType::Other(BLOB_TYPE.to_owned()) => layer.blob(),
-        _ => return Err("its content is not that of an index".to_owned()),
-    };
-    let layers =
-        async { if wanted.is_empty() { Ok(Vec::new()) } else { layers(repository, blob, wanted, allowance).await } };
-    let (layers, boot) = futures::join!(layers, boot(repository, &artifact, pack));
-    let layers = layers?;
-    // Without its pack an index is worth as much as before.
-    let (boot, notes) = match boot {
-        Ok(boot) => (boot, Vec::new()),
-        Err(reason) => {
-            (None, vec![format!("the boot pack {} is not used: {reason}", pack.map_or("", |pack| pack.profile))])
-        }
-    };
-    if layers.is_empty() && boot.is_none() && (notes.is_empty() || !wanted.is_empty()) {
-        return Err("it covers no layer that needs one".to_owned());
-    }
-    Ok(VerifiedIndex { layers, boot, notes })
-}
-
-/// The artifact whose manifest is `bytes`, if it is an index of `image`.
-pub fn about(bytes: Verified<Bytes>, image: &ResolvedImage) -> Result<Artifact, String> {
+/// The artifact whose manifest is `bytes`, if it is an index of the image with the manifest `image`.
+pub fn about(bytes: Verified<Bytes>, image: &Digest) -> Result<Artifact, String> {
     let artifact = Artifact::parse(bytes).map_err(|error| error.to_string())?;
     if artifact.artifact_type != ARTIFACT_TYPE {
         return Err(format!("it is a {}", artifact.artifact_type));
     }
     let subject = artifact.subject.as_ref().map(|subject| subject.digest);
-    if subject != Some(*image.manifest.digest()) {
+    if subject != Some(*image) {
         return Err("it is about another image".to_owned());
     }
     Ok(artifact)
@@ -266,6 +411,7 @@ async fn boot(
     repository: &Repository,
     artifact: &Artifact,
     pack: Option<PackWanted<'_>>,
+    place: Option<usize>,
 ) -> Result<Option<Verified<Bytes>>, String> {
     let Some(PackWanted { profile, listener }) = pack else { return Ok(None) };
     let mut packs = boots(artifact);
@@ -276,7 +422,7 @@ async fn boot(
         };
     };
     if let (Some(listener), Some(frames)) = (listener, artifact::boot_frames(artifact, profile)) {
-        listener.found(frames);
+        listener.found(frames, place);
     }
     let bytes = boot_index(repository, layer).await?;
     BootIndex::read(&bytes).map_err(|error| error.to_string())?;

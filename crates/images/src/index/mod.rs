@@ -4,5 +4,7 @@ pub mod artifact;
 pub mod compare;
 pub mod find;
 pub mod pack;
+pub mod places;
+pub mod rules;
 pub mod search_result;
 pub mod soci;

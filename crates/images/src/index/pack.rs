@@ -6,8 +6,8 @@ use tarpon_oci::Blob;
 
 /// Receives the place of a boot pack while the image is still being prepared.
 pub trait PackListener: Debug + Send + Sync {
-    /// A boot pack of the image is in this blob. Must not block.
-    fn found(&self, pack: Blob);
+    /// A boot pack of the image is in this blob: in the index repository with this number, or in the image's repository. Must not block.
+    fn found(&self, pack: Blob, place: Option<usize>);
 }
 
 /// The boot pack wanted with an index.

@@ -19,10 +19,21 @@ pub struct SearchResult {
     pub layers: Vec<Usable>,
     /// Lines for the user: which index is used, or why none is.
     pub notes: Vec<String>,
-    /// The index of a boot pack.
-    pub boot: Option<Verified<Bytes>>,
+    /// The boot pack.
+    pub boot: Option<FoundPack>,
+    /// Bytes received from index repositories.
+    pub(crate) fetched: u64,
     /// The registry's list of indexes could not be fetched.
     pub(super) is_list_missing: bool,
+}
+
+/// A boot pack that was found.
+#[derive(Debug, Clone)]
+pub struct FoundPack {
+    /// Its index.
+    pub index: Verified<Bytes>,
+    /// The number of the index repository that has it; `None`: it is in the image's repository.
+    pub place: Option<usize>,
 }
 
 /// The index of a layer.
@@ -43,10 +54,11 @@ impl SearchResult {
         Self { notes: vec![note], ..Self::default() }
     }
 
-    /// Notes which index was used, if it was.
-    pub(super) fn because(mut self, digest: &Digest, why: &str) -> Self {
+    /// Notes which index was used, if it was. `of`: "of PLACE ", if it is in an index repository.
+    pub(super) fn because(mut self, digest: &Digest, of: &str, why: &str) -> Self {
         if !self.layers.is_empty() || self.boot.is_some() {
-            self.notes.insert(0, format!("the index {digest} is used, {why}"));
+            let index = format!("the index {digest} {of}").trim_end().to_owned();
+            self.notes.insert(0, format!("{index} is used, {why}"));
         }
         self
     }

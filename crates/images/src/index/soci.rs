@@ -56,7 +56,7 @@ pub(super) async fn named(
         }
     };
     match fetched.await {
-        Ok(found) => found.because(&digest, "as the image names it"),
+        Ok(found) => found.because(&digest, "", "as the image names it"),
         Err(reason) => {
             SearchResult::without(format!("the SOCI index {digest} that the image names is not used: {reason}"))
         }
@@ -80,7 +80,7 @@ pub(super) async fn listed(
             index.layers(repository, wanted, Verification::IndexTrusted, allowance).await
         };
         match fetched.await {
-            Ok(found) => return found.because(&candidate.digest, "because the registry lists it"),
+            Ok(found) => return found.because(&candidate.digest, "", "because the registry lists it"),
             Err(reason) => {
                 found = SearchResult::without(format!("the SOCI index {} is not used: {reason}", candidate.digest))
             }

@@ -24,8 +24,16 @@ pub(crate) struct Image {
     pub(crate) layers: Vec<Layer>,
     /// Bytes received for it.
     pub(crate) fetched: u64,
-    /// The index of its boot pack.
-    pub(crate) boot: Option<Verified<Bytes>>,
+    /// Its boot pack.
+    pub(crate) boot: Option<Boot>,
+}
+
+/// A boot pack of an image.
+pub(crate) struct Boot {
+    /// Its index.
+    pub(crate) index: Verified<Bytes>,
+    /// The repository or layout that has it, as text; `None`: that of the image.
+    pub(crate) place: Option<String>,
 }
 
 /// Merges and installs the layers. Blocks on the processor and the disk.
@@ -46,6 +54,7 @@ pub(crate) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
     });
     let mut record = ImageRecord::new(*manifest.digest(), &name, &platform, records.collect());
     record.prepared_bytes = fetched;
+    record.boot_source = boot.as_ref().and_then(|boot| boot.place.clone());
     compare(store, &mut record, &erofs, &chunks)?;
     let install = || -> std::result::Result<ImageRecord, StoreError> {
         let mut staging = store.stage_image(record)?;
@@ -55,7 +64,7 @@ pub(crate) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
         staging.put(Part::Chunks, &chunks)?;
         staging.put_objects(objects)?;
         if let Some(boot) = &boot {
-            staging.put(Part::Boot, boot)?;
+            staging.put(Part::Boot, &boot.index)?;
         }
         staging.install()
     };

@@ -6,13 +6,15 @@ use tarpon_store::{ImageRecord, Part, Store};
 use tarpon_tree::{erofs, merge};
 
 use super::layer::{self, Extent, Layer};
-use super::preparation::chosen_index;
+use super::preparation::rules;
 use super::{kept, layers};
 use crate::access;
 use crate::admission;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::image::ImageRequest;
 use crate::images::Images;
+use crate::index::find::Choice;
+use crate::index::places::IndexPlaces;
 use crate::progress::Progress;
 
 /// An image's layers.
@@ -63,8 +65,9 @@ pub async fn known_layers(
     }
     // Content fetched here is needed until it is kept with the image's record, which protects it.
     let _pin = images.store().pin().context(ErrorKind::Store, "pin the import")?;
-    let index = chosen_index(request, &record.manifest)?;
-    let extent = Extent::Index(&index, None);
+    let places = IndexPlaces::of(request)?;
+    let rules = rules(request, &record.manifest, &places)?;
+    let extent = Extent::Index(Choice { rules: &rules, places: &places }, None);
     let layers = layers::index_all(images.store(), &repository, &image, extent, progress).await?.layers;
     let known = record.clone();
     blocking(move || {

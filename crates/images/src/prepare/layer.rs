@@ -7,9 +7,10 @@ use tarpon_oci::{Blob, Descriptor, Digest, ImageConfig};
 use tarpon_store::{LayerKind, Verification};
 
 use crate::error::{Error, ErrorKind, Result, ResultExt};
-use crate::image::IndexChoice;
 use crate::index::artifact::Indexed;
+use crate::index::find::Choice;
 use crate::index::pack::PackWanted;
+use crate::index::places::IndexPlace;
 
 /// An indexed layer.
 #[derive(Debug, Clone)]
@@ -66,11 +67,21 @@ impl Layer {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Extent<'a> {
     /// Enough to know their content. The index may come from the sources that the choice allows, together with the wanted boot pack.
-    Index(&'a IndexChoice, Option<PackWanted<'a>>),
+    Index(Choice<'a>, Option<PackWanted<'a>>),
     /// The same, from the layers alone.
     Own,
     /// Every byte that is missing: afterwards all objects are in the store and all layers are verified.
     Whole,
+}
+
+impl<'a> Extent<'a> {
+    /// The index repositories that are searched.
+    pub(crate) fn places(&self) -> &'a [IndexPlace] {
+        match self {
+            Self::Index(choice, _) => choice.places.list(),
+            Self::Own | Self::Whole => &[],
+        }
+    }
 }
 
 /// A layer as the manifest describes it.

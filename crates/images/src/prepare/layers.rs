@@ -4,13 +4,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::Bytes;
 use futures::FutureExt;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use tarpon_blob::BlobSource;
 use tarpon_layer::toc::Claim;
 use tarpon_layer::{Allowance, Node};
-use tarpon_oci::{Blob, Digest, ImageConfig, Verified};
+use tarpon_oci::{Blob, Digest, ImageConfig};
 use tarpon_registry::{Repository, ResolvedImage};
 use tarpon_store::{LayerKind, Store, Verification};
 
@@ -21,7 +20,7 @@ use super::{kept, toc};
 use crate::access;
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::find;
-use crate::index::search_result::SearchResult;
+use crate::index::search_result::{FoundPack, SearchResult};
 use crate::progress::{LayerPlan, LayerWay, Progress};
 
 /// Tables of contents fetched and parsed at once: the initial limit of requests to a host.
@@ -36,8 +35,10 @@ pub(super) struct Indexes {
     pub(super) config: ImageConfig,
     /// Lowest first.
     pub(super) layers: Vec<Layer>,
-    /// The index of a boot pack that came with an external index.
-    pub(super) boot: Option<Verified<Bytes>>,
+    /// A boot pack that came with an external index.
+    pub(super) boot: Option<FoundPack>,
+    /// Bytes received from index repositories.
+    pub(super) fetched: u64,
 }
 
 /// Indexes all layers, lowest first. A blob that the image has twice is indexed once.
@@ -50,7 +51,7 @@ pub(super) async fn index_all(
 ) -> Result<Indexes> {
     let is_whole = matches!(extent, Extent::Whole);
     let choice = match extent {
-        Extent::Index(choice, pack) => Some((choice, pack)).filter(|(choice, _)| find::may_have(choice, image)),
+        Extent::Index(choice, pack) => Some((choice, pack)).filter(|(choice, _)| choice.may_have(image)),
         Extent::Own | Extent::Whole => None,
     };
     let wanted = wanted(&image.manifest.layers)?;
@@ -68,7 +69,8 @@ pub(super) async fn index_all(
     let (early, by_index) = match choice.filter(|_| !plain.is_empty()) {
         None => (None, SearchResult::default()),
         Some((choice, pack)) => {
-            let finding = find::find(choice, repository, image, &plain, pack, &allowance);
+            let sought = find::Wanted { layers: &plain, pack, allowance: &allowance };
+            let finding = find::find(choice, repository, image, sought).boxed();
             let (config, by_index) = futures::join!(access::config(repository, image), finding);
             (Some(config?), by_index)
         }
@@ -90,7 +92,10 @@ pub(super) async fn index_all(
     // If no layer needs an index, only this step waits for a boot pack.
     let boot = async {
         match choice.filter(|_| plain.is_empty()) {
-            Some((choice, pack)) => find::find(choice, repository, image, &[], pack, &allowance).await,
+            Some((choice, pack)) => {
+                let sought = find::Wanted { layers: &[], pack, allowance: &allowance };
+                find::find(choice, repository, image, sought).boxed().await
+            }
             None => SearchResult::default(),
         }
     };
@@ -154,7 +159,8 @@ pub(super) async fn index_all(
         }
         layers.push(found);
     }
-    Ok(Indexes { config, layers, boot: by_index.boot.or(only_boot.boot) })
+    let fetched = by_index.fetched + only_boot.fetched;
+    Ok(Indexes { config, layers, boot: by_index.boot.or(only_boot.boot), fetched })
 }
 
 /// The layers of which some bytes were not seen, or some objects are missing.

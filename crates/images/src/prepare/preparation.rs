@@ -8,7 +8,7 @@
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use tarpon_oci::{Digest, Source};
+use tarpon_oci::{Digest, IndexRepo, Source};
 use tarpon_registry::{Repository, ResolvedImage};
 use tarpon_store::{ImageRecord, ImageState};
 
@@ -19,7 +19,11 @@ use crate::admission::{self, Admission};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::image::{ImageRequest, IndexChoice, Prepared, Pull};
 use crate::images::Images;
+use crate::index::find::Choice;
 use crate::index::pack::{PackListener, PackWanted};
+use crate::index::places::{IndexPlace, IndexPlaces};
+use crate::index::rules::Rules;
+use crate::index::search_result::FoundPack;
 use crate::preparer::{Preparer, Task};
 use crate::progress::Progress;
 use crate::{access, commits, tenant};
@@ -175,7 +179,8 @@ impl Images {
         repository: &Repository,
         progress: &dyn Progress,
     ) -> Result<Prepared> {
-        let prepared = self.prepare_from(request, repository, None, progress).await?;
+        let places = IndexPlaces::of(request)?;
+        let prepared = self.prepare_from(request, repository, &places, None, progress).await?;
         self.checked(request, prepared, progress).await
     }
 
@@ -191,7 +196,8 @@ impl Images {
                 return self.prepare_by(preparer, Task::Prepare, request, listener, progress).await;
             }
             let repository = access::open(&request.text, &request.access).await?;
-            self.prepare_from(request, &repository, listener, progress).await
+            let places = IndexPlaces::of(request)?;
+            self.prepare_from(request, &repository, &places, listener, progress).await
         }
         .boxed()
     }
@@ -218,15 +224,19 @@ impl Images {
         found.ok_or_else(|| Error::new(ErrorKind::Store, step, "it is not in the store any more"))
     }
 
-    /// Prepares the image of a repository that the caller opened, and does not check what is local of it.
+    /// Prepares the image of a repository that the caller opened, and does not check what is local of it. Its index may be in one of `places`.
     pub fn prepare_from<'a>(
         &'a self,
         request: &'a ImageRequest,
         repository: &'a Repository,
+        places: &'a IndexPlaces<'a>,
         listener: Option<&'a dyn PackListener>,
         progress: &'a dyn Progress,
     ) -> BoxFuture<'a, Result<Prepared>> {
         async move {
+            if request.index != IndexChoice::None {
+                places.get_ready();
+            }
             let resolved = admission::resolve(repository, &request.access, &request.platform).await?;
             // From here on the caller has proved access.
             let part = self.for_image(&request.text, &request.access)?;
@@ -241,8 +251,8 @@ impl Images {
                         state => {
                             local::note_damage(&state, progress);
                             let pack = request.profile.as_deref().map(|profile| PackWanted { profile, listener });
-                            let index = chosen_index(request, &manifest)?;
-                            let extent = Extent::Index(&index, pack);
+                            let rules = rules(request, &manifest, places)?;
+                            let extent = Extent::Index(Choice { rules: &rules, places }, pack);
                             part.index(request, repository, resolved, extent, progress).await?
                         }
                     }
@@ -280,14 +290,16 @@ impl Images {
         let _pin = self.store().pin().context(ErrorKind::Store, "pin the import")?;
         let indexes = layers::index_all(self.store(), repository, &resolved, extent, progress).await?;
         let by_index = indexes.layers.iter().any(|layer| layer.verification.is_by_index());
-        match self.assemble(request, resolved.clone(), indexes, repository.stats().bytes).await {
+        let fetched = repository.stats().bytes + indexes.fetched;
+        let places = extent.places();
+        match self.assemble(request, resolved.clone(), indexes, places, fetched).await {
             Err(error) if by_index && error.kind == ErrorKind::Refused => {
                 progress.note(&format!("the index is not used, because the layers do not fit together by it: {error}"));
             }
             done => return done,
         }
         let indexes = layers::index_all(self.store(), repository, &resolved, Extent::Own, progress).await?;
-        self.assemble(request, resolved, indexes, repository.stats().bytes).await
+        self.assemble(request, resolved, indexes, &[], repository.stats().bytes).await
     }
 
     async fn assemble(
@@ -295,9 +307,14 @@ impl Images {
         request: &ImageRequest,
         resolved: ResolvedImage,
         indexes: Indexes,
+        places: &[IndexPlace],
         fetched: u64,
     ) -> Result<(ImageRecord, Vec<String>)> {
-        let Indexes { config, layers, boot } = indexes;
+        let Indexes { config, layers, boot, .. } = indexes;
+        let boot = boot.map(|FoundPack { index, place }| {
+            let place = place.and_then(|number| places.get(number)).map(|place| place.source.clone());
+            assemble::Boot { index, place }
+        });
         let fallbacks = layers.iter().filter_map(|layer| layer.fallback.clone()).collect();
         let (name, platform) = (request.source.to_string(), request.platform.to_string());
         let image = assemble::Image { name, platform, manifest: resolved.manifest, config, layers, fetched, boot };
@@ -320,10 +337,10 @@ pub async fn index_layers(
     Ok(layers::index_all(images.store(), repository, image, Extent::Own, progress).await?.layers)
 }
 
-/// The index that may be used for the image, by the user's choice and the policy.
-pub(super) fn chosen_index(request: &ImageRequest, manifest: &Digest) -> Result<IndexChoice> {
+/// The indexes that may be used for the image, by the user's choice and the policy.
+pub(super) fn rules(request: &ImageRequest, manifest: &Digest, places: &IndexPlaces<'_>) -> Result<Rules> {
     let admission = Admission::of(&request.source, &request.access)?;
-    Ok(request.index.for_image(manifest, admission.demands()))
+    Ok(Rules::of(&request.index, manifest, admission.demands(), places.list()))
 }
 
 /// Whether the source is a layout or archive that exists.
@@ -338,6 +355,10 @@ fn is_there(source: &Source) -> bool {
 /// An error if the request forbids the access check that an isolated store requires of the registry.
 fn may_ask(request: &ImageRequest) -> Result<()> {
     tenant::check(&request.text)?;
+    if let Some(layout) = request.index_repos.iter().find(|repo| matches!(repo, IndexRepo::Layout(_))) {
+        let cause = format!("{layout} is a path, which proves no access, and the store is of isolation \"tenant\"");
+        return Err(Error::new(ErrorKind::Refused, "use the index repositories", cause).hint("use one in a registry"));
+    }
     if request.pull != Pull::Never {
         return Ok(());
     }

@@ -89,9 +89,12 @@ pub struct BootPack {
     /// Its index.
     #[serde(skip)]
     pub(super) index: Bytes,
-    /// Its frames, unless they are already beside the image.
+    /// Its frames, unless they are published already.
     #[serde(skip)]
     pub(super) frames: Option<Bytes>,
+    /// The repository that has its frames, if that is an index repository and not the image's.
+    #[serde(skip)]
+    pub(super) place: Option<String>,
     /// The blob of its frames.
     #[serde(skip)]
     pub(super) blob: Blob,
@@ -110,8 +113,14 @@ impl BootPack {
             fit: None,
             index: bytes.into_inner(),
             frames: None,
+            place: None,
             blob: index.blob,
         }
+    }
+
+    /// The same pack, whose frames are in this index repository.
+    pub(super) fn at(self, place: &str) -> Self {
+        Self { place: Some(place.to_owned()), ..self }
     }
 
     /// Its descriptors in the artifact.

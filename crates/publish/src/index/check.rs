@@ -3,12 +3,12 @@
 use serde::Serialize;
 use tarpon_images::index::compare::{Verdict, compare};
 use tarpon_images::index::find;
+use tarpon_images::index::places::IndexPlaces;
 use tarpon_images::index::search_result::Usable;
 use tarpon_images::prepare::layer::Layer;
 use tarpon_images::prepare::preparation::index_layers;
 use tarpon_images::progress::Progress;
 use tarpon_images::{ImageRequest, Images, access, admission};
-use tarpon_layer::Allowance;
 use tarpon_oci::Digest;
 use tarpon_store::{LayerKind, Store, StoreError};
 
@@ -46,7 +46,8 @@ pub async fn check_index(
     let pin = part.store().pin().context(ErrorKind::Store, "pin the layers")?;
     let layers = index_layers(&part, &repository, &image, progress).await?;
     let wanted: Vec<_> = layers.iter().map(|layer| layer.blob).collect();
-    let found = find::pinned(index, &repository, &image, &wanted, None, (find::PINNED, &Allowance::default())).await;
+    let places = IndexPlaces::of(request)?;
+    let found = find::with_digest(index, &places, &repository, &image, &wanted).await;
     let step = "check the index";
     if found.layers.is_empty() {
         return Err(Error::new(ErrorKind::Refused, step, found.notes.join("; ")));

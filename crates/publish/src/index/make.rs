@@ -1,8 +1,10 @@
 //! Makes the index of an image, and publishes it.
 
 use bytes::Bytes;
+use futures::FutureExt as _;
 use serde::Serialize;
 use tarpon_images::index::artifact;
+use tarpon_images::index::places::{IndexPlaces, access_to, shown};
 use tarpon_images::prepare::layer::Layer;
 use tarpon_images::prepare::preparation::index_layers;
 use tarpon_images::progress::Progress;
@@ -77,9 +79,11 @@ pub async fn make_index_from(
     profile: Option<&str>,
     progress: &dyn Progress,
 ) -> Result<ImageIndexArtifact> {
-    let repository = access::open(old, &request.access).await?;
-    let image = admission::resolve(&repository, &request.access, &request.platform).await?;
-    let found = packs::published(&repository, &image).await?;
+    let source = old.parse().context(ErrorKind::NotFound, "read the image's name")?;
+    let old = ImageRequest { text: old.to_owned(), source, ..request.clone() };
+    let repository = access::open(&old.text, &old.access).await?;
+    let image = admission::resolve(&repository, &old.access, &old.platform).await?;
+    let found = packs::kept(&IndexPlaces::of(&old)?, &repository, &image).await?;
     found.notes.iter().for_each(|note| progress.note(note));
     let is_wanted = |start: &Start| profile.is_none_or(|profile| start.profile == profile);
     let starts: Vec<Start> = found.packs.into_iter().map(|pack| pack.start).filter(is_wanted).collect();
@@ -101,8 +105,9 @@ async fn index_for(
     let repository = access::open(&request.text, &request.access).await?;
     let image = admission::resolve(&repository, &request.access, &request.platform).await?;
     let part = images.for_image(&request.text, &request.access)?;
-    let (layers, found) =
-        futures::join!(index_layers(&part, &repository, &image, progress), packs::published(&repository, &image));
+    let places = IndexPlaces::of(request)?;
+    let layers = index_layers(&part, &repository, &image, progress).boxed();
+    let (layers, found) = futures::join!(layers, packs::kept(&places, &repository, &image).boxed());
     let (layers, found) = (layers?, found?);
     if starts.is_empty() && !layers.iter().any(boot::is_described) {
         let cause = "each of its layers has a table of contents of its own";
@@ -132,25 +137,46 @@ async fn index_for(
     })
 }
 
-/// Publishes an index beside its image, or at `destination`.
+/// Where indexes of the image are published, and how that is accessed: the first index repository of the request, else the image's own.
+///
+/// # Errors
+/// The index repository has no place for indexes of the image.
+pub fn destination(request: &ImageRequest) -> Result<(Source, Access)> {
+    let Some(repo) = request.index_repos.first() else { return Ok((request.source.clone(), request.access.clone())) };
+    let Some(place) = repo.place(&request.source) else {
+        let cause = format!("{repo} has no place for it: the image is in no registry, or its name is too long");
+        return Err(Error::new(ErrorKind::Refused, "choose where the index is published", cause));
+    };
+    let access = access_to(&place.to_string(), &request.source, &request.access);
+    Ok((place, access))
+}
+
+/// Publishes an index beside its image, or at `destination`. `access` is that of the image.
 pub async fn publish_index(index: &ImageIndexArtifact, destination: &Source, access: &Access) -> Result<Digest> {
-    let target = access::open_destination(destination, access)?;
-    // For frames that are beside the image and not in the destination too.
-    let blobs = access::open_later(&index.image, access)?.blobs();
+    let step = format!("publish the index to {}", shown(&destination.to_string()));
+    let image: Source = index.image.parse().context(ErrorKind::Other, step.clone())?;
+    let access_to = |place: &str| access_to(place, &image, access);
+    let target = access::open_destination(destination, &access_to(&destination.to_string()))?;
+    // For frames that are published, and not in the destination too.
+    let blobs = |boot: &BootPack| {
+        let place = boot.place.as_deref().unwrap_or(&index.image);
+        access::open_later(place, &access_to(place)).map(|repository| repository.blobs())
+    };
+    let blobs = index.boots.iter().map(blobs).collect::<Result<Vec<_>>>()?;
     let publish = async {
         target.push_bytes(Bytes::from_static(EMPTY_CONFIG)).await?;
         target.push_bytes(index.blob.clone()).await?;
-        for boot in &index.boots {
+        for (boot, blobs) in index.boots.iter().zip(blobs) {
             target.push_bytes(boot.index.clone()).await?;
             match &boot.frames {
                 Some(frames) => drop(target.push_bytes(frames.clone()).await?),
                 None if target.has_blob(boot.blob).await? => {}
-                None => target.copy_blob(boot.blob, blobs.clone()).await?,
+                None => target.copy_blob(boot.blob, blobs).await?,
             }
         }
         target.push_manifest(OCI_MANIFEST, index.manifest.clone(), None).await
     };
-    publish.await.map_err(|error| access::registry(format!("publish the index to {}", target.name()), error))
+    publish.boxed().await.map_err(|error| access::registry(step, error))
 }
 
 /// The parts of an artifact.

@@ -6,12 +6,18 @@
 mod boot;
 mod check;
 mod make;
+mod manage;
 mod packs;
 mod sign;
+mod sync;
 #[cfg(test)]
 mod tests;
 
 pub use self::boot::{BootPack, TraceCoverage};
 pub use self::check::{IndexCheck, check_index};
-pub use self::make::{ImageIndexArtifact, IndexedLayer, make_index, make_index_from, publish_index};
+pub use self::make::{ImageIndexArtifact, IndexedLayer, destination, make_index, make_index_from, publish_index};
+pub use self::manage::{
+    IndexSignature, KnownIndex, KnownIndexes, KnownPack, RemovedIndexes, Unwanted, known_indexes, remove_indexes,
+};
 pub use self::sign::sign;
+pub use self::sync::{MAX_SYNC_JOBS, SYNC_LIST_BYTES, SyncEntry, SyncState, Synced, sync_indexes};

@@ -9,12 +9,13 @@ use tarpon_fetch::BootIndex;
 use tarpon_images::access;
 use tarpon_images::index::artifact::ARTIFACT_TYPE;
 use tarpon_images::index::find::{about, boot_index, boots};
+use tarpon_images::index::places::IndexPlaces;
 use tarpon_images::index::search_result::CANDIDATES;
 use tarpon_oci::Verified;
 use tarpon_registry::{Repository, ResolvedImage};
 
 use super::boot::{BootPack, Start};
-use crate::Result;
+use crate::{ErrorKind, Result};
 
 /// Maximum number of packs taken over from an index: far more profiles than users record, and each costs a request.
 pub(super) const BOOT_PACKS: usize = 16;
@@ -30,6 +31,30 @@ pub(super) struct Published {
 pub(super) struct Packs {
     pub(super) packs: Vec<Published>,
     pub(super) notes: Vec<String>,
+}
+
+/// The packs that the next index of the image takes over: those of the first repository that has any, in the order in which a mount looks for
+/// an index.
+///
+/// # Errors
+/// As [`published`].
+pub(super) async fn kept(places: &IndexPlaces<'_>, repository: &Repository, image: &ResolvedImage) -> Result<Packs> {
+    let mut notes = Vec::new();
+    for (number, place) in places.list().iter().enumerate() {
+        let known = match published(&*places.open(number)?, image).await {
+            // It is made with its first index.
+            Err(error) if error.kind == ErrorKind::NotFound => Packs::default(),
+            known => known?,
+        };
+        notes.extend(known.notes);
+        if !known.packs.is_empty() {
+            let of_place = |published: Published| Published { pack: published.pack.at(&place.source), ..published };
+            return Ok(Packs { packs: known.packs.into_iter().map(of_place).collect(), notes });
+        }
+    }
+    let own = published(repository, image).await?;
+    notes.extend(own.notes);
+    Ok(Packs { notes, ..own })
 }
 
 /// The packs of the newest index of the image that the registry lists, each profile once.
@@ -60,7 +85,7 @@ async fn of_index(
     image: &ResolvedImage,
     bytes: Verified<Bytes>,
 ) -> std::result::Result<Packs, String> {
-    let artifact = about(bytes, image)?;
+    let artifact = about(bytes, image.manifest.digest())?;
     let mut found = Packs::default();
     for (number, (profile, layer)) in boots(&artifact).enumerate() {
         if found.packs.iter().any(|known| known.pack.profile == profile) {

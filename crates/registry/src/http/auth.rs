@@ -25,6 +25,8 @@ pub(crate) enum Purpose {
     Pull,
     /// To read and write.
     Push,
+    /// To read, write and delete.
+    Delete,
     /// To show that the registry accepts the credentials.
     Login,
     /// To read and write, and to read this other repository.
@@ -41,6 +43,7 @@ impl Purpose {
             }
             Self::Login => return challenged.map(str::to_owned).into_iter().collect(),
             Self::Push => vec![format!("repository:{repository}:pull,push")],
+            Self::Delete => vec![format!("repository:{repository}:pull,push,delete")],
             Self::Mount(from) => {
                 vec![format!("repository:{repository}:pull,push"), format!("repository:{from}:pull")]
             }

@@ -72,6 +72,16 @@ impl Endpoints {
         tokio::spawn(async move { session.warm_up().await });
     }
 
+    /// Connects to the host that is asked first, and logs in.
+    pub(crate) async fn get_ready(&self) {
+        self.first().session.get_ready().await;
+    }
+
+    /// The tags of the repository at the registry itself: a mirror may not have all of them.
+    pub(crate) async fn tags(&self) -> Result<Vec<String>, SourceError> {
+        self.registry.session.tags().await
+    }
+
     /// Whether the host that is asked first recently answered a ranged request with the whole blob.
     pub(crate) fn ignores_ranges(&self) -> bool {
         self.first().blobs.ignores_ranges()

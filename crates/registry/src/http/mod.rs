@@ -27,6 +27,7 @@ mod reader;
 mod referrers;
 mod retry;
 mod session;
+mod tags;
 mod token;
 mod uploads;
 mod wire;

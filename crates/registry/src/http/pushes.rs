@@ -5,7 +5,7 @@ use http::Method;
 use http::header::CONTENT_TYPE;
 use tarpon_blob::{Fault, SourceError};
 use tarpon_oci::media_type::OCI_INDEX;
-use tarpon_oci::{Digest, ImageIndex, InvalidManifest, NewDescriptor};
+use tarpon_oci::{Descriptor, Digest, ImageIndex, InvalidManifest, NewDescriptor};
 
 use super::answers::{check_stored, expect};
 use super::body;
@@ -35,6 +35,41 @@ impl Session {
             Ok(keeps_referrers)
         })
         .await
+    }
+
+    /// Deletes the manifest or index `digest`, with its tags. `false`: there was none.
+    pub(crate) async fn delete_manifest(&self, digest: &Digest) -> Result<bool, SourceError> {
+        let path = &self.path(&format!("manifests/{digest}"));
+        let call = &Call::new(Method::DELETE, path);
+        retried(Budget::new(), &call.shown, || async move {
+            let response = self.at_registry(path, call).await?;
+            if matches!(response.status.as_u16(), 404 | 410) {
+                body::drain(response).await;
+                return Ok(false);
+            }
+            let response = expect(call, response, &[200, 202, 204]).await?;
+            body::drain(response).await;
+            Ok(true)
+        })
+        .await
+    }
+
+    /// Removes `referrer` from the list of the referrers of `subject`, if clients keep one under a tag.
+    pub(crate) async fn remove_referrer(&self, subject: &Digest, referrer: &Digest) -> Result<(), Error> {
+        let unreadable = |error: InvalidManifest| Error::Manifest { what: "list of referrers", error };
+        let tag = fallback_tag(subject);
+        let known = match self.manifest(&tag, None).await {
+            Ok((bytes, _)) => ImageIndex::parse(bytes).map_err(unreadable)?,
+            Err(error) if error.fault == Fault::NotFound => return Ok(()),
+            Err(error) => return Err(Error::Push(error)),
+        };
+        let is_it = |found: &Descriptor| found.digest == *referrer;
+        if !known.manifests.iter().any(is_it) {
+            return Ok(());
+        }
+        let list = known.without(is_it).map_err(unreadable)?;
+        let put = self.put_manifest(&tag, OCI_INDEX, list.bytes.digest(), &list.bytes).await;
+        put.map(drop).map_err(Error::Push)
     }
 
     /// Adds `referrer` to the list of the referrers of `subject`, which is kept under a tag.

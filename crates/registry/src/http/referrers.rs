@@ -96,7 +96,7 @@ impl Session {
     }
 
     /// The address of the page after `response`.
-    fn next_page(&self, response: &Response, from: &Url, call: &Call) -> Result<Option<Url>, Failure> {
+    pub(super) fn next_page(&self, response: &Response, from: &Url, call: &Call) -> Result<Option<Url>, Failure> {
         let links = response.headers.get_all(LINK).iter().filter_map(|value| value.to_str().ok());
         let Some(next) = links.filter_map(next_link).next() else { return Ok(None) };
         let next = resolve(next, from)?;

@@ -83,6 +83,14 @@ impl Session {
         futures::future::join_all((0..WARM_CONNECTIONS).map(|_| connect())).await;
     }
 
+    /// Opens a connection and gets a token, so that the next request costs one round trip. Its outcome shows with that request. Does
+    /// nothing where [`Session::warm_up`] does nothing.
+    pub(crate) async fn get_ready(&self) {
+        if self.wire.base().is_some_and(|base| !crate::transport::is_loopback(base)) {
+            let _shown_later = self.check_access().await;
+        }
+    }
+
     /// A manifest or index and its `Content-Type`. `expected`: its digest, if known.
     pub(crate) async fn manifest(
         &self,

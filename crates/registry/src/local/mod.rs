@@ -4,6 +4,7 @@
 
 mod archive;
 mod blobs;
+mod delete;
 mod docker;
 mod layout;
 mod opened;

@@ -27,9 +27,9 @@ const MODE: u32 = 0o644;
 
 /// A layout that is being written.
 pub(crate) struct LayoutWriter {
-    directory: PathBuf,
+    pub(super) directory: PathBuf,
     /// Held while `index.json` is replaced.
-    index: Mutex<()>,
+    pub(super) index: Mutex<()>,
 }
 
 /// A blob that is being written.
@@ -144,7 +144,7 @@ impl Unnamed {
     }
 }
 
-fn write(directory: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(super) fn write(directory: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = temporary(directory)?;
     file.write_all(bytes)?;
     place(file, path)
@@ -166,11 +166,11 @@ fn place(file: NamedTempFile, path: &Path) -> io::Result<()> {
     }
 }
 
-fn blob_path(directory: &Path, digest: &Digest) -> PathBuf {
+pub(super) fn blob_path(directory: &Path, digest: &Digest) -> PathBuf {
     directory.join("blobs/sha256").join(digest.hex())
 }
 
-fn failed(directory: &Path, what: &str) -> impl Fn(io::Error) -> SourceError {
+pub(super) fn failed(directory: &Path, what: &str) -> impl Fn(io::Error) -> SourceError {
     let doing = format!("oci:{}: writing {what}", directory.display());
     move |error| {
         let fault = match error.kind() {
@@ -182,6 +182,6 @@ fn failed(directory: &Path, what: &str) -> impl Fn(io::Error) -> SourceError {
     }
 }
 
-fn refused(directory: &Path, why: &dyn std::fmt::Display) -> SourceError {
+pub(super) fn refused(directory: &Path, why: &dyn std::fmt::Display) -> SourceError {
     SourceError::new(Fault::Refused, format!("oci:{}: index.json: {why}", directory.display()))
 }

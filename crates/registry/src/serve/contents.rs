@@ -54,6 +54,12 @@ impl Contents {
         digest
     }
 
+    /// Removes a manifest and its tags. `false`: there was none.
+    pub fn remove_manifest(&mut self, digest: &Digest) -> bool {
+        self.tags.retain(|_, tagged| tagged != digest);
+        self.manifests.remove(digest).is_some()
+    }
+
     /// Serves the OCI layout in `directory`: each image that has a name in it becomes that tag of `repository`, one without becomes
     /// `latest`. Blobs are read when they are requested.
     pub fn add_layout(&mut self, repository: &str, directory: &Path) -> io::Result<()> {
@@ -103,6 +109,8 @@ impl Contents {
             whole("application/json", Bytes::from_static(b"{}"), None)
         } else if let Some((repository, name)) = path.split_once("/manifests/") {
             self.manifest(repository, name)
+        } else if let Some(repository) = path.strip_suffix("/tags/list") {
+            self.tags(repository)
         } else if let Some((_, digest)) = path.split_once("/blobs/") {
             self.blob(digest, request.headers()).await
         } else {
@@ -123,6 +131,14 @@ impl Contents {
             Some((digest, (media_type, bytes))) => whole(media_type, bytes.clone(), Some(digest)),
             None => error(StatusCode::NOT_FOUND, "MANIFEST_UNKNOWN"),
         }
+    }
+
+    fn tags(&self, repository: &str) -> Response<Body> {
+        let mut tags: Vec<&str> =
+            self.tags.keys().filter(|(named, _)| named == repository).map(|(_, tag)| tag.as_str()).collect();
+        tags.sort_unstable();
+        let text = serde_json::json!({ "name": repository, "tags": tags }).to_string();
+        whole("application/json", Bytes::from(text), None)
     }
 
     async fn blob(&self, digest: &str, headers: &HeaderMap) -> Response<Body> {

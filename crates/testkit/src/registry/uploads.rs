@@ -1,9 +1,11 @@
 //! Open uploads, and the variants of the model that concern writes.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use bytes::BytesMut;
 use serde_json::Value;
+use tokio::sync::Barrier;
 
 /// The location that the model returns for the next part of an upload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -32,6 +34,8 @@ pub enum Referrers {
     },
     /// A list whose pages never end.
     Endless,
+    /// A list to which access is denied.
+    Refused,
 }
 
 /// Open uploads, and the variants of the model's behavior.
@@ -40,6 +44,9 @@ pub(super) struct Writes {
     pub(super) locations: Locations,
     pub(super) referrers: Referrers,
     pub(super) mounts: bool,
+    pub(super) read_only: bool,
+    /// Requests for lists of referrers wait for others there.
+    pub(super) gate: Option<Arc<Barrier>>,
     pub(super) opened: u64,
     pub(super) uploads: HashMap<String, Upload>,
     /// Referrers by subject, as index entries.

@@ -1,6 +1,7 @@
 //! The write operations of the model: uploads, mounts, manifests and the list of referrers.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{CONTENT_RANGE, CONTENT_TYPE, LINK, LOCATION, RANGE};
@@ -8,6 +9,7 @@ use http::{Method, Request, Response};
 use serde_json::{Value, json};
 use tarpon_oci::{Digest, media_type};
 use tarpon_registry::serve::Body;
+use tokio::sync::Barrier;
 
 use super::model::{FakeRegistry, Role};
 use super::reply::{header, text};
@@ -29,6 +31,16 @@ impl FakeRegistry {
         self.state().writes.mounts = true;
     }
 
+    /// Answers requests for lists of referrers only when as many of them wait at the gate as it is for.
+    pub fn gate_referrers(&self, gate: Arc<Barrier>) {
+        self.state().writes.gate = Some(gate);
+    }
+
+    /// Refuses to change anything from now on.
+    pub fn refuse_writes(&self) {
+        self.state().writes.read_only = true;
+    }
+
     /// Number of uploads that were neither finished nor cancelled.
     pub fn open_uploads(&self) -> usize {
         self.state().writes.uploads.len()
@@ -37,10 +49,17 @@ impl FakeRegistry {
     /// Answers a request that writes or lists; `None` for any other.
     pub(super) async fn write(&self, role: Role, request: &Request<Bytes>) -> Option<Response<Body>> {
         let path = request.uri().path();
+        if ![Method::GET, Method::HEAD].contains(request.method()) && self.state().writes.read_only {
+            return Some(error(403, "DENIED"));
+        }
         if let Some((_, session)) = path.split_once("/blobs/uploads/") {
             return Some(self.upload(role, session, request).await);
         }
         if let Some((_, subject)) = path.split_once("/referrers/") {
+            let gate = self.state().writes.gate.clone();
+            if let Some(gate) = gate {
+                gate.wait().await;
+            }
             return self.referrers(subject, request);
         }
         match path.split_once("/manifests/") {
@@ -48,6 +67,7 @@ impl FakeRegistry {
                 let repository = before.trim_start_matches("/v2/");
                 Some(self.put_manifest(repository, name, request).await)
             }
+            Some((_, name)) if *request.method() == Method::DELETE => Some(self.delete_manifest(name).await),
             _ => None,
         }
     }
@@ -151,6 +171,19 @@ impl FakeRegistry {
         answer
     }
 
+    async fn delete_manifest(&self, name: &str) -> Response<Body> {
+        let Ok(digest) = name.parse() else { return error(405, "UNSUPPORTED") };
+        if self.remove_manifest(&digest).await { text(202, "") } else { error(404, "MANIFEST_UNKNOWN") }
+    }
+
+    /// Removes a manifest with its tags and its entries in lists of referrers. `false`: there was none.
+    pub async fn remove_manifest(&self, digest: &Digest) -> bool {
+        for about in self.state().writes.about.values_mut() {
+            about.retain(|entry| entry["digest"] != digest.to_string());
+        }
+        self.contents.write().await.remove_manifest(digest)
+    }
+
     /// Adds a manifest, and lists it among the referrers of its subject if the model keeps such a list. Returns the subject then.
     pub async fn add_manifest(&self, tag: Option<(&str, &str)>, media_type: &str, bytes: Bytes) -> Option<String> {
         let digest = self.contents.write().await.add_manifest(tag, media_type, bytes.clone());
@@ -179,6 +212,7 @@ impl FakeRegistry {
             Referrers::Unknown => return None,
             Referrers::Kept { page, filters } => (page, filters),
             Referrers::Endless => (0, false),
+            Referrers::Refused => return Some(error(403, "DENIED")),
         };
         entries.retain(|entry| !filters || entry["artifactType"] == kind);
         let rest = entries.split_off(from.min(entries.len()));

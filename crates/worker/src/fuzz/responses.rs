@@ -207,8 +207,9 @@ impl Progress for Seen {
 }
 
 impl PackListener for Seen {
-    fn found(&self, pack: Blob) {
+    fn found(&self, pack: Blob, place: Option<usize>) {
         self.count();
+        assert!(place.is_none_or(|place| place < limits::INDEX_REPOS));
         assert!(pack.size <= limits::BLOB_BYTES);
     }
 }

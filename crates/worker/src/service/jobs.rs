@@ -3,30 +3,32 @@
 use std::io;
 use std::sync::Arc;
 
+use tarpon_images::index::places::IndexPlaces;
 use tarpon_images::preparer::Task;
 use tarpon_images::{
     Access, Error, ErrorKind, ImageRequest, Images, IndexChoice, PolicyChoice, Pull, Result, ResultExt as _, access,
     admission,
 };
 use tarpon_oci::{IndexLock, Platform, Source};
-use tarpon_registry::{CredentialLookup, Repository, Stats};
+use tarpon_registry::{Repository, Stats};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio::time::interval;
 
+use super::images::Images as Opened;
 use crate::event::{self, Reporter};
 use crate::frames::{self, Reader, Tag, invalid};
 use crate::message::{Event, IndexName, JOB_BYTES, Job, Work, encode_up_to, one_line};
 
 /// Does the job of a channel.
-pub(super) async fn serve(mut channel: UnixStream, lookup: Arc<dyn CredentialLookup>) -> io::Result<()> {
+pub(super) async fn serve(mut channel: UnixStream, images: Arc<Opened>) -> io::Result<()> {
     let job = Reader::up_to(JOB_BYTES).message::<Job>(&mut channel).await?;
     let job = job.ok_or_else(|| invalid("a channel without a job"))?;
     let (events, mut queue) = mpsc::unbounded_channel();
     let reporter = Arc::new(Reporter::new(events.clone()));
     let reported = reporter.clone();
     tokio::spawn(async move {
-        let last = prepare(&job, lookup, &reported).await.unwrap_or_else(|error| failed(&error));
+        let last = prepare(&job, &images, &reported).await.unwrap_or_else(|error| failed(&error));
         reported.flush();
         // The user is gone, if this fails.
         let _ = events.send(last);
@@ -47,13 +49,22 @@ pub(super) async fn serve(mut channel: UnixStream, lookup: Arc<dyn CredentialLoo
     }
 }
 
-async fn prepare(job: &Job, lookup: Arc<dyn CredentialLookup>, reporter: &Arc<Reporter>) -> Result<Event> {
+async fn prepare(job: &Job, credentials: &Opened, reporter: &Arc<Reporter>) -> Result<Event> {
     let request = request(job)?;
-    let repository = access::open_with(&request.text, &request.access, lookup).await?;
+    let repository = access::open_with(&request.text, &request.access, credentials.lookup(job.image.number)).await?;
+    let list = job.places.iter().map(|named| named.place.clone()).collect();
+    let places = IndexPlaces::opened_by(list, |number, place| {
+        let step = "open an index repository";
+        let named = job.places.get(number);
+        let name = &named.ok_or_else(|| Error::new(ErrorKind::Other, step, "there is none of this number"))?.name;
+        let access = name.access().context(ErrorKind::Other, step)?;
+        access::open_later_with(&place.source, &access, credentials.lookup(name.number))
+    });
     let images = || Images::open(&job.store);
     let (manifest, fallbacks) = match job.work {
         Work::Task(Task::Prepare) => {
-            let prepared = images()?.prepare_from(&request, &repository, Some(&**reporter), &**reporter).await?;
+            let prepared =
+                images()?.prepare_from(&request, &repository, &places, Some(&**reporter), &**reporter).await?;
             (*prepared.manifest(), prepared.fallbacks)
         }
         Work::Task(Task::WithoutStreaming) => {
@@ -92,6 +103,7 @@ pub(crate) fn request(job: &Job) -> Result<ImageRequest> {
     let platform: Platform = job.platform.parse().context(ErrorKind::Other, step)?;
     let index = match &job.index {
         IndexName::None => IndexChoice::None,
+        IndexName::Unset => IndexChoice::Unset,
         IndexName::Pinned(digest) => IndexChoice::Pinned(*digest),
         IndexName::Locked(text) => {
             IndexChoice::Locked(Arc::new(IndexLock::parse(text).context(ErrorKind::Other, step)?))

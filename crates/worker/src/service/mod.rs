@@ -125,8 +125,8 @@ impl Service {
                 self.runtime.spawn(async move { log(blob_service::serve(stream.into_split(), &*images).await) });
             }
             Control::Job => {
-                let (stream, lookup) = (async_stream(channel)?, self.images.lookup(0));
-                self.runtime.spawn(async move { log(jobs::serve(stream, lookup).await) });
+                let (stream, images) = (async_stream(channel)?, self.images.clone());
+                self.runtime.spawn(async move { log(jobs::serve(stream, images).await) });
             }
             Control::Step => {
                 let (stream, completion) = (async_stream(channel)?, self.completion.clone());

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use tarpon_blob::{Fault, SourceError};
+use tarpon_images::index::places::IndexPlace;
 use tarpon_images::preparer::Task;
 use tarpon_images::{Access, Error, ErrorKind, LayerPlan, LayerWay, RegistriesChoice, access};
 use tarpon_layer::Codec;
@@ -16,8 +17,8 @@ use zeroize::Zeroizing;
 use crate::chunk_call::Call;
 use crate::event;
 use crate::message::{
-    Action, Answer, BlobRequest, Control, Event, Failure, ImageName, IndexName, Job, Question, Setup, Step, StepDone,
-    Totals, VERSION, Work, encode,
+    Action, Answer, BlobRequest, Control, Event, Failure, ImageName, IndexName, Job, PlaceName, Question, Setup, Step,
+    StepDone, Totals, VERSION, Work, encode,
 };
 
 fn folder(target: &str) -> PathBuf {
@@ -85,6 +86,10 @@ fn job(index: IndexName) -> Job {
         platform: "linux/amd64".into(),
         platform_named: true,
         index,
+        places: vec![PlaceName {
+            place: IndexPlace { source: "r.test/i/app:1".into(), demands: tarpon_policy::Demands::nothing() },
+            name: name(),
+        }],
         profile: None,
         demands: tarpon_policy::Demands::nothing(),
     }
@@ -161,7 +166,7 @@ fn responses() -> Vec<Vec<u8>> {
         Event::Received { layer: 1, bytes: 5 },
         Event::LayerDone { layer: 1 },
         Event::Note("a\tb".into()),
-        Event::Pack(Blob { digest, size: 8 }),
+        Event::Pack { blob: Blob { digest, size: 8 }, place: Some(1) },
     ];
     let documents = Event::Documents { digest, manifest: b"{}".to_vec(), config: b"{}".to_vec(), index_digest: None };
     let opened = StepDone::Opened { layers: vec![digest], by_index: vec![digest], was_seen: true };

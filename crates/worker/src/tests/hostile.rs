@@ -92,7 +92,8 @@ async fn an_event_that_no_image_can_cause_is_an_error_and_not_reported() {
         (Event::Received { layer: number - 1, bytes: u64::MAX }, true),
         (Event::Received { layer: number, bytes: 1 }, false),
         (Event::LayerDone { layer: u32::MAX }, false),
-        (Event::Pack(Blob { digest: manifest, size: size + 1 }), false),
+        (Event::Pack { blob: Blob { digest: manifest, size: size + 1 }, place: None }, false),
+        (Event::Pack { blob: Blob { digest: manifest, size: 1 }, place: Some(1 << 20) }, false),
         (done(2_000), true),
         // 200 MiB of empty lines.
         (done(8 << 20), false),
