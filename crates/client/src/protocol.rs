@@ -49,6 +49,13 @@ pub enum Request {
         /// Blob that holds the pack.
         pack: Blob,
     },
+    /// Use other credentials for the image at this path from now on: those it was mounted with may have expired.
+    RenewCredentials {
+        /// Absolute and without symbolic links.
+        mountpoint: PathBuf,
+        /// The credentials. Everything else of the access stays as it is.
+        access: Access,
+    },
     /// Unmount the file system at this path.
     Unmount {
         /// Absolute and without symbolic links.
@@ -111,6 +118,7 @@ impl Request {
             | Self::Why { .. }
             | Self::Hold
             | Self::HandOver { .. }
+            | Self::RenewCredentials { .. }
             | Self::PrefetchPack { .. } => SOON,
             Self::Mount { .. }
             | Self::Unmount { .. }
@@ -137,6 +145,8 @@ pub enum Response {
     /// The fetch has started.
     #[serde(rename = "coming")]
     PrefetchStarted,
+    /// Later requests for the image have the credentials.
+    Renewed,
     /// The server stays up until the connection closes.
     Held,
     /// The server ends.

@@ -96,16 +96,18 @@ pub(crate) fn parse(image: &str) -> Result<Source> {
     image.parse().context(ErrorKind::NotFound, "read the image's name")
 }
 
-fn options(access: &Access, source: &Source) -> Result<AccessOptions> {
-    let credentials = match access.creds.as_deref() {
-        None => None,
-        Some(text) => Some(
-            Credentials::parse(text)
-                .ok_or_else(|| Error::new(ErrorKind::Denied, "read the credentials", "--creds is not USER:PASSWORD"))?,
-        ),
+/// The credentials of `--creds`, if there are any.
+pub fn given(access: &Access) -> Result<Option<Credentials>> {
+    let parse = |text| {
+        Credentials::parse(text)
+            .ok_or_else(|| Error::new(ErrorKind::Denied, "read the credentials", "--creds is not USER:PASSWORD"))
     };
+    access.creds.as_deref().map(parse).transpose()
+}
+
+fn options(access: &Access, source: &Source) -> Result<AccessOptions> {
     Ok(AccessOptions {
-        credentials,
+        credentials: given(access)?,
         authfile: auth_files::choose(&access.authfiles, source),
         lookup: None,
         tls_verify: access.tls_verify.unwrap_or(true),

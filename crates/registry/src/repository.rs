@@ -10,7 +10,7 @@ use tarpon_oci::{
 };
 
 use crate::Error;
-use crate::credentials::CredentialSource;
+use crate::credentials::{CredentialSource, Credentials};
 use crate::http::{Blobs, Hosts, Purpose, RemoteBlobs, Session};
 use crate::local::{Local, Root};
 use crate::options::AccessOptions;
@@ -24,6 +24,7 @@ pub struct Repository {
     name: String,
     counters: Arc<Counters>,
     warm_pool: bool,
+    credentials: CredentialSource,
 }
 
 enum Backend {
@@ -67,7 +68,8 @@ pub fn open_later(source: &Source, options: &AccessOptions) -> Result<Repository
         local => {
             let counters = Arc::new(Counters::default());
             let backend = Backend::Local(Arc::new(Local::new(local.clone(), counters.clone())));
-            Ok(Repository { backend, name: source.to_string(), counters, warm_pool: false })
+            let credentials = CredentialSource::default();
+            Ok(Repository { backend, name: source.to_string(), counters, warm_pool: false, credentials })
         }
     }
 }
@@ -91,15 +93,21 @@ fn open_at(
 ) -> Result<Repository, Error> {
     let counters = Arc::new(Counters::default());
     let name = reference.to_string();
-    let session = Session::new(transport, reference, tls_verify, credentials, Purpose::Pull, counters.clone(), hosts)
+    let given = credentials.clone();
+    let session = Session::new(transport, reference, tls_verify, given, Purpose::Pull, counters.clone(), hosts)
         .map_err(|error| Error::Options(error.to_string()))?;
     let session = Arc::new(session);
     let blobs = Arc::new(Blobs::new(session.clone()));
     let backend = Backend::Registry { session, blobs, reference: reference.clone() };
-    Ok(Repository { backend, name, counters, warm_pool: false })
+    Ok(Repository { backend, name, counters, warm_pool: false, credentials })
 }
 
 impl Repository {
+    /// Uses these credentials for all later requests.
+    pub fn replace_credentials(&self, credentials: Credentials) {
+        self.credentials.replace(credentials);
+    }
+
     /// Lets [`Repository::resolve`] open the connections for the config and the layers during the request for the tag, so that they
     /// cost no handshakes later.
     pub fn with_warm_pool(self) -> Self {

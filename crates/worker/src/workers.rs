@@ -70,14 +70,14 @@ impl Sources for Workers {
         let (source, credentials) = access::credentials(image, access)?;
         let slot = self.slot(Policy::of(&source, access));
         let number = self.images.fetch_add(1, Ordering::Relaxed);
-        slot.add(number, Credentials::of(&source, credentials));
+        slot.add(number, Credentials::of(&source, credentials.clone()));
         let name = ImageName {
             number,
             text: image.to_owned(),
             tls_verify: access.tls_verify,
             cert_dir: access.cert_dir.clone(),
         };
-        Ok(Arc::new(WorkerImage::new(slot, name, &source)))
+        Ok(Arc::new(WorkerImage::new(slot, name, &source, credentials)))
     }
 
     fn decoder(&self) -> Arc<dyn Decoder> {
