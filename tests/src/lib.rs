@@ -9,6 +9,7 @@ pub mod manager;
 pub mod mapped;
 pub mod ordinary;
 pub mod podman;
+pub mod private_registry;
 pub mod real;
 pub mod tarpon;
 pub mod wait;
