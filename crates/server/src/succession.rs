@@ -55,6 +55,10 @@ impl MountTable {
         let Some(creds) = &access.creds else { return Ok(()) };
         served.domain.images.renew_credentials(&served.image, access)?;
         self.holding.keep_state(&credentials_of(mountpoint), creds.as_bytes());
+        if self.places.mounted_at(mountpoint).is_none() {
+            // It was unmounted meanwhile, which has released the earlier ones.
+            self.holding.release_state(&credentials_of(mountpoint));
+        }
         Ok(())
     }
 
