@@ -22,6 +22,9 @@ const PREPARED_AT_ONCE: usize = 4;
 /// A result with a one-line error.
 pub(crate) type Outcome<T> = Result<T, String>;
 
+/// The chain IDs of an image's layers, lowest first, or the reason why there are none.
+pub(crate) type ChainIds = Result<Arc<[Digest]>, Unprepared>;
+
 /// Why no layers are mounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Unprepared {
@@ -39,8 +42,8 @@ impl From<String> for Unprepared {
 
 /// Images whose layers can be mounted.
 pub(crate) trait Images: Send + Sync + 'static {
-    /// Prepares the image for mounting. Returns the chain IDs of its layers, lowest first, or the reason why there are none.
-    fn prepare(&self, layer: PulledLayer) -> BoxFuture<'static, Result<Arc<[Digest]>, Unprepared>>;
+    /// Prepares the image for mounting.
+    fn prepare(&self, layer: PulledLayer) -> BoxFuture<'static, ChainIds>;
 
     /// Mounts layers at `place`, unless they are mounted there already.
     fn mount(&self, layers: LazyLayers, place: PathBuf) -> BoxFuture<'static, Outcome<()>>;
@@ -233,7 +236,7 @@ impl EngineImages {
 }
 
 impl Images for EngineImages {
-    fn prepare(&self, layer: PulledLayer) -> BoxFuture<'static, Result<Arc<[Digest]>, Unprepared>> {
+    fn prepare(&self, layer: PulledLayer) -> BoxFuture<'static, ChainIds> {
         let this = self.clone();
         async move {
             let _turn = this.turns.acquire().await.map_err(|error| error.to_string())?;

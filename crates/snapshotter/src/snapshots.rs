@@ -20,7 +20,7 @@ use tarpon_oci::{Digest, Reference};
 use crate::error::{Error, Result};
 use crate::filter::Filters;
 use crate::flights::Flights;
-use crate::images::{Images, Outcome, Unprepared};
+use crate::images::{ChainIds, Images, Outcome, Unprepared};
 use crate::labels::{self, LAZY, PulledLayer, UNPACKED, pulled_layer};
 use crate::messages::{CommitRequest, CreateRequest, Info, Mount, UpdateRequest};
 use crate::mounts;
@@ -37,7 +37,7 @@ pub(crate) struct Snapshots {
     changing: Arc<tokio::sync::Mutex<()>>,
     images: Arc<dyn Images>,
     /// By the name by which the image is pulled, to which credentials may belong, and the image.
-    preparing: Flights<(Reference, Reference), std::result::Result<Arc<[Digest]>, Unprepared>>,
+    preparing: Flights<(Reference, Reference), ChainIds>,
     mounting: Flights<PathBuf, Outcome<()>>,
     /// Options of all overlays.
     usual: Vec<String>,

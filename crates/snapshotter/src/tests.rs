@@ -18,7 +18,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request};
 use tonic_prost::ProstCodec;
 
-use crate::images::{Images, Outcome, Unprepared};
+use crate::images::{ChainIds, Images, Outcome, Unprepared};
 use crate::labels::{LAZY, PulledLayer, REF, UNPACKED};
 use crate::messages::*;
 use crate::record::LazyLayers;
@@ -39,7 +39,7 @@ struct KnownImages {
 }
 
 impl Images for KnownImages {
-    fn prepare(&self, layer: PulledLayer) -> BoxFuture<'static, Result<Arc<[Digest]>, Unprepared>> {
+    fn prepare(&self, layer: PulledLayer) -> BoxFuture<'static, ChainIds> {
         let why = match layer.manifest == Digest::of(FORBIDDEN) {
             true => Unprepared::Forbidden("the policy refuses it".to_owned()),
             false => Unprepared::Unpack("the registry is not there".to_owned()),

@@ -29,7 +29,7 @@ use tower_service::Service;
 use super::passing::{WholeBody, whole};
 use super::upstream::Upstream;
 use super::{CriProxy, MESSAGE_BYTES, PULLS, SERVICE};
-use crate::images::{Images, Outcome, Unprepared};
+use crate::images::{ChainIds, Images, Outcome};
 use crate::labels::{PulledLayer, REF};
 use crate::messages::CreateRequest;
 use crate::pull_credentials::PullCredentials;
@@ -51,7 +51,7 @@ struct KnownImages {
 }
 
 impl Images for KnownImages {
-    fn prepare(&self, layer: PulledLayer) -> BoxFuture<'static, Result<Arc<[Digest]>, Unprepared>> {
+    fn prepare(&self, layer: PulledLayer) -> BoxFuture<'static, ChainIds> {
         let with = self.credentials.of_pulls(&layer.name, &layer.image);
         self.prepared.lock().push((layer.image, with));
         async move { Ok(Arc::from([layer.chain_id])) }.boxed()
