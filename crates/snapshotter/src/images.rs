@@ -101,19 +101,20 @@ pub(crate) struct EngineImages {
 /// Why an image cannot be mounted.
 struct Unusable {
     why: String,
-    /// The registry refuses the credentials.
-    is_denied: bool,
+    /// The registry refuses the credentials. Some registries hide what the user may not read.
+    is_refused: bool,
 }
 
 impl From<String> for Unusable {
     fn from(why: String) -> Self {
-        Self { why, is_denied: false }
+        Self { why, is_refused: false }
     }
 }
 
 impl From<tarpon_engine::Error> for Unusable {
     fn from(error: tarpon_engine::Error) -> Self {
-        Self { is_denied: error.kind == ErrorKind::Denied, why: error.to_string() }
+        let is_refused = matches!(error.kind, ErrorKind::Denied | ErrorKind::NotFound);
+        Self { why: error.to_string(), is_refused }
     }
 }
 
@@ -183,7 +184,7 @@ impl EngineImages {
         loop {
             let found = self.chain(layer, self.access(credentials.as_ref())).await;
             match (&found, all.next()) {
-                (Err(Unusable { is_denied: true, .. }), Some(other)) => credentials = Some(other),
+                (Err(Unusable { is_refused: true, .. }), Some(other)) => credentials = Some(other),
                 _ => return found,
             }
         }
@@ -294,5 +295,64 @@ struct Logged<'a>(&'a str);
 impl Progress for Logged<'_> {
     fn note(&self, line: &str) {
         tracing::warn!(image = self.0, "{line}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tarpon_engine::EngineOptions;
+    use tarpon_engine::registry::Contents;
+    use tarpon_testkit::fixture::Fixture;
+    use tarpon_testkit::layers::{EstargzOptions, Image, ImageBuilder, Item, estargz};
+    use tarpon_testkit::registry::{Auth, PASSWORD, USER};
+
+    use super::*;
+    use crate::pull_credentials::name_of;
+
+    fn image(content: &str) -> Image {
+        ImageBuilder::new().layer(estargz(&[Item::file("file", content)], EstargzOptions::default())).build()
+    }
+
+    fn options() -> ImageOptions {
+        let (index, access) = (IndexChoice::default(), Access::default());
+        let (mode, backfill) = (ModeChoice::Auto, Backfill::Off);
+        ImageOptions { index, profile: None, access, mode, backfill, plain: PlainImages::Stream, whole: false }
+    }
+
+    fn layer(fixture: &Fixture, name: &str, image: &Image) -> PulledLayer {
+        let (name, manifest): (Reference, _) = (fixture.name(name).parse().unwrap(), image.digest());
+        let pinned = name.pinned(manifest);
+        PulledLayer { chain_id: Digest::of(b"any"), name: name_of(name), image: pinned, manifest }
+    }
+
+    #[tokio::test]
+    async fn an_image_is_prepared_with_the_credentials_of_its_pulls_whichever_of_them_are_right() {
+        let (one, other, mut contents) = (image("1"), image("2"), Contents::new());
+        one.add_to(&mut contents, "team/one", "v1");
+        other.add_to(&mut contents, "team/other", "v1");
+        let fixture = Fixture::with_registry(contents, Auth::Basic).await;
+        let (server_command, worker_command) = (Vec::new(), Vec::new());
+        let engine = EngineOptions { store: fixture.path("store"), server_command, worker_command };
+        let credentials = Arc::new(PullCredentials::default());
+        let images = EngineImages::new(Engine::open(engine).unwrap(), options(), credentials.clone());
+        let (one, other) = (layer(&fixture, "team/one:v1", &one), layer(&fixture, "team/other:v1", &other));
+        let (right, wrong) = (Credentials::from_pair(USER, PASSWORD), Credentials::from_pair(USER, "guessed"));
+
+        let prepare = |layer: PulledLayer| Images::prepare(&images, layer);
+
+        prepare(one.clone()).await.expect_err("without credentials");
+        let _pull = credentials.begin(one.name.clone(), right.clone());
+        let _later = credentials.begin(one.name.clone(), wrong.clone());
+        assert_eq!(prepare(one.clone()).await.unwrap().len(), 1);
+        assert!(images.config(&one.image).await.is_some());
+
+        prepare(other.clone()).await.expect_err("with the credentials of another image");
+        let _guess = credentials.begin(other.name.clone(), wrong);
+        let Unprepared::Unpack(why) = prepare(other.clone()).await.expect_err("with wrong credentials") else {
+            panic!("containerd decides")
+        };
+        assert!(!why.contains(USER) && !why.contains("guessed"), "{why}");
+        let _pull = credentials.begin(other.name.clone(), right);
+        prepare(other).await.unwrap();
     }
 }
