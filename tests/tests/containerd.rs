@@ -244,7 +244,7 @@ fn private_image(name: &str) -> (Image, String) {
         }
         content
     };
-    let files = ["one", "two", "three", "four"].map(|file| Item::file(file, content(file)));
+    let files = ["one", "two", "three", "four", "five"].map(|file| Item::file(file, content(file)));
     let image = ImageBuilder::new().layer(estargz(&files, EstargzOptions::default())).build();
     let config: serde_json::Value = serde_json::from_slice(&image.config).unwrap();
     let chain = config["rootfs"]["diff_ids"][0].as_str().unwrap().to_owned();
@@ -286,11 +286,16 @@ fn private_images_are_read_with_the_credentials_of_their_pulls_and_of_no_other()
     for layers in [&one_layers, &other_layers] {
         read(layers, "one").unwrap();
     }
-    let status: serde_json::Value = serde_json::from_str(&fixture.tarpon(&["status", "--json"]).unwrap()).unwrap();
-    for mount in status.as_array().unwrap() {
-        let (fetched, all) = (mount["fetched_bytes"].as_u64().unwrap(), mount["image_bytes"].as_u64().unwrap());
-        assert!(fetched > 0 && fetched * 2 < all, "{fetched} of {all}");
-    }
+    // Of five files, `number` were fetched, and no more.
+    let assert_fetched = |fixture: &Containerd, number: u64| {
+        let status: serde_json::Value = serde_json::from_str(&fixture.tarpon(&["status", "--json"]).unwrap()).unwrap();
+        for mount in status.as_array().unwrap() {
+            let (fetched, all) = (mount["fetched_bytes"].as_u64().unwrap(), mount["image_bytes"].as_u64().unwrap());
+            assert!(fetched > 0 && fetched * 5 < all * (number + 1), "{fetched} of {all}");
+        }
+        status[0]["server"].as_i64().unwrap()
+    };
+    assert_fetched(&fixture, 1);
     assert_eq!(uses(), uses_by_containerd, "neither registry sees the user of the other");
 
     // The password of the first image changes. What is local stays readable, and the rest after the next pull.
@@ -312,8 +317,16 @@ fn private_images_are_read_with_the_credentials_of_their_pulls_and_of_no_other()
     fixture.stop_snapshotter(true).unwrap();
     fixture.start_snapshotter(&PROXY).unwrap();
     let read = |layers: &Path, file: &str| run(fixture.command(&["sha256sum"]).arg(layers.join(file)));
-    read(&one_layers, "four").unwrap();
-    read(&other_layers, "four").unwrap();
+    for layers in [&one_layers, &other_layers] {
+        read(layers, "four").unwrap();
+    }
+    // So has the next server.
+    let server = assert_fetched(&fixture, 4);
+    let server = rustix::process::Pid::from_raw(i32::try_from(server).unwrap()).unwrap();
+    rustix::process::kill_process(server, rustix::process::Signal::KILL).unwrap();
+    for layers in [&one_layers, &other_layers] {
+        read(layers, "five").unwrap();
+    }
 
     let (store, folder) = (fixture.tarpon.store(), fixture.path("."));
     for secret in [alices, changed, bobs] {
