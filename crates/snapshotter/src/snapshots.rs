@@ -239,8 +239,8 @@ impl Snapshots {
     /// A pull with credentials has brought the image with this config. From now on it is accessed with them, also where it is mounted.
     pub(crate) async fn pulled(&self, pull: PullInProgress, config: Option<Digest>) {
         let resolved = pull.images();
-        let mut places: HashMap<Reference, Vec<PathBuf>> =
-            resolved.iter().map(|image| (image.clone(), Vec::new())).collect();
+        // What containerd has unpacked needs no credentials.
+        let mut places: HashMap<Reference, Vec<PathBuf>> = HashMap::new();
         for snapshot in self.records().all() {
             let image = snapshot.record.lazy.as_ref().and_then(|layers| layers.image.parse().ok());
             if let Some(image) = image.filter(|image| is_same_repository(image, pull.name())) {

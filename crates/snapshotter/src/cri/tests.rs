@@ -48,13 +48,18 @@ struct KnownImages {
     configs: Mutex<HashMap<Reference, Digest>>,
     prepared: Mutex<Vec<(Reference, Vec<Credentials>)>>,
     renewed: Mutex<Vec<Reference>>,
+    is_unavailable: Mutex<bool>,
 }
 
 impl Images for KnownImages {
     fn prepare(&self, layer: PulledLayer) -> BoxFuture<'static, ChainIds> {
         let with = self.credentials.of_pulls(&layer.name, &layer.image);
         self.prepared.lock().push((layer.image, with));
-        async move { Ok(Arc::from([layer.chain_id])) }.boxed()
+        let prepared = match *self.is_unavailable.lock() {
+            true => Err("the registry is not there".to_owned().into()),
+            false => Ok(Arc::from([layer.chain_id])),
+        };
+        async move { prepared }.boxed()
     }
 
     fn mount(&self, _: LazyLayers, _: PathBuf) -> BoxFuture<'static, Outcome<()>> {
@@ -216,7 +221,8 @@ impl World {
         ];
         let labels = labels.map(|(name, value)| (name.to_owned(), value)).into();
         let request = CreateRequest { key: "extract".to_owned(), labels, ..CreateRequest::default() };
-        self.snapshots.create(Kind::Active, request).await.unwrap_err();
+        let answer = self.snapshots.create(Kind::Active, request).await;
+        assert_eq!(answer.is_ok(), *self.images.is_unavailable.lock(), "it is to be unpacked");
     }
 
     fn kept(&self, name: &str, manifest: &str) -> Option<Credentials> {
@@ -513,6 +519,16 @@ async fn a_later_pull_renews_the_credentials_of_the_same_image_by_any_of_its_tag
     // Without credentials nothing changes.
     assert_eq!(world.pull(APP, NONE, None, "config 2").await, Code::Ok);
     assert!(world.kept(APP, "2").is_some());
+}
+
+#[tokio::test]
+async fn no_credentials_are_kept_for_what_containerd_has_unpacked() {
+    let mut world = World::new().await;
+    let _containerd = world.start();
+    *world.images.is_unavailable.lock() = true;
+    assert_eq!(world.pull(APP, ALICE, Some("1"), "config 1").await, Code::Ok);
+    assert_eq!(world.images.prepared.lock().len(), 1);
+    assert_eq!(world.kept(APP, "1"), None);
 }
 
 #[tokio::test]
