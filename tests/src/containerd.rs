@@ -79,6 +79,17 @@ pub struct Containerd {
 struct PullImage {
     #[prost(message, optional, tag = "1")]
     image: Option<ImageSpec>,
+    #[prost(message, optional, tag = "2")]
+    auth: Option<AuthConfig>,
+}
+
+/// `runtime.v1.AuthConfig`.
+#[derive(Clone, PartialEq, Message)]
+struct AuthConfig {
+    #[prost(string, tag = "1")]
+    username: String,
+    #[prost(string, tag = "2")]
+    password: String,
 }
 
 /// `runtime.v1.ImageSpec`.
@@ -96,16 +107,21 @@ struct Pulled {
 }
 
 impl Containerd {
-    /// Why these tests cannot run on this machine; `None` if they can.
+    /// Why tests with the real images cannot run on this machine; `None` if they can.
     pub fn missing() -> Option<String> {
+        real::missing().or_else(Self::missing_programs)
+    }
+
+    /// Why tests with images of their own cannot run on this machine; `None` if they can.
+    pub fn missing_programs() -> Option<String> {
         let lacking = || {
             (!real::have(&["containerd", "ctr", "runc", "nsenter", "unshare"]))
                 .then(|| "no containerd or runc".to_owned())
         };
-        real::missing().or_else(lacking)
+        real::missing_for_mounts().or_else(lacking)
     }
 
-    /// Starts all processes; `options` are the snapshotter's.
+    /// Starts all processes; `options` are the snapshotter's, where `HERE` is the folder of the sockets.
     pub fn start(options: &[&str]) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("tc-").tempdir_in("/tmp")?;
         let mut holder = Command::new("unshare")
@@ -194,6 +210,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
         );
         let program = binary();
         let mut command = self.command(&[program.to_str().context("an odd path")?, "snapshotter", "--address"]);
+        let options = options.iter().map(|option| option.replace("HERE", &self.folder.path().display().to_string()));
         self.snapshotter = Some(command.arg(&address).args(options).stdout(log.try_clone()?).stderr(log).spawn()?);
         self.wait_for(&address)?;
         // After a failed call containerd waits before it reconnects.
@@ -212,8 +229,14 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
         self.snapshotter.take().map_or(Ok(()), |child| end(child, if kill { Signal::KILL } else { Signal::TERM }))
     }
 
-    fn start_containerd(&mut self) -> Result<()> {
-        let log = std::fs::File::create(self.path("containerd.log"))?;
+    /// Stops containerd.
+    pub fn stop_containerd(&mut self) -> Result<()> {
+        self.containerd.take().map_or(Ok(()), |child| end(child, Signal::TERM))
+    }
+
+    /// Starts containerd, and waits until it serves the kubelet.
+    pub fn start_containerd(&mut self) -> Result<()> {
+        let log = std::fs::File::options().create(true).append(true).open(self.path("containerd.log"))?;
         let config = self.path("config.toml").display().to_string();
         let mut command = self.command(&["containerd", "--config", &config]);
         self.containerd = Some(command.stdout(log.try_clone()?).stderr(log).spawn()?);
@@ -252,17 +275,23 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
 
     /// Pulls an image as the kubelet does.
     pub fn pull(&self, image: &str) -> Result<()> {
-        self.image_service("PullImage", image)
+        self.image_service("c.sock", "PullImage", image, None)
+    }
+
+    /// Pulls an image through the snapshotter, as the kubelet does with `imageServiceEndpoint`, and with a user and a password.
+    pub fn pull_with(&self, image: &str, auth: Option<(&str, &str)>) -> Result<()> {
+        self.image_service("s.sock", "PullImage", image, auth)
     }
 
     /// Removes an image as the kubelet does.
     pub fn remove(&self, image: &str) -> Result<()> {
-        self.image_service("RemoveImage", image)
+        self.image_service("c.sock", "RemoveImage", image, None)
     }
 
-    fn image_service(&self, method: &str, image: &str) -> Result<()> {
-        let request = PullImage { image: Some(ImageSpec { image: image.to_owned() }) };
-        let address = format!("unix:{}", self.path("c.sock").display());
+    fn image_service(&self, socket: &str, method: &str, image: &str, auth: Option<(&str, &str)>) -> Result<()> {
+        let auth = auth.map(|(user, password)| AuthConfig { username: user.to_owned(), password: password.to_owned() });
+        let request = PullImage { image: Some(ImageSpec { image: image.to_owned() }), auth };
+        let address = format!("unix:{}", self.path(socket).display());
         let path = format!("/runtime.v1.ImageService/{method}").parse()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
@@ -273,6 +302,17 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
             let answer = client.unary(tonic::Request::new(request), path, codec).await;
             answer.map(drop).with_context(|| format!("{method} {image}:\n{}", self.logs()))
         })
+    }
+
+    /// Creates a snapshot on the topmost layers of the only image, as for a container. Returns the directory in which they are mounted.
+    pub fn mounted_layers(&self, key: &str, top: &str) -> Result<PathBuf> {
+        let snapshots = |arguments: &[&str]| self.ctr(&[&["snapshots", "--snapshotter", "tarpon"], arguments].concat());
+        snapshots(&["prepare", key, top])?;
+        let mount = snapshots(&["mounts", "/mnt", key])?;
+        let lower = mount.split(',').find_map(|option| option.trim().strip_prefix("lowerdir="));
+        // `ctr` ends the options with the mount point.
+        let lower = lower.and_then(|lower| lower.split_whitespace().next());
+        lower.map(PathBuf::from).with_context(|| format!("no lower directory: {mount}"))
     }
 
     /// The mounts in the namespace, one per line.

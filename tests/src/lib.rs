@@ -10,6 +10,7 @@ pub mod mapped;
 pub mod mirrored;
 pub mod ordinary;
 pub mod podman;
+pub mod private_registry;
 pub mod real;
 pub mod tarpon;
 pub mod wait;

@@ -43,13 +43,18 @@ pub fn have(programs: &[&str]) -> bool {
     programs.iter().all(|program| std::env::split_paths(&path).any(|folder| folder.join(program).is_file()))
 }
 
-/// Why tests that need root, the kernel and real images cannot run here; `None` if they can.
-pub fn missing() -> Option<String> {
+/// Why tests that need root and the kernel cannot run here; `None` if they can.
+pub fn missing_for_mounts() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("not root".into());
     }
-    if !Path::new("/dev/fuse").exists() {
-        return Some("no /dev/fuse".into());
+    (!Path::new("/dev/fuse").exists()).then(|| "no /dev/fuse".into())
+}
+
+/// Why tests that need root, the kernel and real images cannot run here; `None` if they can.
+pub fn missing() -> Option<String> {
+    if let Some(reason) = missing_for_mounts() {
+        return Some(reason);
     }
     if !have(&["umoci", "skopeo"]) {
         return Some("umoci and skopeo are not installed".into());

@@ -1,11 +1,20 @@
 //! Real containerd on images that tarpon's snapshotter mounts: pulled as the kubelet pulls, run, kept over restarts, removed.
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
+use tarpon_oci::Digest;
+use tarpon_testkit::layers::{EstargzOptions, Image, ImageBuilder, Item, estargz};
 use tarpon_testkit::matrix;
 use tarpon_tests::containerd::{self, Containerd};
+use tarpon_tests::private_registry::PrivateRegistry;
 use tarpon_tests::real::{self, run};
+use tarpon_tests::wait::wait_for;
+
+/// Options of a snapshotter that proxies containerd's CRI.
+const PROXY: [&str; 3] = ["--cri-proxy", "--cri-address", "HERE/c.sock"];
 
 fn fixture(options: &[&str]) -> Option<(Containerd, String)> {
     if let Some(reason) = Containerd::missing() {
@@ -216,4 +225,128 @@ fn with_whole_an_image_is_verified_before_it_is_there() {
     let status: serde_json::Value = serde_json::from_str(&fixture.tarpon(&["status", "--json"]).unwrap()).unwrap();
     assert_eq!(status[0]["verification"][0]["state"], "diffID-verified");
     assert_eq!(status[0]["fetched_bytes"], 0, "nothing was left to be fetched");
+}
+
+/// How long a failed read may be remembered, on a busy machine.
+const REMEMBERED: Duration = Duration::from_secs(60);
+
+/// Bytes of each file of a private image: nothing but what is read is fetched with it.
+const FILE_BYTES: usize = 3 << 20;
+
+/// An image of one layer with files of random bytes, and the chain ID of the layer.
+fn private_image(name: &str) -> (Image, String) {
+    let content = |file: &str| {
+        let mut state = Digest::of(format!("{name} {file}").as_bytes());
+        let mut content = Vec::new();
+        while content.len() < FILE_BYTES {
+            content.extend(state.hex().bytes());
+            state = Digest::of(state.to_string().as_bytes());
+        }
+        content
+    };
+    let files = ["one", "two", "three", "four", "five"].map(|file| Item::file(file, content(file)));
+    let image = ImageBuilder::new().layer(estargz(&files, EstargzOptions::default())).build();
+    let config: serde_json::Value = serde_json::from_slice(&image.config).unwrap();
+    let chain = config["rootfs"]["diff_ids"][0].as_str().unwrap().to_owned();
+    (image, chain)
+}
+
+#[test]
+fn private_images_are_read_with_the_credentials_of_their_pulls_and_of_no_other() {
+    let lacking = Containerd::missing_programs().or_else(PrivateRegistry::missing);
+    if let Some(reason) = lacking {
+        println!("skipped: {reason}");
+        return;
+    }
+    let mut fixture = Containerd::start(&PROXY).unwrap();
+    let (alices, bobs) = ("first-0f-alice", "0nly-of-bob");
+    let one = PrivateRegistry::start("alice", alices).unwrap();
+    let other = PrivateRegistry::start("bob", bobs).unwrap();
+    let ((one_image, one_chain), (other_image, other_chain)) = (private_image("one"), private_image("other"));
+    let one_name = one.push(&one_image, "team/app:v1", alices).unwrap();
+    let other_name = other.push(&other_image, "team/app:v1", bobs).unwrap();
+
+    for refused in [None, Some(("alice", "wrong")), Some(("bob", bobs))] {
+        fixture.pull_with(&one_name, refused).unwrap_err();
+    }
+    fixture.pull_with(&one_name, Some(("alice", alices))).unwrap();
+    // The second image is pulled with the credentials of the first one, without any, and then with its own.
+    for refused in [Some(("alice", alices)), None] {
+        fixture.pull_with(&other_name, refused).unwrap_err();
+    }
+    let uses = || (one.log().unwrap().matches("bob").count(), other.log().unwrap().matches("alice").count());
+    let uses_by_containerd = uses();
+    fixture.pull_with(&other_name, Some(("bob", bobs))).unwrap();
+    let content = fixture.ctr(&["content", "ls"]).unwrap();
+    assert_eq!(content.lines().count(), 5, "a title, two manifests and two configs, and no layer:\n{content}");
+
+    let one_layers = fixture.mounted_layers("first", &one_chain).unwrap();
+    let other_layers = fixture.mounted_layers("second", &other_chain).unwrap();
+    let read = |layers: &Path, file: &str| run(fixture.command(&["sha256sum"]).arg(layers.join(file)));
+    for layers in [&one_layers, &other_layers] {
+        read(layers, "one").unwrap();
+    }
+    // Of five files, `number` were fetched, and no more.
+    let assert_fetched = |fixture: &Containerd, number: u64| {
+        let status: serde_json::Value = serde_json::from_str(&fixture.tarpon(&["status", "--json"]).unwrap()).unwrap();
+        for mount in status.as_array().unwrap() {
+            let (fetched, all) = (mount["fetched_bytes"].as_u64().unwrap(), mount["image_bytes"].as_u64().unwrap());
+            assert!(fetched > 0 && fetched * 5 < all * (number + 1), "{fetched} of {all}");
+        }
+        status[0]["server"].as_i64().unwrap()
+    };
+    assert_fetched(&fixture, 1);
+    assert_eq!(uses(), uses_by_containerd, "neither registry sees the user of the other");
+
+    // The password of the first image changes. What is local stays readable, and the rest after the next pull.
+    let changed = "second-0f-alice";
+    one.change_password(changed).unwrap();
+    read(&one_layers, "one").unwrap();
+    read(&one_layers, "two").unwrap_err();
+    fixture.pull_with(&one_name, Some(("alice", alices))).unwrap_err();
+    read(&one_layers, "two").unwrap_err();
+    fixture.pull_with(&one_name, Some(("alice", changed))).unwrap();
+    read(&one_layers, "three").unwrap();
+    // Failed reads are remembered for two seconds.
+    wait_for(REMEMBERED, "a file whose read has failed", || read(&one_layers, "two").ok());
+    read(&other_layers, "two").unwrap();
+    fixture.pull_with(&one_name, None).unwrap_err();
+    fixture.pull_with(&one_name, Some(("alice", alices))).unwrap_err();
+
+    // A restart of the snapshotter forgets them. The store's server has them, for what is mounted.
+    fixture.stop_snapshotter(true).unwrap();
+    fixture.start_snapshotter(&PROXY).unwrap();
+    let read = |layers: &Path, file: &str| run(fixture.command(&["sha256sum"]).arg(layers.join(file)));
+    for layers in [&one_layers, &other_layers] {
+        read(layers, "four").unwrap();
+    }
+    // So has the next server.
+    let server = assert_fetched(&fixture, 4);
+    let server = rustix::process::Pid::from_raw(i32::try_from(server).unwrap()).unwrap();
+    rustix::process::kill_process(server, rustix::process::Signal::KILL).unwrap();
+    for layers in [&one_layers, &other_layers] {
+        read(layers, "five").unwrap();
+    }
+
+    let (store, folder) = (fixture.tarpon.store(), fixture.path("."));
+    for secret in [alices, changed, bobs] {
+        let mut grep = Command::new("grep");
+        let found = grep.args(["-rlF", "--devices=skip", secret]).args([&store, &folder]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&found.stdout), "", "{secret}");
+    }
+}
+
+#[test]
+fn the_proxy_answers_while_containerd_restarts() {
+    if let Some(reason) = Containerd::missing_programs() {
+        println!("skipped: {reason}");
+        return;
+    }
+    let mut fixture = Containerd::start(&PROXY).unwrap();
+    let pull = |fixture: &Containerd| format!("{:#}", fixture.pull_with("127.0.0.1:1/none:v1", None).unwrap_err());
+    assert!(pull(&fixture).contains("failed to pull"), "containerd answers: {}", pull(&fixture));
+    fixture.stop_containerd().unwrap();
+    assert!(pull(&fixture).contains("containerd does not answer at"), "{}", pull(&fixture));
+    fixture.start_containerd().unwrap();
+    assert!(pull(&fixture).contains("failed to pull"), "{}", pull(&fixture));
 }

@@ -89,6 +89,16 @@ impl Client {
         }
     }
 
+    /// Uses the credentials of `access` for the image at `mountpoint` from now on. `false`: no server runs, or one of a version that
+    /// cannot do this.
+    pub fn renew_credentials(&self, mountpoint: &Path, access: Access) -> Result<bool> {
+        match self.ask(&Request::RenewCredentials { mountpoint: mountpoint.to_owned(), access })? {
+            None => Ok(false),
+            Some(Response::Renewed) => Ok(true),
+            Some(other) => Err(unexpected(other)),
+        }
+    }
+
     /// Unmounts, lazily if it is in use. `None`: no server runs, so it has nothing mounted.
     pub fn unmount(&self, mountpoint: &Path) -> Result<Option<Unmounted>> {
         self.unmount_if(mountpoint, false)

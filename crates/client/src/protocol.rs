@@ -52,6 +52,13 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         place: Option<String>,
     },
+    /// Use other credentials for the image at this path from now on: those it was mounted with may have expired.
+    RenewCredentials {
+        /// Absolute and without symbolic links.
+        mountpoint: PathBuf,
+        /// The credentials. Everything else of the access stays as it is.
+        access: Access,
+    },
     /// Unmount the file system at this path.
     Unmount {
         /// Absolute and without symbolic links.
@@ -114,6 +121,7 @@ impl Request {
             | Self::Why { .. }
             | Self::Hold
             | Self::HandOver { .. }
+            | Self::RenewCredentials { .. }
             | Self::PrefetchPack { .. } => SOON,
             Self::Mount { .. }
             | Self::Unmount { .. }
@@ -140,6 +148,8 @@ pub enum Response {
     /// The fetch has started.
     #[serde(rename = "coming")]
     PrefetchStarted,
+    /// Later requests for the image have the credentials.
+    Renewed,
     /// The server stays up until the connection closes.
     Held,
     /// The server ends.

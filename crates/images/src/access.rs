@@ -66,15 +66,16 @@ pub struct Settled {
     pub source: Source,
     /// The hosts that serve it, in the order in which they are asked. None for a layout or an archive.
     pub endpoints: Vec<Endpoint>,
-    options: AccessOptions,
+    /// How to find credentials for its registry.
+    pub credentials: CredentialSource,
 }
 
 impl Settled {
     /// How to find credentials for one of the hosts.
     pub fn credentials_at(&self, endpoint: &Endpoint) -> CredentialSource {
         match &self.source {
-            Source::Registry(image) => self.options.credentials_at(&endpoint.reference, image),
-            _ => self.options.credential_source(),
+            Source::Registry(image) => self.credentials.at(&endpoint.reference, image),
+            _ => self.credentials.clone(),
         }
     }
 }
@@ -86,7 +87,7 @@ pub fn settle(image: &str, access: &Access) -> Result<Settled> {
         Source::Registry(reference) => options.endpoints_of(reference),
         _ => Vec::new(),
     };
-    Ok(Settled { source, endpoints, options })
+    Ok(Settled { source, endpoints, credentials: options.credential_source() })
 }
 
 /// As [`open`], with credentials that another process looks up.
@@ -124,16 +125,18 @@ pub(crate) fn parse(image: &str) -> Result<Source> {
     image.parse().context(ErrorKind::NotFound, "read the image's name")
 }
 
-fn options(access: &Access, source: &Source) -> Result<AccessOptions> {
-    let credentials = match access.creds.as_deref() {
-        None => None,
-        Some(text) => Some(
-            Credentials::parse(text)
-                .ok_or_else(|| Error::new(ErrorKind::Denied, "read the credentials", "--creds is not USER:PASSWORD"))?,
-        ),
+/// The credentials of `--creds`, if there are any.
+pub fn given(access: &Access) -> Result<Option<Credentials>> {
+    let parse = |text| {
+        Credentials::parse(text)
+            .ok_or_else(|| Error::new(ErrorKind::Denied, "read the credentials", "--creds is not USER:PASSWORD"))
     };
+    access.creds.as_deref().map(parse).transpose()
+}
+
+fn options(access: &Access, source: &Source) -> Result<AccessOptions> {
     Ok(AccessOptions {
-        credentials,
+        credentials: given(access)?,
         authfiles: access.authfiles.clone(),
         lookup: None,
         tls_verify: access.tls_verify,

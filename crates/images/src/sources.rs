@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use tarpon_blob::BlobSource;
 use tarpon_layer::decode::{self, Decoder};
 use tarpon_oci::Digest;
-use tarpon_registry::{Repository, Stats};
+use tarpon_registry::{Credentials, Repository, Stats};
 use tarpon_store::Store;
 
 use crate::access::{self, Access};
@@ -48,6 +48,9 @@ pub trait OpenedImage: Send + Sync {
 
     /// As [`Repository::ignores_ranges`].
     fn ignores_ranges(&self) -> bool;
+
+    /// As [`Repository::replace_credentials`].
+    fn replace_credentials(&self, credentials: Credentials);
 }
 
 impl OpenedImage for Repository {
@@ -61,6 +64,10 @@ impl OpenedImage for Repository {
 
     fn ignores_ranges(&self) -> bool {
         Self::ignores_ranges(self)
+    }
+
+    fn replace_credentials(&self, credentials: Credentials) {
+        Self::replace_credentials(self, credentials);
     }
 }
 

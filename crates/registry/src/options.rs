@@ -34,13 +34,6 @@ impl AccessOptions {
         }
     }
 
-    /// The sources of credentials for one of the hosts that serve `image`. Credentials that the user gave are for the registry that the
-    /// image's name names, and for no mirror elsewhere.
-    pub fn credentials_at(&self, endpoint: &Reference, image: &Reference) -> CredentialSource {
-        let source = self.credential_source();
-        if endpoint.registry() == image.registry() { source } else { source.without_given() }
-    }
-
     /// The hosts that serve `image`.
     pub fn endpoints_of(&self, image: &Reference) -> Vec<Endpoint> {
         let mut endpoints = self.endpoints.clone();

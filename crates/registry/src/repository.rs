@@ -11,7 +11,7 @@ use tarpon_oci::{
 };
 
 use crate::Error;
-use crate::credentials::CredentialSource;
+use crate::credentials::{CredentialSource, Credentials};
 use crate::http::{Endpoints, Host, Hosts, Position, Purpose, RemoteBlobs, Session};
 use crate::local::{Local, Root};
 use crate::options::AccessOptions;
@@ -26,6 +26,7 @@ pub struct Repository {
     name: String,
     counters: Arc<Counters>,
     warm_pool: bool,
+    credentials: CredentialSource,
 }
 
 enum Backend {
@@ -58,20 +59,21 @@ pub async fn open(source: &Source, options: &AccessOptions) -> Result<Repository
 pub fn open_later(source: &Source, options: &AccessOptions) -> Result<Repository, Error> {
     match source {
         Source::Registry(reference) => {
-            let endpoints = options.endpoints_of(reference);
+            let (endpoints, credentials) = (options.endpoints_of(reference), options.credential_source());
             let mut hosts = Vec::with_capacity(endpoints.len());
             for endpoint in endpoints {
                 let (name, cert_dir) = (&endpoint.reference, options.cert_dir.as_deref());
                 let transport = HttpsTransport::at(&endpoint, cert_dir);
                 let transport: Arc<dyn Transport> = Arc::new(transport.map_err(Error::Options)?);
-                hosts.push((transport, options.credentials_at(name, reference), endpoint));
+                hosts.push((transport, credentials.at(name, reference), endpoint));
             }
             Ok(open_at(reference, hosts, Hosts::of_this_process())?.with_warm_pool())
         }
         local => {
             let counters = Arc::new(Counters::default());
             let backend = Backend::Local(Arc::new(Local::new(local.clone(), counters.clone())));
-            Ok(Repository { backend, name: source.to_string(), counters, warm_pool: false })
+            let credentials = CredentialSource::default();
+            Ok(Repository { backend, name: source.to_string(), counters, warm_pool: false, credentials })
         }
     }
 }
@@ -98,6 +100,7 @@ pub type OpenedEndpoint = (Arc<dyn Transport>, CredentialSource, Endpoint);
 fn open_at(reference: &Reference, endpoints: Vec<OpenedEndpoint>, hosts: Arc<Hosts>) -> Result<Repository, Error> {
     let counters = Arc::new(Counters::default());
     let last = endpoints.len().saturating_sub(1);
+    let given = endpoints.last().map(|(_, credentials, _)| credentials.clone()).unwrap_or_default();
     let mut opened = Vec::with_capacity(endpoints.len());
     for (number, (transport, credentials, endpoint)) in endpoints.into_iter().enumerate() {
         let (counters, hosts) = (counters.clone(), hosts.clone());
@@ -114,10 +117,15 @@ fn open_at(reference: &Reference, endpoints: Vec<OpenedEndpoint>, hosts: Arc<Hos
         return Err(Error::Options(format!("no host serves {reference}")));
     };
     let backend = Backend::Registry(Arc::new(Endpoints::new(opened, registry)));
-    Ok(Repository { backend, name: reference.to_string(), counters, warm_pool: false })
+    Ok(Repository { backend, name: reference.to_string(), counters, warm_pool: false, credentials: given })
 }
 
 impl Repository {
+    /// Uses these credentials for all later requests.
+    pub fn replace_credentials(&self, credentials: Credentials) {
+        self.credentials.replace(credentials);
+    }
+
     /// Lets [`Repository::resolve`] open the connections for the config and the layers during the request for the tag, so that they
     /// cost no handshakes later.
     pub fn with_warm_pool(self) -> Self {

@@ -45,9 +45,9 @@ impl Mirrored {
             Arc::new(ScriptedTransport::new(registry))
         };
         let transports: Vec<_> = contents.into_iter().zip(&references).map(transport).collect();
-        let image = &references[2];
+        let (image, given) = (&references[2], options.credential_source());
         let endpoints = transports.iter().zip(&references).map(|(transport, reference)| {
-            let credentials = options.credentials_at(reference, image);
+            let credentials = given.at(reference, image);
             let endpoint = Endpoint::of(reference.clone(), false);
             (transport.clone() as Arc<dyn Transport>, credentials, endpoint)
         });

@@ -26,6 +26,9 @@ pub(super) fn carry_out(mounts: &Arc<MountTable>, request: Request) -> Result<Re
         Request::PrefetchPack { image, access, pack, place } => {
             mounts.prefetch_pack(image, access, PackPlace { blob: pack, place }).map(|()| Response::PrefetchStarted)
         }
+        Request::RenewCredentials { mountpoint, access } => {
+            mounts.renew_credentials(&mountpoint, &access).map(|()| Response::Renewed)
+        }
         Request::Unmount { mountpoint, only_unused } => {
             mounts.unmount(&mountpoint, only_unused).map(|how| Response::Unmounted { how })
         }

@@ -1,6 +1,7 @@
 //! The images whose objects this server can fetch.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,9 +13,9 @@ use parking_lot::Mutex;
 use tarpon_blob::BlobSource;
 use tarpon_client::protocol::MountRequest;
 use tarpon_fetch::{Background, BootIndex, Fetcher, ImageHandle, Stats};
-use tarpon_images::Access;
 use tarpon_images::index::places;
 use tarpon_images::sources::{OpenedImage, Sources};
+use tarpon_images::{Access, access};
 use tarpon_layer::chunks::ChunkTable;
 use tarpon_mount::TreeFile;
 use tarpon_oci::{Blob, Digest};
@@ -247,6 +248,24 @@ impl LoadedImages {
         Ok(image)
     }
 
+    /// Uses the credentials of `access` for a loaded image from now on. A later mount with them reuses the image.
+    pub(crate) fn renew_credentials(&self, image: &Arc<LoadedImage>, access: &Access) -> Result<()> {
+        let Some(credentials) = access::given(access)? else { return Ok(()) };
+        image.repository.replace_credentials(credentials);
+        let mut loaded = self.loaded.lock();
+        let found = loaded.iter().find(|(_, known)| Arc::ptr_eq(known, image)).map(|(key, _)| key.clone());
+        // `None`: the record was rewritten since it was loaded.
+        let Some(before) = found.filter(|key| key.access.creds != access.creds) else { return Ok(()) };
+        let now = Key { access: Access { creds: access.creds.clone(), ..before.access.clone() }, ..before.clone() };
+        loaded.remove(&before);
+        match loaded.entry(now) {
+            // It was mounted with these credentials before: the mounts that use this one keep it.
+            Entry::Occupied(_) => self.replaced.lock().push(Arc::downgrade(image)),
+            Entry::Vacant(place) => drop(place.insert(image.clone())),
+        }
+        Ok(())
+    }
+
     /// The lock that a thread holds while it loads this image.
     fn turn(&self, key: &Key) -> Arc<Mutex<()>> {
         let mut turns = self.turns.lock();
@@ -475,7 +494,7 @@ mod tests {
     use tarpon_images::{ImageRequest, Images, Prepared, Silent};
     use tarpon_registry::serve::Contents;
     use tarpon_testkit::layers::{EstargzOptions, ImageBuilder, Item, estargz};
-    use tarpon_testkit::registry::{Auth, FakeRegistry};
+    use tarpon_testkit::registry::{Auth, FakeRegistry, PASSWORD, USER};
     use tarpon_testkit::server::TestServer;
 
     use super::*;
@@ -493,30 +512,76 @@ mod tests {
         std::fs::write(path, format!(r#"{{"digest":"{}","value":{text}}}"#, Digest::of(text.as_bytes()))).unwrap();
     }
 
-    #[tokio::test]
-    async fn an_image_that_is_loaded_slowly_keeps_no_other_from_being_loaded() {
+    /// A registry with an image for each tag.
+    async fn registry(tags: &[&str], auth: Auth) -> TestServer {
         let mut contents = Contents::new();
-        for tag in ["old", "new"] {
-            let layer = estargz(&[Item::file("name", tag)], EstargzOptions::default());
+        for tag in tags {
+            let layer = estargz(&[Item::file("name", *tag)], EstargzOptions::default());
             let image = ImageBuilder::new().layer(layer).build();
             for (_, blob) in image.blobs() {
                 contents.add_blob(blob);
             }
             contents.add_manifest(Some(("app", tag)), tarpon_oci::media_type::OCI_MANIFEST, image.manifest.clone());
         }
-        let server = TestServer::start(Arc::new(FakeRegistry::new(contents, Auth::Anonymous, None))).await.unwrap();
+        TestServer::start(Arc::new(FakeRegistry::new(contents, auth, None))).await.unwrap()
+    }
+
+    fn loaded_images(store: &Store) -> Arc<LoadedImages> {
+        let fetcher = Fetcher::new(Arc::new(store.clone()), tokio::runtime::Handle::current(), Default::default());
+        Arc::new(LoadedImages::new(store.clone(), fetcher, Arc::default(), Arc::new(InProcess)))
+    }
+
+    async fn prepare(images: &Images, server: &TestServer, tag: &str, creds: Option<&str>) -> Prepared {
+        let text = format!("{}/app:{tag}", server.host());
+        let request = ImageRequest::new(&text, text.parse().unwrap(), "linux/amd64".parse().unwrap());
+        let access = Access { creds: creds.map(str::to_owned), ..request.access.clone() };
+        images.prepare(&ImageRequest { access, ..request }, &Silent).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn renewed_credentials_are_used_by_the_mounts_of_an_image_and_those_of_another_image_stay() {
+        let server = registry(&["one", "other"], Auth::Basic).await;
         let folder = tempfile::tempdir().unwrap();
         let images = Images::open(&folder.path().join("store")).unwrap();
-        let prepare = async |tag| {
-            let text = format!("{}/app:{tag}", server.host());
-            let request = ImageRequest::new(&text, text.parse().unwrap(), "linux/amd64".parse().unwrap());
-            images.prepare(&request, &Silent).await.unwrap()
+        let good = format!("{USER}:{PASSWORD}");
+        let (one, other) = (
+            prepare(&images, &server, "one", Some(&good)).await,
+            prepare(&images, &server, "other", Some(&good)).await,
+        );
+        let loaded = loaded_images(images.store());
+        let with = |creds: &str| Access { creds: Some(creds.to_owned()), ..Access::default() };
+        let load = |prepared: &Prepared, creds: &str| {
+            let request = MountRequest::for_image(prepared, "/nowhere".into());
+            loaded.load(&MountRequest { access: with(creds), ..request }).unwrap()
         };
-        let (old, new) = (prepare("old").await, prepare("new").await);
+        let read = async |image: &LoadedImage| {
+            let layer = &image.record.layers[0];
+            image.source().read(Blob { digest: layer.digest, size: layer.size }, 0..1).await.map(drop)
+        };
+        let (one_expired, other_expired) = (load(&one, "alice:expired"), load(&other, "alice:expired"));
+        read(&one_expired).await.unwrap_err();
+        loaded.renew_credentials(&one_expired, &with(&good)).unwrap();
+        read(&one_expired).await.unwrap();
+        read(&other_expired).await.unwrap_err();
+        assert!(Arc::ptr_eq(&load(&one, &good), &one_expired), "a later mount uses the same image");
+        let refused = load(&one, "alice:expired");
+        assert!(!Arc::ptr_eq(&refused, &one_expired));
+        read(&refused).await.unwrap_err();
+        // Now both have the same credentials.
+        loaded.renew_credentials(&refused, &with(&good)).unwrap();
+        read(&refused).await.unwrap();
+        assert!(Arc::ptr_eq(&load(&one, &good), &one_expired));
+    }
+
+    #[tokio::test]
+    async fn an_image_that_is_loaded_slowly_keeps_no_other_from_being_loaded() {
+        let server = registry(&["old", "new"], Auth::Anonymous).await;
+        let folder = tempfile::tempdir().unwrap();
+        let images = Images::open(&folder.path().join("store")).unwrap();
+        let (old, new) = (prepare(&images, &server, "old", None).await, prepare(&images, &server, "new", None).await);
         let store = images.store().clone();
         make_old(&store, &old);
-        let fetcher = Fetcher::new(Arc::new(store.clone()), tokio::runtime::Handle::current(), Default::default());
-        let images = Arc::new(LoadedImages::new(store.clone(), fetcher, Arc::default(), Arc::new(InProcess)));
+        let images = loaded_images(&store);
         // An eviction that does not end.
         let lock = std::fs::File::create(store.run_folder().join("eviction.lock")).unwrap();
         flock(&lock, FlockOperation::LockExclusive).unwrap();

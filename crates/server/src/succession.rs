@@ -1,9 +1,11 @@
 //! What a server does for its successor, and with what its predecessor left.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use tarpon_client::mount_record::SavedMount;
 use tarpon_client::protocol::{MountRequest, Response};
+use tarpon_images::Access;
 use tarpon_mount::KernelMount;
 
 use super::give_way::{GiveWay, starts};
@@ -40,6 +42,24 @@ impl MountTable {
         if let Some(creds) = &request.access.creds {
             self.holding.keep_state(&credentials_of(&request.mountpoint), creds.as_bytes());
         }
+    }
+
+    /// Uses the credentials of `access` for the image at `mountpoint` from now on.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if nothing is mounted there.
+    pub(super) fn renew_credentials(&self, mountpoint: &Path, access: &Access) -> Result<()> {
+        let step = "renew the credentials of a mount";
+        let gone = || Error::new(ErrorKind::NotFound, step, format!("nothing is mounted at {}", mountpoint.display()));
+        let served = self.places.mounted_at(mountpoint).ok_or_else(gone)?;
+        let Some(creds) = &access.creds else { return Ok(()) };
+        served.domain.images.renew_credentials(&served.image, access)?;
+        self.holding.keep_state(&credentials_of(mountpoint), creds.as_bytes());
+        if self.places.mounted_at(mountpoint).is_none() {
+            // It was unmounted meanwhile, which has released the earlier ones.
+            self.holding.release_state(&credentials_of(mountpoint));
+        }
+        Ok(())
     }
 
     /// Makes way for another server.

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use tarpon_engine::{
-    Access, Admission, Backfill, Engine, ImageRequest, IndexChoice, ModeChoice, MountRequest, Prepared, Progress, Pull,
+    Access, Admission, Backfill, Credentials, Engine, ErrorKind, ImageRequest, IndexChoice, ModeChoice, MountRequest,
+    Prepared, Progress, Pull,
 };
-use tarpon_oci::{Digest, IndexRepo, Platform, Source};
+use tarpon_oci::{Digest, IndexRepo, Platform, Reference, Source};
 use tokio::sync::Semaphore;
 
 use crate::labels::PulledLayer;
+use crate::pull_credentials::PullCredentials;
 use crate::record::LazyLayers;
 
 /// Images that are prepared at the same time: each may be streamed, which takes memory.
@@ -19,6 +21,9 @@ const PREPARED_AT_ONCE: usize = 4;
 
 /// A result with a one-line error.
 pub(crate) type Outcome<T> = Result<T, String>;
+
+/// The chain IDs of an image's layers, lowest first, or the reason why there are none.
+pub(crate) type ChainIds = Result<Arc<[Digest]>, Unprepared>;
 
 /// Why no layers are mounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,14 +42,23 @@ impl From<String> for Unprepared {
 
 /// Images whose layers can be mounted.
 pub(crate) trait Images: Send + Sync + 'static {
-    /// Prepares the image for mounting. Returns the chain IDs of its layers, lowest first, or the reason why there are none.
-    fn prepare(&self, layer: PulledLayer) -> BoxFuture<'static, Result<Arc<[Digest]>, Unprepared>>;
+    /// Prepares the image for mounting.
+    fn prepare(&self, layer: PulledLayer) -> BoxFuture<'static, ChainIds>;
 
     /// Mounts layers at `place`, unless they are mounted there already.
     fn mount(&self, layers: LazyLayers, place: PathBuf) -> BoxFuture<'static, Outcome<()>>;
 
     /// Unmounts `place`, if anything is mounted there.
     fn unmount(&self, place: PathBuf) -> BoxFuture<'static, Outcome<()>>;
+
+    /// Digest of the config of an image, which is pinned, if it was prepared.
+    fn config(&self, image: &Reference) -> BoxFuture<'static, Option<Digest>>;
+
+    /// Makes the mount at `place`, if there is one, use the credentials with which its image was pulled last.
+    fn renew(&self, image: &Reference, place: PathBuf) -> BoxFuture<'static, Outcome<()>>;
+
+    /// No snapshot has layers of this image any more.
+    fn forget(&self, image: &str);
 }
 
 /// How to handle images with layers whose files cannot be fetched one by one.
@@ -82,83 +96,128 @@ pub struct ImageOptions {
 pub(crate) struct EngineImages {
     engine: Engine,
     options: Arc<ImageOptions>,
+    credentials: Arc<PullCredentials>,
     turns: Arc<Semaphore>,
 }
 
+/// Why an image cannot be mounted.
+struct Unusable {
+    why: String,
+    /// The registry refuses the credentials. Some registries hide what the user may not read.
+    is_refused: bool,
+}
+
+impl From<String> for Unusable {
+    fn from(why: String) -> Self {
+        Self { why, is_refused: false }
+    }
+}
+
+impl From<tarpon_engine::Error> for Unusable {
+    fn from(error: tarpon_engine::Error) -> Self {
+        let is_refused = matches!(error.kind, ErrorKind::Denied | ErrorKind::NotFound);
+        Self { why: error.to_string(), is_refused }
+    }
+}
+
 impl EngineImages {
-    pub(crate) fn new(engine: Engine, options: ImageOptions) -> Self {
-        Self { engine, options: Arc::new(options), turns: Arc::new(Semaphore::new(PREPARED_AT_ONCE)) }
+    pub(crate) fn new(engine: Engine, options: ImageOptions, credentials: Arc<PullCredentials>) -> Self {
+        let turns = Arc::new(Semaphore::new(PREPARED_AT_ONCE));
+        Self { engine, options: Arc::new(options), credentials, turns }
     }
 
-    fn request(&self, text: &str) -> Outcome<ImageRequest> {
+    /// Access with these credentials, or else those of the options.
+    fn access(&self, credentials: Option<&Credentials>) -> Access {
+        let usual = self.options.access.clone();
+        match credentials.map(Credentials::pair) {
+            Some((user, password)) => Access { creds: Some(format!("{user}:{password}")), ..usual },
+            None => usual,
+        }
+    }
+
+    fn request(&self, text: &str, access: Access) -> Outcome<ImageRequest> {
         let source: Source = text.parse().map_err(|error| format!("{text:?} is no image: {error}"))?;
-        let ImageOptions { index, index_repos, profile, access, .. } = (*self.options).clone();
+        let ImageOptions { index, index_repos, profile, .. } = (*self.options).clone();
         let (text, platform, pull) = (text.to_owned(), Platform::host(), Pull::Missing);
         Ok(ImageRequest { text, source, platform, platform_named: false, pull, index, index_repos, profile, access })
     }
 
     /// Whether the policy demands signatures of the image. Containerd does not check them.
     fn must_be_accepted(&self, text: &str) -> Result<bool, Unprepared> {
-        let request = self.request(text)?;
+        let request = self.request(text, self.access(None))?;
         let admission = Admission::of(&request.source, &request.access);
         admission
             .map(|known| known.demands().need_signatures())
             .map_err(|error| Unprepared::Forbidden(error.to_string()))
     }
 
-    async fn prepare(&self, text: &str, manifest: Digest) -> Outcome<(ImageRequest, Prepared)> {
-        let request = self.request(text)?;
-        let prepared = self.engine.prepare(&request, &Logged(text)).await.map_err(|error| error.to_string())?;
+    async fn prepare(&self, request: &ImageRequest, manifest: Digest) -> Result<Prepared, Unusable> {
+        let prepared = self.engine.prepare(request, &Logged(&request.text)).await?;
         if *prepared.manifest() == manifest {
-            Ok((request, prepared))
+            Ok(prepared)
         } else {
-            Err(format!("{text} is an index of images"))
+            Err(format!("{} is an index of images", request.text).into())
         }
     }
 
     /// Whether containerd must unpack the image because some layer cannot be read in parts.
-    async fn is_left_alone(&self, text: &str) -> Outcome<bool> {
+    async fn is_left_alone(&self, request: &ImageRequest) -> Result<bool, Unusable> {
         if self.options.plain == PlainImages::Stream {
             return Ok(false);
         }
-        let found = self.engine.inspect(&self.request(text)?).await.map_err(|error| error.to_string())?;
+        let found = self.engine.inspect(request).await?;
         Ok(!found.in_store && found.layers.iter().any(|layer| !layer.lazy))
     }
 
-    async fn chain(&self, layer: &PulledLayer) -> Outcome<Arc<[Digest]>> {
-        let text = layer.image.to_string();
-        if self.is_left_alone(&text).await? {
-            return Err("a layer has no table of contents, and such images are to be unpacked".to_owned());
+    async fn chain(&self, layer: &PulledLayer, access: Access) -> Result<Arc<[Digest]>, Unusable> {
+        let request = self.request(&layer.image.to_string(), access)?;
+        if self.is_left_alone(&request).await? {
+            return Err("a layer has no table of contents, and such images are to be unpacked".to_owned().into());
         }
-        let (request, prepared) = self.prepare(&text, layer.manifest).await?;
+        let prepared = self.prepare(&request, layer.manifest).await?;
         let prepared = self.verified(&request, prepared).await?;
-        self.engine.chain_ids(&prepared).map(Arc::from).map_err(|error| error.to_string())
+        Ok(Arc::from(self.engine.chain_ids(&prepared)?))
+    }
+
+    /// As [`EngineImages::chain`], with the credentials of the pull. Of concurrent pulls, some may have wrong ones.
+    async fn chain_of_pull(&self, layer: &PulledLayer) -> Result<Arc<[Digest]>, Unusable> {
+        let mut all = self.credentials.of_pulls(&layer.name, &layer.image).into_iter();
+        let mut credentials = all.next();
+        loop {
+            let found = self.chain(layer, self.access(credentials.as_ref())).await;
+            match (&found, all.next()) {
+                (Err(Unusable { is_refused: true, .. }), Some(other)) => credentials = Some(other),
+                _ => return found,
+            }
+        }
     }
 
     /// Fetches the whole image if the options require it and it is not verified: when it is pulled, or after an eviction.
-    async fn verified(&self, request: &ImageRequest, prepared: Prepared) -> Outcome<Prepared> {
+    async fn verified(&self, request: &ImageRequest, prepared: Prepared) -> Result<Prepared, Unusable> {
         if !self.options.whole || prepared.is_verified() {
             return Ok(prepared);
         }
-        let record = self.engine.pull(request, &Logged(&request.text)).await.map_err(|error| error.to_string())?.record;
+        let record = self.engine.pull(request, &Logged(&request.text)).await?.record;
         let prepared = Prepared { record, ..prepared };
         if prepared.is_verified() {
             Ok(prepared)
         } else {
-            Err("it was brought whole, and not all of it could be verified".to_owned())
+            Err("it was brought whole, and not all of it could be verified".to_owned().into())
         }
     }
 
-    async fn mount(&self, layers: LazyLayers, place: PathBuf) -> Outcome<()> {
-        let (request, prepared) = self.prepare(&layers.image, layers.manifest).await?;
+    async fn mount(&self, layers: LazyLayers, place: PathBuf) -> Result<(), Unusable> {
+        let image = layers.image.parse().map_err(|error| format!("{:?} is no image: {error}", layers.image))?;
+        let credentials = self.credentials.of_image(&image);
+        let request = self.request(&layers.image, self.access(credentials.as_ref()))?;
+        let prepared = self.prepare(&request, layers.manifest).await?;
         let prepared = self.verified(&request, prepared).await?;
-        let failed = |error: tarpon_engine::Error| error.to_string();
-        let whole = self.engine.chain_ids(&prepared).map_err(failed)?.len() == layers.count;
+        let whole = self.engine.chain_ids(&prepared)?.len() == layers.count;
         let prepared = if whole {
             prepared
         } else {
             let logged = Logged(&layers.image);
-            self.engine.lowest_layers(&request, &prepared, layers.count, &logged).await.map_err(failed)?
+            self.engine.lowest_layers(&request, &prepared, layers.count, &logged).await?
         };
         let mount = MountRequest {
             mode: self.options.mode,
@@ -167,24 +226,25 @@ impl EngineImages {
             dev: true,
             // Also for some of the layers: we wrote the documents of that partial image, and the backfill fetches only layers of the image.
             backfill: self.options.backfill,
-            ..MountRequest::for_image(&prepared, place)
+            ..MountRequest::for_image(&prepared, place.clone())
         };
         let client = self.engine.client();
         let mounted = blocking(move || client.ensure_mounted(mount)).await?;
         for fallback in &mounted.fallbacks {
             tracing::warn!(image = layers.image, "{fallback}");
         }
-        Ok(())
+        // It may have been mounted before, with other credentials or, after a crash of the server, without.
+        Ok(self.renew(&image, place).await?)
     }
 }
 
 impl Images for EngineImages {
-    fn prepare(&self, layer: PulledLayer) -> BoxFuture<'static, Result<Arc<[Digest]>, Unprepared>> {
+    fn prepare(&self, layer: PulledLayer) -> BoxFuture<'static, ChainIds> {
         let this = self.clone();
         async move {
             let _turn = this.turns.acquire().await.map_err(|error| error.to_string())?;
             let must_be_accepted = this.must_be_accepted(&layer.image.to_string())?;
-            this.chain(&layer).await.map_err(|why| match must_be_accepted {
+            this.chain_of_pull(&layer).await.map_err(|Unusable { why, .. }| match must_be_accepted {
                 true => Unprepared::Forbidden(why),
                 false => Unprepared::Unpack(why),
             })
@@ -194,12 +254,35 @@ impl Images for EngineImages {
 
     fn mount(&self, layers: LazyLayers, place: PathBuf) -> BoxFuture<'static, Outcome<()>> {
         let this = self.clone();
-        async move { Self::mount(&this, layers, place).await }.boxed()
+        async move { Self::mount(&this, layers, place).await.map_err(|unusable| unusable.why) }.boxed()
     }
 
     fn unmount(&self, place: PathBuf) -> BoxFuture<'static, Outcome<()>> {
         let client = self.engine.client();
         blocking(move || client.release(&place)).boxed()
+    }
+
+    fn config(&self, image: &Reference) -> BoxFuture<'static, Option<Digest>> {
+        let (engine, manifest) = (self.engine.clone(), image.digest().copied());
+        let read = move || Some(*engine.store().image_config(&manifest?).ok()??.digest());
+        tokio::task::spawn_blocking(read).map(|read| read.ok().flatten()).boxed()
+    }
+
+    fn renew(&self, image: &Reference, place: PathBuf) -> BoxFuture<'static, Outcome<()>> {
+        let Some(credentials) = self.credentials.of_image(image) else { return async { Ok(()) }.boxed() };
+        let (client, access) = (self.engine.client(), self.access(Some(&credentials)));
+        blocking(move || match client.renew_credentials(&place, access) {
+            // Nothing is mounted there.
+            Err(error) if error.kind == ErrorKind::NotFound => Ok(()),
+            renewed => renewed.map(drop),
+        })
+        .boxed()
+    }
+
+    fn forget(&self, image: &str) {
+        if let Ok(image) = image.parse() {
+            self.credentials.forget(&image);
+        }
     }
 }
 
@@ -214,5 +297,73 @@ struct Logged<'a>(&'a str);
 impl Progress for Logged<'_> {
     fn note(&self, line: &str) {
         tracing::warn!(image = self.0, "{line}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tarpon_engine::EngineOptions;
+    use tarpon_engine::registry::Contents;
+    use tarpon_testkit::fixture::Fixture;
+    use tarpon_testkit::layers::{EstargzOptions, Image, ImageBuilder, Item, estargz};
+    use tarpon_testkit::registry::{Auth, PASSWORD, USER};
+
+    use super::*;
+    use crate::pull_credentials::name_of;
+
+    fn image(content: &str) -> Image {
+        ImageBuilder::new().layer(estargz(&[Item::file("file", content)], EstargzOptions::default())).build()
+    }
+
+    fn options() -> ImageOptions {
+        let (index, access) = (IndexChoice::default(), Access::default());
+        let (mode, backfill) = (ModeChoice::Auto, Backfill::Off);
+        ImageOptions {
+            index,
+            index_repos: Vec::new(),
+            profile: None,
+            access,
+            mode,
+            backfill,
+            plain: PlainImages::Stream,
+            whole: false,
+        }
+    }
+
+    fn layer(fixture: &Fixture, name: &str, image: &Image) -> PulledLayer {
+        let (name, manifest): (Reference, _) = (fixture.name(name).parse().unwrap(), image.digest());
+        let pinned = name.pinned(manifest);
+        PulledLayer { chain_id: Digest::of(b"any"), name: name_of(name), image: pinned, manifest }
+    }
+
+    #[tokio::test]
+    async fn an_image_is_prepared_with_the_credentials_of_its_pulls_whichever_of_them_are_right() {
+        let (one, other, mut contents) = (image("1"), image("2"), Contents::new());
+        one.add_to(&mut contents, "team/one", "v1");
+        other.add_to(&mut contents, "team/other", "v1");
+        let fixture = Fixture::with_registry(contents, Auth::Basic).await;
+        let (server_command, worker_command) = (Vec::new(), Vec::new());
+        let engine = EngineOptions { store: fixture.path("store"), server_command, worker_command };
+        let credentials = Arc::new(PullCredentials::default());
+        let images = EngineImages::new(Engine::open(engine).unwrap(), options(), credentials.clone());
+        let (one, other) = (layer(&fixture, "team/one:v1", &one), layer(&fixture, "team/other:v1", &other));
+        let (right, wrong) = (Credentials::from_pair(USER, PASSWORD), Credentials::from_pair(USER, "guessed"));
+
+        let prepare = |layer: PulledLayer| Images::prepare(&images, layer);
+
+        prepare(one.clone()).await.expect_err("without credentials");
+        let _pull = credentials.begin(one.name.clone(), right.clone());
+        let _later = credentials.begin(one.name.clone(), wrong.clone());
+        assert_eq!(prepare(one.clone()).await.unwrap().len(), 1);
+        assert!(images.config(&one.image).await.is_some());
+
+        prepare(other.clone()).await.expect_err("with the credentials of another image");
+        let _guess = credentials.begin(other.name.clone(), wrong);
+        let Unprepared::Unpack(why) = prepare(other.clone()).await.expect_err("with wrong credentials") else {
+            panic!("containerd decides")
+        };
+        assert!(!why.contains(USER) && !why.contains("guessed"), "{why}");
+        let _pull = credentials.begin(other.name.clone(), right);
+        prepare(other).await.unwrap();
     }
 }

@@ -2,6 +2,7 @@
 
 use tarpon_oci::{Digest, Reference};
 
+use crate::pull_credentials::name_of;
 use crate::record::Labels;
 
 /// Chain ID of the layers up to this one: the name by which containerd will look up the snapshot.
@@ -31,6 +32,8 @@ const LABEL_BYTES: usize = 4096;
 pub(crate) struct PulledLayer {
     /// Chain ID of this layer and all layers below.
     pub(crate) chain_id: Digest,
+    /// The name by which the image is pulled.
+    pub(crate) name: Reference,
     /// The image, pinned to its manifest.
     pub(crate) image: Reference,
     /// Digest of the manifest.
@@ -47,7 +50,8 @@ pub(crate) fn pulled_layer(labels: &Labels) -> Option<Result<PulledLayer, String
         let manifest = digest(manifest)?;
         label(LAYER).map(|layer| digest(layer)).transpose()?;
         let image: Reference = image.parse().map_err(|error| format!("{image:?} is no image: {error}"))?;
-        Ok(PulledLayer { chain_id: digest(chain_id)?, image: image.pinned(manifest), manifest })
+        let (chain_id, pinned) = (digest(chain_id)?, image.pinned(manifest));
+        Ok(PulledLayer { chain_id, name: name_of(image), image: pinned, manifest })
     };
     Some(read())
 }
@@ -87,6 +91,7 @@ mod tests {
         let layer = pulled_layer(&all).unwrap().unwrap();
         assert_eq!((layer.chain_id, layer.manifest), (chain, manifest));
         assert_eq!(layer.image.to_string(), format!("docker.io/library/redis@{manifest}"));
+        assert_eq!(layer.name.to_string(), "docker.io/library/redis:7");
         for (name, value) in [(MANIFEST, "sha512:00"), (IMAGE, "no image"), (REF, "7"), (LAYER, "x")] {
             let wrong = with(all.clone(), name, value);
             assert!(pulled_layer(&wrong).unwrap().is_err(), "{name}");

@@ -3,6 +3,8 @@
 //! ```text
 //! containerd ──gRPC──► rpc ─► snapshots ─┬─► records     all snapshots: one directory each
 //!                                        └─► images ──► the engine, and the store's server, which mounts
+//!                                              ▲ credentials of pulls
+//! kubelet ─────gRPC──► cri ────────────────────┴──► containerd's CRI image service
 //! ```
 //!
 //! A snapshot is either a directory that containerd unpacks a layer into, or the layers of an image from the base up to one of them, which
@@ -11,6 +13,7 @@
 //! The records hold all state. The snapshotter knows nothing of containerd's namespaces, which are part of the names that
 //! containerd passes.
 
+mod cri;
 mod error;
 mod filter;
 mod flights;
@@ -18,9 +21,11 @@ mod images;
 mod labels;
 mod messages;
 mod mounts;
+mod pull_credentials;
 mod record;
 mod records;
 mod rpc;
+mod services;
 mod snapshots;
 #[cfg(test)]
 mod tests;
@@ -40,9 +45,12 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::transport::Server;
 
+use self::cri::CriProxy;
 use self::images::EngineImages;
 pub use self::images::{ImageOptions, PlainImages};
+use self::pull_credentials::PullCredentials;
 use self::rpc::Rpc;
+use self::services::Services;
 use self::snapshots::Snapshots;
 
 /// How long calls in progress may take when the snapshotter is stopped. Interrupted preparations start again next time.
@@ -66,6 +74,9 @@ pub struct Options {
     pub address: PathBuf,
     /// How images are accessed.
     pub images: ImageOptions,
+    /// The socket of containerd whose CRI image service is served too, with the credentials of its pulls for the images. `None`: it is
+    /// not.
+    pub cri: Option<PathBuf>,
 }
 
 /// Serves containerd until SIGTERM or SIGINT. Mounts stay.
@@ -78,7 +89,8 @@ pub async fn serve(engine: &Engine, options: Options) -> tarpon_engine::Result<E
     let stop = stopped().context(ErrorKind::Store, "listen for signals")?;
     let root = create_root(&options.root).context(ErrorKind::Store, "make the snapshotter's directory")?;
     let _lock = lock(&root).context(ErrorKind::Store, "lock the snapshotter's directory")?;
-    let images = Arc::new(EngineImages::new(engine.clone(), options.images));
+    let credentials = Arc::new(PullCredentials::default());
+    let images = Arc::new(EngineImages::new(engine.clone(), options.images, credentials.clone()));
     let snapshots = Snapshots::open(&root, images).context(ErrorKind::Store, "read the snapshots")?;
     let snapshots = Arc::new(snapshots);
     let step = format!("listen at {}", options.address.display());
@@ -97,7 +109,8 @@ pub async fn serve(engine: &Engine, options: Options) -> tarpon_engine::Result<E
     tracing::info!(address = %options.address.display(), root = %root.display(), "ready");
     let mut ended = Ended::Terminated;
     let stop = async { ended = stop.await };
-    let served = answer(listener, Rpc(snapshots), stop).await;
+    let images = options.cri.map(|containerd| CriProxy::new(containerd, credentials, snapshots.clone()));
+    let served = answer(listener, Services { snapshots: Rpc(snapshots), images }, stop).await;
     restored.abort();
     drop(socket);
     served.context(ErrorKind::Store, "serve containerd")?;
@@ -107,7 +120,7 @@ pub async fn serve(engine: &Engine, options: Options) -> tarpon_engine::Result<E
 /// Serves calls until `stop`, then gives calls in progress [`DRAIN`] to finish.
 async fn answer(
     socket: UnixListener,
-    rpc: Rpc,
+    services: Services,
     stop: impl Future<Output = ()> + Send,
 ) -> Result<(), tonic::transport::Error> {
     let (stopping, stop_requested) = tokio::sync::oneshot::channel::<()>();
@@ -122,7 +135,7 @@ async fn answer(
         tokio::time::sleep(DRAIN).await;
     };
     tokio::select! {
-        done = server.serve_with_incoming_shutdown(rpc, Box::pin(incoming), stopped) => done,
+        done = server.serve_with_incoming_shutdown(services, Box::pin(incoming), stopped) => done,
         () = late => Ok(()),
     }
 }

@@ -1,8 +1,6 @@
 //! The gRPC service: the path names the method, each method takes a message and returns one.
 
-use std::convert::Infallible;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
@@ -12,7 +10,6 @@ use tonic::body::Body;
 use tonic::server::{Grpc, ServerStreamingService, UnaryService};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
-use tower_service::Service;
 
 use crate::error::Result;
 use crate::messages::{
@@ -28,17 +25,10 @@ const LISTED: usize = 100;
 #[derive(Clone)]
 pub(crate) struct Rpc(pub(crate) Arc<Snapshots>);
 
-impl Service<http::Request<Body>> for Rpc {
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<'static, std::result::Result<Self::Response, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<std::result::Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        answer(self.0.clone(), request).map(Ok).boxed()
+impl Rpc {
+    /// Answers a call.
+    pub(crate) async fn answer(&self, request: http::Request<Body>) -> http::Response<Body> {
+        answer(self.0.clone(), request).await
     }
 }
 

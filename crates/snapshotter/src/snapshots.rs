@@ -8,22 +8,23 @@
 //!
 //! A snapshot is recorded before its parents are mounted: the record keeps them from being removed meanwhile.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures::FutureExt;
 use parking_lot::Mutex;
-use tarpon_oci::Digest;
+use tarpon_oci::{Digest, Reference};
 
 use crate::error::{Error, Result};
 use crate::filter::Filters;
 use crate::flights::Flights;
-use crate::images::{Images, Outcome, Unprepared};
+use crate::images::{ChainIds, Images, Outcome, Unprepared};
 use crate::labels::{self, LAZY, PulledLayer, UNPACKED, pulled_layer};
 use crate::messages::{CommitRequest, CreateRequest, Info, Mount, UpdateRequest};
 use crate::mounts;
+use crate::pull_credentials::PullInProgress;
 use crate::record::{Kind, Labels, LazyLayers, Usage};
 use crate::records::{Records, Snapshot};
 use crate::usage::usage;
@@ -35,7 +36,8 @@ pub(crate) struct Snapshots {
     /// Held by writers, one at a time: a writer waits for the disk, readers do not wait for it.
     changing: Arc<tokio::sync::Mutex<()>>,
     images: Arc<dyn Images>,
-    preparing: Flights<String, std::result::Result<Arc<[Digest]>, Unprepared>>,
+    /// By the name by which the image is pulled, to which credentials may belong, and the image.
+    preparing: Flights<(Reference, Reference), ChainIds>,
     mounting: Flights<PathBuf, Outcome<()>>,
     /// Options of all overlays.
     usual: Vec<String>,
@@ -93,8 +95,10 @@ impl Snapshots {
         }
         let text = layer.image.to_string();
         let (images, wanted) = (self.images.clone(), layer.clone());
-        let chain =
-            self.preparing.join(text.clone(), || images.prepare(wanted), |why| Err(Unprepared::Unpack(why))).await?;
+        let chain = self
+            .preparing
+            .join((layer.name, layer.image), || images.prepare(wanted), |why| Err(Unprepared::Unpack(why)))
+            .await?;
         let at = chain.iter().position(|id| *id == layer.chain_id).ok_or_else(|| {
             format!("{text} has no layers with the chain ID {name}: its config is not the one that containerd has")
         })?;
@@ -220,12 +224,48 @@ impl Snapshots {
     pub(crate) async fn remove(&self, name: &str) -> Result<()> {
         let name = name.to_owned();
         let removed = self.change(move |records| records.remove(&name)).await?;
-        if removed.record.lazy.is_some() {
-            self.clear(&removed.folder).await;
-        } else {
+        let Some(layers) = &removed.record.lazy else {
             self.delete(&removed.folder).await;
+            return Ok(());
+        };
+        let is_used = |other: &LazyLayers| other.image == layers.image;
+        if !self.records().all().any(|other| other.record.lazy.as_ref().is_some_and(is_used)) {
+            self.images.forget(&layers.image);
         }
+        self.clear(&removed.folder).await;
         Ok(())
+    }
+
+    /// A pull with credentials has brought the image with this config. From now on it is accessed with them, also where it is mounted.
+    pub(crate) async fn pulled(&self, pull: PullInProgress, config: Option<Digest>) {
+        let resolved = pull.images();
+        // What containerd has unpacked needs no credentials.
+        let mut places: HashMap<Reference, Vec<PathBuf>> = HashMap::new();
+        for snapshot in self.records().all() {
+            let image = snapshot.record.lazy.as_ref().and_then(|layers| layers.image.parse().ok());
+            if let Some(image) = image.filter(|image| is_same_repository(image, pull.name())) {
+                places.entry(image).or_default().push(snapshot.fs());
+            }
+        }
+        let mut pulled = HashMap::new();
+        for (image, places) in places {
+            // Containerd does not ask for the layers of an image that it has, and a tag may name another image than before.
+            let is_pulled = match (config, self.images.config(&image).await) {
+                (Some(pulled), Some(known)) => pulled == known,
+                _ => resolved.contains(&image),
+            };
+            if is_pulled {
+                pulled.insert(image, places);
+            }
+        }
+        pull.succeeded(pulled.keys().cloned());
+        for (image, places) in pulled {
+            for place in places {
+                if let Err(problem) = self.images.renew(&image, place).await {
+                    tracing::warn!(%image, "a mount keeps the credentials of an earlier pull: {problem}");
+                }
+            }
+        }
     }
 
     /// `Cleanup`: removes garbage of removed snapshots. It spares a snapshot that is being created: its record exists or the lock is held.
@@ -321,6 +361,10 @@ impl Snapshots {
         let broken = |error: tokio::task::JoinError| Err(Error::Image(error.to_string()));
         tokio::task::spawn_blocking(work).map(|done| done.unwrap_or_else(broken)).await
     }
+}
+
+fn is_same_repository(one: &Reference, other: &Reference) -> bool {
+    (one.registry(), one.repository()) == (other.registry(), other.repository())
 }
 
 /// The label that a path of an update mask names.

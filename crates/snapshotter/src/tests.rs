@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use proptest::prelude::*;
 use prost::Message;
 use tarpon_engine::service::Socket;
-use tarpon_oci::Digest;
+use tarpon_oci::{Digest, Reference};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tonic::client::Grpc;
@@ -18,11 +18,12 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request};
 use tonic_prost::ProstCodec;
 
-use crate::images::{Images, Outcome, Unprepared};
+use crate::images::{ChainIds, Images, Outcome, Unprepared};
 use crate::labels::{LAZY, PulledLayer, REF, UNPACKED};
 use crate::messages::*;
 use crate::record::LazyLayers;
 use crate::rpc::Rpc;
+use crate::services::Services;
 use crate::snapshots::Snapshots;
 
 /// Images with known chain IDs and nothing else. Records its mounts.
@@ -31,10 +32,14 @@ struct KnownImages {
     images: HashMap<Digest, Vec<Digest>>,
     mounted: Mutex<BTreeMap<PathBuf, usize>>,
     broken: Mutex<bool>,
+    /// Digests of configs.
+    configs: Mutex<HashMap<Reference, Digest>>,
+    renewed: Mutex<Vec<(Reference, PathBuf)>>,
+    forgotten: Mutex<Vec<String>>,
 }
 
 impl Images for KnownImages {
-    fn prepare(&self, layer: PulledLayer) -> BoxFuture<'static, Result<Arc<[Digest]>, Unprepared>> {
+    fn prepare(&self, layer: PulledLayer) -> BoxFuture<'static, ChainIds> {
         let why = match layer.manifest == Digest::of(FORBIDDEN) {
             true => Unprepared::Forbidden("the policy refuses it".to_owned()),
             false => Unprepared::Unpack("the registry is not there".to_owned()),
@@ -57,6 +62,20 @@ impl Images for KnownImages {
     fn unmount(&self, place: PathBuf) -> BoxFuture<'static, Outcome<()>> {
         self.mounted.lock().remove(&place);
         async { Ok(()) }.boxed()
+    }
+
+    fn config(&self, image: &Reference) -> BoxFuture<'static, Option<Digest>> {
+        let config = self.configs.lock().get(image).copied();
+        async move { config }.boxed()
+    }
+
+    fn renew(&self, image: &Reference, place: PathBuf) -> BoxFuture<'static, Outcome<()>> {
+        self.renewed.lock().push((image.clone(), place));
+        async { Ok(()) }.boxed()
+    }
+
+    fn forget(&self, image: &str) {
+        self.forgotten.lock().push(image.to_owned());
     }
 }
 
@@ -91,7 +110,7 @@ impl Fixture {
             snapshots.restore().await;
             let stopped = stopped.map(drop);
             let task = tokio::spawn(async {
-                crate::answer(listener, Rpc(snapshots), stopped).await.unwrap();
+                crate::answer(listener, Services { snapshots: Rpc(snapshots), images: None }, stopped).await.unwrap();
                 drop(socket);
             });
             (channel.connect().await.unwrap(), stop, task)

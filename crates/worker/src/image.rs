@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use tarpon_blob::{BlobSource, BlobStream, SourceError};
 use tarpon_images::sources::OpenedImage;
 use tarpon_oci::{Blob, Digest, Source};
-use tarpon_registry::Stats;
+use tarpon_registry::{CredentialSource, Credentials, Stats};
 
 use crate::image_state::ImageState;
 use crate::message::ImageName;
@@ -18,6 +18,8 @@ use crate::slot::Slot;
 /// An image that is opened in a worker.
 pub(crate) struct WorkerImage {
     blobs: Arc<WorkerBlobs>,
+    /// Where the worker's questions for its credentials are answered from.
+    credentials: CredentialSource,
 }
 
 /// The source of its blobs.
@@ -29,10 +31,10 @@ struct WorkerBlobs {
 }
 
 impl WorkerImage {
-    pub(crate) fn new(slot: Arc<Slot>, name: ImageName, source: &Source) -> Self {
+    pub(crate) fn new(slot: Arc<Slot>, name: ImageName, source: &Source, credentials: CredentialSource) -> Self {
         let image = Arc::new(ImageState::new(slot, name));
         let is_local = !matches!(source, Source::Registry(_));
-        Self { blobs: Arc::new(WorkerBlobs { image, name: source.to_string(), is_local }) }
+        Self { blobs: Arc::new(WorkerBlobs { image, name: source.to_string(), is_local }), credentials }
     }
 }
 
@@ -47,6 +49,10 @@ impl OpenedImage for WorkerImage {
 
     fn ignores_ranges(&self) -> bool {
         self.blobs.image.ignores_ranges()
+    }
+
+    fn replace_credentials(&self, credentials: Credentials) {
+        self.credentials.replace(credentials);
     }
 }
 

@@ -72,7 +72,7 @@ impl Sources for Workers {
         let number = self.images.fetch_add(1, Ordering::Relaxed);
         slot.add(number, Credentials::of(&settled));
         let name = ImageName::of(number, image, &settled, access);
-        Ok(Arc::new(WorkerImage::new(slot, name, &settled.source)))
+        Ok(Arc::new(WorkerImage::new(slot, name, &settled.source, settled.credentials)))
     }
 
     fn decoder(&self) -> Arc<dyn Decoder> {

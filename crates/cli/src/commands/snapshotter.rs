@@ -19,6 +19,8 @@ Examples:
   tarpon snapshotter --address /run/other.sock --root /srv/snapshots
   tarpon snapshotter --plain unpack       containerd unpacks images without tables of contents
   tarpon snapshotter --whole              fetch and verify whole images at pull
+  tarpon snapshotter --cri-proxy          use the imagePullSecrets of pods, with the kubelet's
+                                          imageServiceEndpoint: unix:///run/tarpon/snapshotter.sock
   crictl pull localhost:5000/app:v1       pull lazily
   ctr images pull --snapshotter tarpon localhost:5000/app:v1    pull lazily, containerd 2.x only
 
@@ -34,8 +36,8 @@ Containerd 1.6 and 1.7, in /etc/containerd/config.toml:
 Containerd 2.x also needs an unpack_config: docs/containerd.md has the whole configuration and a unit for
 systemd. `tarpon doctor` checks the configuration of containerd.
 
-Containerd passes no credentials to a snapshotter: they come from --authfile, or from the files of Podman
-and Docker.";
+Containerd passes no credentials to a snapshotter: they come from --authfile, or from the files of
+Podman and Docker. With --cri-proxy those that the kubelet passes to a pull are used first.";
 
 /// Serve images to containerd as a snapshotter
 ///
@@ -69,6 +71,21 @@ pub(crate) struct Snapshotter {
     /// Folder in which containerd finds the mirrors of registries (HOST/hosts.toml)
     #[arg(long, value_name = "DIR", default_value = "/etc/containerd/certs.d", value_parser = path())]
     hosts_dir: PathBuf,
+    /// Serve containerd's CRI image service on the same socket, and use the credentials of its pulls
+    ///
+    /// The kubelet (imageServiceEndpoint) and crictl (--image-endpoint) then call containerd through this socket. All calls are passed on
+    /// unchanged. The credentials of a pull, such as imagePullSecrets, are kept in memory and used for that image only.
+    #[arg(long)]
+    cri_proxy: bool,
+    /// Socket of containerd for --cri-proxy
+    #[arg(
+        long,
+        value_name = "SOCKET",
+        default_value = "/run/containerd/containerd.sock",
+        requires = "cri_proxy",
+        value_parser = path()
+    )]
+    cri_address: PathBuf,
     #[command(flatten)]
     choice: ImageChoice,
 }
@@ -97,7 +114,8 @@ impl Snapshotter {
         let index_repos = self.choice.index_repos().to_vec();
         let (mode, backfill, whole) = (self.mode, self.backfill, self.whole);
         let images = ImageOptions { index, index_repos, profile, access, mode, backfill, plain, whole };
-        let options = Options { root, address: self.address, images };
+        let cri = self.cri_proxy.then_some(self.cri_address);
+        let options = Options { root, address: self.address, images, cri };
         let served = runtime()?.block_on(tarpon_snapshotter::serve(session.engine(), options));
         match served.doing(|| "cannot serve containerd")? {
             Ended::Interrupted => Err(Failure::new(Exit::Interrupted, "interrupted; mounts are kept")),

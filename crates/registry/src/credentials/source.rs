@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use tarpon_oci::Reference;
 
 use super::UNREADABLE;
 use super::authfile::AuthFile;
@@ -23,7 +25,8 @@ pub trait CredentialLookup: Debug + Send + Sync {
 /// Sources of credentials, in the order of look-up.
 #[derive(Debug, Clone, Default)]
 pub struct CredentialSource {
-    given: Option<Credentials>,
+    /// Shared by all clones.
+    given: Arc<Mutex<Option<Credentials>>>,
     files: Vec<PathBuf>,
     token_services: TokenServices,
     /// Instead of all others.
@@ -33,7 +36,15 @@ pub struct CredentialSource {
 impl CredentialSource {
     /// These credentials, or else the first of `files` that has some for a registry.
     pub fn new(given: Option<Credentials>, files: Vec<PathBuf>) -> Self {
-        Self { given, files, ..Self::default() }
+        Self { given: Arc::new(Mutex::new(given)), files, ..Self::default() }
+    }
+
+    /// Uses these credentials from now on instead of those that were given, in all clones. Whether they differ.
+    pub fn replace(&self, credentials: Credentials) -> bool {
+        let mut given = self.given.lock();
+        let is_new = given.as_ref() != Some(&credentials);
+        *given = Some(credentials);
+        is_new
     }
 
     /// Another process looks them up.
@@ -61,16 +72,20 @@ impl CredentialSource {
         self.token_services.file()
     }
 
-    /// The same files, but no given credentials.
-    pub(crate) fn without_given(self) -> Self {
-        Self { given: None, ..self }
+    /// The sources for one of the hosts that serve `image`. Credentials that the user gave are for the registry that the image's name
+    /// states, and for no mirror elsewhere.
+    pub fn at(&self, endpoint: &Reference, image: &Reference) -> Self {
+        match endpoint.registry() == image.registry() {
+            true => self.clone(),
+            false => Self { given: Arc::default(), ..self.clone() },
+        }
     }
 
     /// `authfiles`, if there are any. Else the files that Podman and Docker use, in Podman's order: `$REGISTRY_AUTH_FILE` alone if it
     /// is set, else those of the runtime folder, the user and Docker.
     pub fn from_environment(given: Option<Credentials>, authfiles: &[PathBuf]) -> Self {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let token_services = TokenServices::from_environment();
+        let (given, token_services) = (Arc::new(Mutex::new(given)), TokenServices::from_environment());
         if !authfiles.is_empty() {
             return Self { given, files: authfiles.to_vec(), token_services, lookup: None };
         }
@@ -98,8 +113,9 @@ impl CredentialSource {
         if let Some(lookup) = &self.lookup {
             return lookup.find(registry, repository).await;
         }
-        if self.given.is_some() {
-            return self.given.clone();
+        let given = self.given.lock().clone();
+        if given.is_some() {
+            return given;
         }
         for path in &self.files {
             let file = match AuthFile::read(path).await {
