@@ -1,5 +1,6 @@
 //! Hosts that mount an image of a registry through its mirror.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -43,11 +44,23 @@ impl MirroredHost {
         Self { tarpon, conf }
     }
 
+    /// A command of the host; arguments follow.
+    pub fn command(&self, subcommand: &str) -> Command {
+        let mut command = self.tarpon.command(subcommand);
+        command.env("CONTAINERS_REGISTRIES_CONF", &self.conf);
+        command
+    }
+
     /// Mounts an image by the name that the host's configuration knows.
     pub fn mount(&self, image: &str, options: &[&str]) -> Mount {
+        self.mount_in(image, options, &[])
+    }
+
+    /// The same, with more variables in the environment.
+    pub fn mount_in(&self, image: &str, options: &[&str], environment: &[(&str, &OsStr)]) -> Mount {
         let root = tempfile::Builder::new().prefix("mirrored-").tempdir_in(self.conf.parent().unwrap()).unwrap();
-        let mut mount = self.tarpon.command("mount");
-        mount.env("CONTAINERS_REGISTRIES_CONF", &self.conf).args(options).arg(image).arg(root.path());
+        let mut mount = self.command("mount");
+        mount.envs(environment.iter().copied()).args(options).arg(image).arg(root.path());
         real::run(&mut mount).unwrap();
         Mount { root, store: self.tarpon.store() }
     }

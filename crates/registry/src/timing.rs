@@ -21,6 +21,8 @@ pub(crate) const MIRRORS: Duration = Duration::from_secs(10);
 pub(crate) const AFTER_MIRRORS: Duration = Duration::from_secs(13);
 /// How long a mirror is not asked after its first failure. Doubles each time: a mirror that restarts is back soon.
 pub(crate) const MIRROR_PAUSE: Duration = Duration::from_secs(1);
+/// The pause is at least this many times as long as the failed attempt: a mirror that is silent costs a fifth of the time at most.
+pub(crate) const MIRROR_PAUSE_TIMES: u32 = 4;
 /// The longest such pause. One request in this time finds out whether a dead mirror is back.
 pub(crate) const MIRROR_PAUSE_LONGEST: Duration = Duration::from_secs(60);
 /// The span over which a body must deliver [`STALL_BYTES`].

@@ -106,7 +106,8 @@ async fn a_mirror_that_fails_rests_and_the_next_host_is_asked() {
         assert_eq!(counts[1..], [10, 0], "{fault:?}");
         assert!(counts[0] <= 2, "{fault:?}: {counts:?}");
         mirrored.transports[0].attack("", None);
-        tokio::time::advance(Duration::from_secs(3)).await;
+        // The longest pause.
+        tokio::time::advance(Duration::from_secs(60)).await;
         let before = mirrored.counts()[0];
         mirrored.read(7..5_000).await.unwrap();
         assert!(mirrored.counts()[0] > before, "{fault:?}: it is back");
@@ -159,6 +160,18 @@ async fn a_read_ends_in_time_whatever_the_mirrors_do() {
         assert!(began.elapsed() <= PROMISE, "{:?}", began.elapsed());
         assert_eq!(read.is_ok(), is_good, "{read:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_is_requested_from_a_dead_mirror_once() {
+    let mirrored = Mirrored::new();
+    mirrored.fails(0, Never);
+    mirrored.fails(1, Never);
+    let began = Instant::now();
+    for _ in 0..5 {
+        assert!(mirrored.repository.referrers(&blob().digest, "application/x").await.unwrap().is_empty());
+    }
+    assert!(began.elapsed() < Duration::from_secs(11), "{:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

@@ -74,6 +74,7 @@ const TOOLS: &[Tool] = &[
     tool("jq", "jq"),
     tool("minisign", "minisign"),
     tool("nginx", "nginx-light"),
+    tool("openssl", "openssl"),
 ];
 
 pub(crate) fn run(args: &Args) -> Result<()> {

@@ -7,9 +7,10 @@ mod health;
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use tarpon_blob::{Fault, SourceError};
+use tarpon_blob::{Fault, LogLimit, SourceError};
 use tarpon_oci::{Blob, Descriptor, Digest, Reference, Verified};
 use tokio::time::Instant;
 
@@ -38,6 +39,7 @@ pub(crate) struct Host {
 struct Mirror {
     host: Host,
     health: Health,
+    log: LogLimit,
 }
 
 /// The number of an endpoint. The registry has the last one.
@@ -62,7 +64,7 @@ impl Host {
 impl Endpoints {
     /// `hosts`: the mirrors in their order, then the registry.
     pub(crate) fn new(mirrors: Vec<Host>, registry: Host) -> Self {
-        let mirrors = mirrors.into_iter().map(|host| Mirror { host, health: Health::default() });
+        let mirrors = mirrors.into_iter().map(|host| Mirror { host, health: Health::default(), log: LogLimit::new() });
         Self { mirrors: mirrors.collect(), registry }
     }
 
@@ -122,9 +124,11 @@ impl Endpoints {
     pub(crate) async fn referrers(&self, subject: &Digest, artifact_type: &str) -> Result<Vec<Descriptor>, Error> {
         // A mirror may have no list, or an old one. No list is verified, so one of a mirror is worth as much.
         for mirror in self.mirrors.iter().filter(|mirror| mirror.admits(What::Tag)) {
+            let began = Instant::now();
             match mirror.host.session.referrers(subject, artifact_type).await {
                 Ok(found) if !found.is_empty() => return Ok(found),
                 Ok(_) => {}
+                Err(Error::Source(error)) => mirror.failed(None, &error, began.elapsed()),
                 Err(error) => tracing::debug!("the list of a mirror is not used: {error}"),
             }
         }
@@ -165,7 +169,9 @@ impl Endpoints {
     /// A body of this endpoint broke off or was wrong. Returns whether it was a mirror: then another endpoint is asked at once.
     pub(super) fn broke_off(&self, number: Number, blob: &Digest, error: &SourceError) -> bool {
         let Some(mirror) = self.mirrors.get(number) else { return false };
-        mirror.failed(Some(blob), error);
+        // A body that stalls has been silent for this long.
+        let took = if error.fault == Fault::Timeout { timing::MIRROR } else { Duration::ZERO };
+        mirror.failed(Some(blob), error, took);
         true
     }
 
@@ -219,10 +225,10 @@ impl Endpoints {
     where
         F: Future<Output = Result<T, SourceError>>,
     {
-        let until = Instant::now() + timing::MIRRORS;
+        let began = Instant::now();
         let (mut rested, mut failed) = (Vec::new(), None);
         for (number, mirror) in self.mirrors.iter().enumerate().skip(from) {
-            if Instant::now() >= until || !mirror.admits(what) {
+            if began.elapsed() >= timing::MIRRORS || !mirror.admits(what) {
                 rested.push((number, mirror));
                 continue;
             }
@@ -240,6 +246,9 @@ impl Endpoints {
             return Err(with_cause(&error, failed.as_ref()));
         }
         for (number, mirror) in rested.into_iter().filter(|(_, mirror)| mirror.has(what)) {
+            if began.elapsed() + timing::MIRROR > timing::REQUEST {
+                break;
+            }
             match mirror.ask(what, &ask).await {
                 Ok(found) if is_wanted(&found) => return Ok((number, found)),
                 Ok(_) => {}
@@ -277,25 +286,28 @@ impl Mirror {
     where
         F: Future<Output = Result<T, SourceError>>,
     {
+        let began = Instant::now();
         let answer = ask(&self.host).await;
         match &answer {
             Ok(_) => self.health.answered(),
             Err(error) => match what {
-                What::Tag => self.failed(None, error),
-                What::Digest(blob) => self.failed(blob, error),
+                What::Tag => self.failed(None, error, began.elapsed()),
+                What::Digest(blob) => self.failed(blob, error, began.elapsed()),
             },
         }
         answer
     }
 
-    fn failed(&self, blob: Option<&Digest>, error: &SourceError) {
+    fn failed(&self, blob: Option<&Digest>, error: &SourceError, took: Duration) {
         let lacks_it = matches!(error.fault, Fault::NotFound | Fault::BadData);
         if let Some(blob) = blob.filter(|_| lacks_it) {
             self.health.lacks(blob);
         } else {
-            let pause = self.health.failed();
-            let (name, seconds) = (&self.host.reference, pause.as_secs());
-            tracing::info!("the mirror {name} is not asked for {seconds} s: {error}");
+            let pause = self.health.failed(took);
+            if let Some(left_out) = self.log.admit() {
+                let (name, seconds) = (&self.host.reference, pause.as_secs());
+                tracing::info!("the mirror {name} is not asked for {seconds} s: {error}{left_out}");
+            }
         }
     }
 }

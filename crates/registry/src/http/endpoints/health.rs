@@ -61,17 +61,17 @@ impl Health {
         self.0.lock().condition = Condition::Answers;
     }
 
-    /// Returns the pause that follows. It doubles with each failure. Requests that failed together count as one.
-    pub(super) fn failed(&self) -> Duration {
+    /// Returns the pause that follows a failure that took this long. It doubles with each failure, and is a multiple of that time.
+    /// Requests that failed together count as one.
+    pub(super) fn failed(&self, took: Duration) -> Duration {
         let mut state = self.0.lock();
         let now = Instant::now();
         let pause = match state.condition {
             Condition::Answers => timing::MIRROR_PAUSE,
             Condition::Rests { until, pause } if now < until => return pause,
-            Condition::Rests { pause, .. } | Condition::IsTried { pause, .. } => {
-                (pause * 2).min(timing::MIRROR_PAUSE_LONGEST)
-            }
+            Condition::Rests { pause, .. } | Condition::IsTried { pause, .. } => pause * 2,
         };
+        let pause = pause.max(took * timing::MIRROR_PAUSE_TIMES).min(timing::MIRROR_PAUSE_LONGEST);
         state.condition = Condition::Rests { until: now + pause, pause };
         pause
     }
@@ -95,8 +95,8 @@ mod tests {
         let health = Health::default();
         for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
             assert!(health.admits(None));
-            assert_eq!(health.failed(), Duration::from_secs(seconds));
-            assert_eq!(health.failed(), Duration::from_secs(seconds), "a request that began with it");
+            assert_eq!(health.failed(Duration::ZERO), Duration::from_secs(seconds));
+            assert_eq!(health.failed(Duration::ZERO), Duration::from_secs(seconds), "a request that began with it");
             tokio::time::advance(Duration::from_millis(seconds * 1_000 - 1)).await;
             assert!(!health.admits(None) && health.is_resting());
             tokio::time::advance(Duration::from_millis(1)).await;
@@ -104,13 +104,23 @@ mod tests {
         assert!(health.admits(None));
         health.answered();
         assert!(health.admits(None) && !health.is_resting());
-        assert_eq!(health.failed(), timing::MIRROR_PAUSE);
+        assert_eq!(health.failed(Duration::ZERO), timing::MIRROR_PAUSE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_mirror_that_is_silent_rests_for_a_multiple_of_the_time_that_it_cost() {
+        let health = Health::default();
+        for seconds in [20, 40, 60] {
+            assert_eq!(health.failed(timing::MIRROR), Duration::from_secs(seconds));
+            tokio::time::advance(Duration::from_secs(seconds)).await;
+            assert!(health.admits(None));
+        }
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_request_finds_out_whether_a_mirror_answers_again() {
         let health = Health::default();
-        health.failed();
+        health.failed(Duration::ZERO);
         tokio::time::advance(timing::MIRROR_PAUSE).await;
         assert_eq!([health.admits(None), health.admits(None)], [true, false]);
         tokio::time::advance(timing::MIRROR).await;
