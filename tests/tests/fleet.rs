@@ -13,7 +13,7 @@ use tarpon_registry::serve::Contents;
 use tarpon_testkit::matrix;
 use tarpon_testkit::registry::{Auth, FakeRegistry, PASSWORD, USER};
 use tarpon_testkit::server::TestServer;
-use tarpon_tests::mirrored::{MirroredHost, Mount};
+use tarpon_tests::mirrored::{IMAGE, MirroredHost, Mount};
 use tarpon_tests::real;
 use tarpon_tests::wait::wait_for;
 use tarpon_tests::wire::Wire;
@@ -221,6 +221,25 @@ fn a_cached_blob_is_for_clients_that_the_registry_admits_also_where_it_redirects
             assert_eq!(get(&cache, &path, user).0, "401", "when it is cached");
         }
         let missing = format!("app/blobs/{}", tarpon_oci::Digest::of(b"missing"));
-        assert_eq!(get(&cache, &missing, Some(&user)).0, "404");
+        assert_eq!(get(&cache, &missing, Some(&user)).0, "403");
     }
+}
+
+#[test]
+fn a_cached_blob_is_not_sent_from_a_repository_that_lacks_it() {
+    if is_skipped() {
+        return;
+    }
+    let registry = real::registry().unwrap();
+    let cache = Cache::of(&registry);
+    let manifest = real::run(Command::new("skopeo").args([
+        "inspect",
+        "--raw",
+        "--tls-verify=false",
+        &format!("docker://{registry}/{IMAGE}:gzip"),
+    ]));
+    let manifest: serde_json::Value = serde_json::from_str(&manifest.unwrap()).unwrap();
+    let digest = manifest["layers"][0]["digest"].as_str().unwrap();
+    assert_eq!(get(&cache, &format!("{IMAGE}/blobs/{digest}"), None).0, "206");
+    assert_eq!(get(&cache, &format!("another/repository/blobs/{digest}"), None).0, "403");
 }

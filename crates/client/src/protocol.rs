@@ -280,6 +280,10 @@ pub struct MountRequest {
     /// It is Podman's store of layers, or an image in it. The mount point gives the place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layers: Option<LayersPart>,
+    /// Where the boot pack of the image may be, besides its own repository: names of sources. A record that names another place is not
+    /// believed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub index_places: Vec<String>,
     /// What preparing the image had to fall back to, for `status`.
     pub fallbacks: Vec<String>,
 }
@@ -312,6 +316,7 @@ impl MountRequest {
             learn: true,
             podman: None,
             layers: None,
+            index_places: Vec::new(),
             fallbacks: Vec::new(),
         }
     }
@@ -320,6 +325,7 @@ impl MountRequest {
     pub fn for_image(prepared: &Prepared, mountpoint: PathBuf) -> Self {
         Self {
             access: prepared.access.clone(),
+            index_places: prepared.index_places.clone(),
             fallbacks: prepared.fallbacks.clone(),
             ..Self::new(prepared.text.clone(), prepared.record.manifest, mountpoint)
         }

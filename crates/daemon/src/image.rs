@@ -101,14 +101,16 @@ impl ImageSelection {
         let ImageOptions { platform, pull, index: _, profile: _, creds, authfile, cert_dir, tls_verify } =
             &self.options;
         let invalid = |cause: &dyn std::fmt::Display| Failure::invalid(STEP, cause);
-        let source: Source = self.image.parse().map_err(|error| invalid(&error))?;
+        let registries = RegistriesChoice::of_environment();
+        let text = registries.full_name(&self.image)?;
+        let source: Source = text.parse().map_err(|error| invalid(&error))?;
         check_absolute(&source)?;
         if let Some(path) = [authfile, cert_dir].into_iter().flatten().find(|path| !path.is_absolute()) {
             return Err(invalid(&format!("{} is not absolute", path.display())));
         }
         let named = platform.as_deref().map(str::parse::<Platform>).transpose().map_err(|error| invalid(&error))?;
         Ok(ImageRequest {
-            text: self.image.clone(),
+            text,
             source,
             platform_named: named.is_some(),
             platform: named.unwrap_or_else(Platform::host),
@@ -121,7 +123,7 @@ impl ImageSelection {
                 authfiles: authfile.as_ref().map_or_else(auth_files, |file| vec![file.clone()]),
                 cert_dir: cert_dir.clone(),
                 tls_verify: *tls_verify,
-                registries: RegistriesChoice::of_environment(),
+                registries,
                 ..Access::default()
             },
         })

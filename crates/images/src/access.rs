@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tarpon_blob::{Fault, SourceError};
+use tarpon_blob::{Fault, LogLimit, SourceError};
 use tarpon_oci::{ImageConfig, Platform, Source};
 use tarpon_policy::PolicyChoice;
 use tarpon_registry::{
@@ -19,6 +19,9 @@ use crate::registries::RegistriesChoice;
 pub struct Access {
     /// `USER:PASSWORD` of `--creds`.
     pub creds: Option<String>,
+    /// Whether `creds` are for the image's repository, and not for all repositories of its registry.
+    #[serde(default)]
+    pub creds_of_image: bool,
     /// Credential files, absolute, in lookup order: `--authfile`, or those from the client's environment ([`crate::auth_files`]). None:
     /// those from the server's environment.
     pub authfiles: Vec<PathBuf>,
@@ -53,9 +56,24 @@ pub async fn open(image: &str, access: &Access) -> Result<Repository> {
     tarpon_registry::open(&source, &options).await.map_err(|error| registry("open the image", error))
 }
 
-/// Opens `image`, whose record already exists: its source may be gone, and is accessed only for missing content.
-pub fn open_later(image: &str, access: &Access) -> Result<Repository> {
+/// As [`open`], but nothing is accessed yet.
+pub fn open_unread(image: &str, access: &Access) -> Result<Repository> {
     let (source, options) = read(image, access)?;
+    tarpon_registry::open_later(&source, &options).map_err(|error| registry("open the image", error))
+}
+
+/// As [`open_unread`], at the registry alone: what is changed there is not read from a mirror.
+pub fn open_origin(image: &str, access: &Access) -> Result<Repository> {
+    let (source, mut options) = read(image, access)?;
+    let mirrors = options.endpoints.len().saturating_sub(1);
+    options.endpoints.drain(..mirrors);
+    tarpon_registry::open_later(&source, &options).map_err(|error| registry("open the image", error))
+}
+
+/// Opens `image`, whose record already exists: its source may be gone, and is accessed only for missing content. If the configuration of
+/// registries cannot be used any more, the registry in the image's name is asked alone: what is mounted must not end by it.
+pub fn open_later(image: &str, access: &Access) -> Result<Repository> {
+    let (source, options) = read_later(image, access)?;
     tarpon_registry::open_later(&source, &options).map_err(|error| registry("open the image", error))
 }
 
@@ -82,12 +100,20 @@ impl Settled {
 
 /// Reads what the configuration of this host states about an image.
 pub fn settle(image: &str, access: &Access) -> Result<Settled> {
-    let (source, options) = read(image, access)?;
+    read(image, access).map(|(source, options)| settled(source, &options))
+}
+
+/// As [`settle`], of an image whose record exists, as in [`open_later`].
+pub fn settle_later(image: &str, access: &Access) -> Result<Settled> {
+    read_later(image, access).map(|(source, options)| settled(source, &options))
+}
+
+fn settled(source: Source, options: &AccessOptions) -> Settled {
     let endpoints = match &source {
         Source::Registry(reference) => options.endpoints_of(reference),
         _ => Vec::new(),
     };
-    Ok(Settled { source, endpoints, credentials: options.credential_source() })
+    Settled { source, endpoints, credentials: options.credential_source() }
 }
 
 /// As [`open`], with credentials that another process looks up.
@@ -121,6 +147,21 @@ fn read(image: &str, access: &Access) -> Result<(Source, AccessOptions)> {
     Ok((source, options))
 }
 
+fn read_later(image: &str, access: &Access) -> Result<(Source, AccessOptions)> {
+    let source = parse(image)?;
+    let endpoints = endpoints(access, &source).unwrap_or_else(|error| {
+        if let Some(left_out) = UNUSABLE.admit() {
+            tracing::warn!("{image} is requested from its registry alone: {error}{left_out}");
+        }
+        Vec::new()
+    });
+    let options = options_with(access, endpoints)?;
+    Ok((source, options))
+}
+
+/// The limit of lines about a configuration of registries that cannot be used.
+static UNUSABLE: LogLimit = LogLimit::new();
+
 pub(crate) fn parse(image: &str) -> Result<Source> {
     image.parse().context(ErrorKind::NotFound, "read the image's name")
 }
@@ -135,16 +176,25 @@ pub fn given(access: &Access) -> Result<Option<Credentials>> {
 }
 
 fn options(access: &Access, source: &Source) -> Result<AccessOptions> {
+    options_with(access, endpoints(access, source)?)
+}
+
+/// The hosts of an image; none for a layout or an archive.
+fn endpoints(access: &Access, source: &Source) -> Result<Vec<Endpoint>> {
+    match source {
+        Source::Registry(reference) => access.registries.endpoints(reference),
+        _ => Ok(Vec::new()),
+    }
+}
+
+fn options_with(access: &Access, endpoints: Vec<Endpoint>) -> Result<AccessOptions> {
     Ok(AccessOptions {
         credentials: given(access)?,
         authfiles: access.authfiles.clone(),
         lookup: None,
         tls_verify: access.tls_verify,
         cert_dir: access.cert_dir.clone(),
-        endpoints: match source {
-            Source::Registry(reference) => access.registries.endpoints(reference)?,
-            _ => Vec::new(),
-        },
+        endpoints,
     })
 }
 

@@ -7,6 +7,7 @@ use tarpon_oci::{Digest, IndexLock, IndexRepo, Platform, Source};
 use tarpon_store::{ImageRecord, Verification};
 
 use crate::access::Access;
+use crate::index::places;
 
 /// Whether to query the registry for a tag that was resolved before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -108,6 +109,8 @@ pub struct Prepared {
     pub record: ImageRecord,
     /// How to access its blobs.
     pub access: Access,
+    /// Where indexes and boot packs of the image may be, besides its own repository: names of sources.
+    pub index_places: Vec<String>,
     /// Fallbacks to something slower, one line each.
     pub fallbacks: Vec<String>,
 }
@@ -115,7 +118,8 @@ pub struct Prepared {
 impl Prepared {
     /// The requested image, with its record.
     pub(crate) fn of(request: &ImageRequest, record: ImageRecord, fallbacks: Vec<String>) -> Self {
-        Self { text: request.text.clone(), record, access: request.access.clone(), fallbacks }
+        let index_places = places::sources(request).map(|place| place.to_string()).collect();
+        Self { text: request.text.clone(), record, access: request.access.clone(), index_places, fallbacks }
     }
 
     /// Digest of the manifest, to which a mount of it is pinned.

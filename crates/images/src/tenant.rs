@@ -11,7 +11,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use tarpon_oci::Source;
-use tarpon_registry::Endpoint;
 use tarpon_store::{Isolation, IsolationError, Store};
 
 use crate::access::Access;
@@ -131,18 +130,8 @@ fn name(image: &str, access: &Access) -> Result<String> {
     if let Some(folder) = &access.cert_dir {
         name.push_str(&format!("\n{}", folder.as_os_str().as_bytes().escape_ascii()));
     }
-    // So does a host that only the caller's configuration names.
-    if let Ok(Source::Registry(reference)) = image.parse() {
-        for endpoint in access.registries.endpoints(&reference)? {
-            let Endpoint { reference: at, insecure, address, .. } = endpoint;
-            if insecure
-                || address.is_some()
-                || (at.registry(), at.repository()) != (reference.registry(), reference.repository())
-            {
-                name.push_str(&format!("\n{}/{} {insecure}", at.registry(), at.repository()));
-            }
-        }
-    }
+    // The configuration of registries is the host's: no caller of a service can name another one, and a new mirror must not make another
+    // tenant of a mount.
     Ok(name)
 }
 

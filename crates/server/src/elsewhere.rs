@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use tarpon_blob::{BlobSource, BlobStream, SourceError};
-use tarpon_oci::Blob;
+use tarpon_oci::{Blob, Digest};
 
 /// Reads one blob, the boot pack, from another source than all others.
 pub(super) struct PackElsewhere {
@@ -29,6 +29,10 @@ impl BlobSource for PackElsewhere {
 
     fn probe(&self, blob: Blob, at: u64) -> BoxFuture<'_, Result<BlobStream, SourceError>> {
         self.of(blob).probe(blob, at)
+    }
+
+    fn distrust(&self, blob: &Digest) -> bool {
+        if *blob == self.blob.digest { self.pack.distrust(blob) } else { self.rest.distrust(blob) }
     }
 
     fn name(&self) -> String {

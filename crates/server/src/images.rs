@@ -389,10 +389,10 @@ impl LoadedImages {
         let mut pack_repository = None;
         let mut source = repository.blobs();
         if let (Some(place), Some(blob)) =
-            (&record.boot_source, pack.map(|pack| pack.blob).filter(|blob| !is_layer(*blob)))
+            (boot_source(record, request), pack.map(|pack| pack.blob).filter(|blob| !is_layer(*blob)))
         {
             let opened = match known {
-                Some((known, opened)) if known == *place => Ok(opened),
+                Some((known, opened)) if known == place => Ok(opened),
                 _ => self.open_place(place, &request.image, &request.access),
             };
             match opened {
@@ -482,6 +482,21 @@ fn boot_index(image: &str, boot: &[u8]) -> Option<BootIndex> {
             None
         }
     }
+}
+
+/// The place of the boot pack, if it is one that the user named: a worker wrote the record, and must not choose which hosts and files are
+/// opened.
+fn boot_source<'a>(record: &'a ImageRecord, request: &MountRequest) -> Option<&'a str> {
+    let place = record.boot_source.as_deref()?;
+    let is_named = request.index_places.iter().any(|named| named == place);
+    if !is_named {
+        tracing::info!(
+            image = request.image,
+            place,
+            "the boot pack is not used: its place is no index repository of this mount"
+        );
+    }
+    is_named.then_some(place)
 }
 
 #[cfg(test)]

@@ -130,7 +130,9 @@ impl EngineImages {
     fn access(&self, credentials: Option<&Credentials>) -> Access {
         let usual = self.options.access.clone();
         match credentials.map(Credentials::pair) {
-            Some((user, password)) => Access { creds: Some(format!("{user}:{password}")), ..usual },
+            Some((user, password)) => {
+                Access { creds: Some(format!("{user}:{password}")), creds_of_image: true, ..usual }
+            }
             None => usual,
         }
     }

@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(kept.of_pulls(&one, &one_image), [credentials("alice")]);
         assert_eq!(kept.of_image(&one_image), Some(credentials("alice")), "as long as the pull lasts");
         let images = pull.images();
-        assert_eq!(images, [one_image.clone()]);
+        assert_eq!(images, std::slice::from_ref(&one_image));
         pull.succeeded(images);
         assert_eq!(kept.of_pulls(&one, &one_image), [], "the next pull has its own");
         assert_eq!(kept.of_image(&one_image), Some(credentials("alice")));

@@ -167,7 +167,8 @@ pub(crate) struct Job {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct PlaceName {
     pub(crate) place: IndexPlace,
-    pub(crate) name: ImageName,
+    /// Or why it cannot be opened.
+    pub(crate) name: Result<ImageName, String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -46,7 +46,9 @@ impl WorkerPreparer {
         let failed = |error: io::Error| ended(&process, &error.to_string());
         let images = supervise::Images::of(0, Credentials::of(&settled.image));
         for (number, place) in (1..).zip(&settled.places) {
-            images.add(number, Credentials::of(&place.settled));
+            if let Ok(settled) = &place.settled {
+                images.add(number, Credentials::of(settled));
+            }
         }
         supervise::begin(&process, images, Watched::nothing()).map_err(failed)?;
         let mut channel = begin(&process, job).await.map_err(failed)?;
@@ -71,7 +73,9 @@ impl Preparer for WorkerPreparer {
             let settled = SettledRequest::of(request)?;
             let mut setup = Policy::of(&settled.image, &request.access).setup_to_prepare(store);
             for place in &settled.places {
-                setup.reads_also(Policy::of(&place.settled, &place.access).setup());
+                if let Ok(settled) = &place.settled {
+                    setup.reads_also(Policy::of(settled, &place.access).setup());
+                }
             }
             let report = |event| event::report(event, listener, progress);
             match self.run(&setup, &job(Work::Task(task), store, request, &settled)?, &settled, report).await? {
@@ -110,16 +114,18 @@ struct SettledRequest {
 struct SettledPlace {
     place: IndexPlace,
     access: Access,
-    settled: Settled,
+    /// Or why it cannot be opened, which prevents no mount.
+    settled: std::result::Result<Settled, String>,
 }
 
 impl SettledRequest {
     fn of(request: &ImageRequest) -> Result<Self> {
         let settle = |place: IndexPlace| {
             let access = places::access_to(&place.source, &request.source, &request.access);
-            Ok(SettledPlace { settled: access::settle(&place.source, &access)?, place, access })
+            let settled = access::settle(&place.source, &access).map_err(|error| error.to_string());
+            SettledPlace { settled, place, access }
         };
-        let places = places::list(request)?.into_iter().map(settle).collect::<Result<_>>()?;
+        let places = places::list(request)?.into_iter().map(settle).collect();
         Ok(Self { image: access::settle(&request.text, &request.access)?, places })
     }
 }
@@ -127,8 +133,8 @@ impl SettledRequest {
 impl SettledPlace {
     /// The place, whose credentials have this number.
     fn name(&self, number: u64) -> PlaceName {
-        let name = ImageName::of(number, &self.place.source, &self.settled, &self.access);
-        PlaceName { place: self.place.clone(), name }
+        let name = |settled| ImageName::of(number, &self.place.source, settled, &self.access);
+        PlaceName { place: self.place.clone(), name: self.settled.as_ref().map(name).map_err(|error| one_line(error)) }
     }
 }
 

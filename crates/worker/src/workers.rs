@@ -67,7 +67,7 @@ impl Workers {
 
 impl Sources for Workers {
     fn open_later(&self, image: &str, access: &Access) -> Result<Arc<dyn OpenedImage>> {
-        let settled = access::settle(image, access)?;
+        let settled = access::settle_later(image, access)?;
         let slot = self.slot(Policy::of(&settled, access));
         let number = self.images.fetch_add(1, Ordering::Relaxed);
         slot.add(number, Credentials::of(&settled));

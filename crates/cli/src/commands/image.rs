@@ -376,6 +376,7 @@ impl RegistryConnection {
     pub(super) fn access(&self) -> Access {
         Access {
             creds: None,
+            creds_of_image: false,
             authfiles: self.authfile.clone().map_or_else(auth_files, |file| vec![file]),
             cert_dir: self.cert_dir.clone(),
             tls_verify: self.tls_verify,

@@ -27,6 +27,10 @@ use super::soci::{self, SociIndex};
 use crate::admission;
 use crate::image::DEFAULT_PROFILE;
 
+/// How long an index of an index repository may take, with its signatures and the index of its boot pack: 10 MiB at 1.5 Mbit/s. Streaming the
+/// layers would take longer.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// How long an index repository may take to list its indexes: enough for handshakes and a token over the slowest links. An image must not wait
 /// longer for a registry that it does not need.
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -100,7 +104,7 @@ pub async fn with_digest(
     image: &ResolvedImage,
     layers: &[Blob],
 ) -> SearchResult {
-    let (rules, allowance) = (Rules::pinned(*digest), Allowance::default());
+    let (rules, allowance) = (Rules::pinned(*digest, places.list()), Allowance::default());
     let choice = Choice { rules: &rules, places };
     find(choice, repository, image, Wanted { layers, pack: None, allowance: &allowance }).boxed().await
 }
@@ -171,6 +175,15 @@ impl Spot<'_> {
         tokio::time::timeout(LIST_TIMEOUT, asked).await.map_err(late).and_then(|answer| answer)
     }
 
+    /// An index of the repository, read in time if the image does not need the repository.
+    async fn in_time<T>(&self, read: BoxFuture<'_, Result<T, String>>) -> Result<T, String> {
+        if self.place.is_none() {
+            return read.await;
+        }
+        let late = |_| format!("it was not received within {} s", READ_TIMEOUT.as_secs());
+        tokio::time::timeout(READ_TIMEOUT, read).await.map_err(late).and_then(|read| read)
+    }
+
     /// The listed indexes of the image, the most recent last.
     async fn list(&self, image: &Digest) -> Result<Vec<Descriptor>, String> {
         if let Accepted::Refused(why) = self.accepted {
@@ -184,6 +197,13 @@ impl Spot<'_> {
     }
 
     async fn manifest(&self, digest: &Digest) -> Result<Verified<Bytes>, String> {
+        match self.accepted {
+            Accepted::Refused(why) => return Err(why.clone()),
+            Accepted::Nothing if self.place.is_some() => {
+                return Err("the policy demands signatures there, and names no key".to_owned());
+            }
+            _ => {}
+        }
         self.answer(async |repository| repository.manifest(digest).await).await.map_err(|(_, why)| why)
     }
 }
@@ -203,7 +223,7 @@ impl Search<'_> {
         let mut reasons = Vec::new();
         while let Some((spot, manifest)) = answers.next().await {
             let read = match manifest {
-                Ok(bytes) => self.read_pinned(spot, digest, bytes).boxed().await,
+                Ok(bytes) => spot.in_time(self.read_pinned(spot, digest, bytes).boxed()).await,
                 Err(why) => Err(why),
             };
             match read {
@@ -221,6 +241,9 @@ impl Search<'_> {
         bytes: Verified<Bytes>,
     ) -> Result<SearchResult, String> {
         let Wanted { layers, allowance, .. } = self.wanted;
+        if let Accepted::SignedBy(keys) = spot.accepted {
+            check_signed(keys, spot.repository.clone()?, digest).await?;
+        }
         match SociIndex::of(&bytes) {
             Some(index) => index.pinned(spot.repository.clone()?, self.image, layers, allowance).await,
             None => {
@@ -254,7 +277,7 @@ impl Search<'_> {
             }
             for candidate in list.iter().rev().take(CANDIDATES) {
                 let digest = &candidate.digest;
-                match self.read_listed(spot, digest).boxed().await {
+                match spot.in_time(self.read_listed(spot, digest).boxed()).await {
                     Ok(mut found) => {
                         found.notes.extend(notes);
                         return found;

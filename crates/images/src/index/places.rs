@@ -38,7 +38,7 @@ impl<'a> IndexPlaces<'a> {
     /// The policy cannot be read, or there are too many index repositories.
     pub fn of(request: &'a ImageRequest) -> Result<Self> {
         let open = |_, place: &IndexPlace| {
-            access::open_later(&place.source, &access_to(&place.source, &request.source, &request.access))
+            access::open_unread(&place.source, &access_to(&place.source, &request.source, &request.access))
         };
         Ok(Self::opened_by(list(request)?, open))
     }
@@ -120,16 +120,17 @@ pub fn sources(request: &ImageRequest) -> impl Iterator<Item = Source> {
 
 /// How to access the source `place` of indexes of `image`, which is accessed by `access`. Credentials and options for the connection are for
 /// the registry of the image. Another registry has those of the user's files only: it must not get the password of the first, and its
-/// certificates are verified even if those of the first are not.
+/// certificates are verified even if those of the first are not. Credentials of the image alone are for no index repository.
 pub fn access_to(place: &str, image: &Source, access: &Access) -> Access {
     let is_same = match (place.parse(), image) {
         (Ok(Source::Registry(place)), Source::Registry(image)) => place.registry() == image.registry(),
         _ => false,
     };
     if is_same {
-        return access.clone();
+        let creds = access.creds.clone().filter(|_| !access.creds_of_image);
+        return Access { creds, ..access.clone() };
     }
-    Access { creds: None, tls_verify: None, cert_dir: None, ..access.clone() }
+    Access { creds: None, creds_of_image: false, tls_verify: None, cert_dir: None, ..access.clone() }
 }
 
 /// A place for messages: the default tag, which all of its names have, is left out.
@@ -150,5 +151,7 @@ mod tests {
         for place in ["registry.example:5000/tarpon/app", "other.example/app", "oci:/shared"] {
             assert_eq!(to(place), Access::default(), "{place}");
         }
+        let of_pod = Access { creds_of_image: true, ..access.clone() };
+        assert_eq!(access_to("registry.example/tarpon/registry.example/app", &image, &of_pod).creds, None);
     }
 }

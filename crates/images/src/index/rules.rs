@@ -5,7 +5,7 @@
 //! | nothing | signed by a key of the policy for the image | listed, unless the policy demands otherwise there |
 //! | `signed` | the same | signed by a key of the policy for the image or for that repository |
 //! | `registry` | listed | listed, unless the policy demands otherwise there |
-//! | a digest | that one | that one |
+//! | a digest | that one | that one, unless the policy demands otherwise there |
 //! | `none` | none | none |
 //!
 //! Where the policy demands signatures in an index repository, only signed indexes of it are accepted, and none where it refuses it. A lock
@@ -58,9 +58,9 @@ impl Rules {
         let by_key = |place: &IndexPlace| Accepted::at(place, &keys, true);
         match choice {
             IndexChoice::None => Self::nothing(),
-            IndexChoice::Pinned(digest) => Self::only(*digest, PINNED),
+            IndexChoice::Pinned(digest) => Self::only(*digest, PINNED, all(&by_list)),
             IndexChoice::Locked(lock) => match lock.index_of(manifest) {
-                Some(digest) => Self::only(*digest, LOCKED),
+                Some(digest) => Self::only(*digest, LOCKED, all(&by_list)),
                 None => Self { own: signed(), places: all(&by_list), ..Self::nothing() },
             },
             IndexChoice::Unset => Self { own: signed(), places: all(&by_list), ..Self::nothing() },
@@ -71,13 +71,13 @@ impl Rules {
         }
     }
 
-    /// The index with this digest, wherever it is.
-    pub fn pinned(digest: Digest) -> Self {
-        Self::only(digest, PINNED)
+    /// The index with this digest, in the image's repository or in one of these places.
+    pub fn pinned(digest: Digest, places: &[IndexPlace]) -> Self {
+        Self::only(digest, PINNED, places.iter().map(|place| Accepted::at(place, &[], false)).collect())
     }
 
-    fn only(digest: Digest, why: &'static str) -> Self {
-        Self { pinned: Some((digest, why)), ..Self::nothing() }
+    fn only(digest: Digest, why: &'static str, places: Vec<Accepted>) -> Self {
+        Self { pinned: Some((digest, why)), places, ..Self::nothing() }
     }
 
     fn nothing() -> Self {

@@ -208,7 +208,7 @@ pub async fn remove_indexes(request: &ImageRequest, unwanted: Unwanted) -> Resul
     let own = access::open(&request.text, &request.access).await?;
     let image = manifest_of(&own, request).await?;
     let name = shown(&place.to_string()).to_owned();
-    let repository = access::open_later(&place.to_string(), &access_to_place)?;
+    let repository = access::open_origin(&place.to_string(), &access_to_place)?;
     let target = access::open_destination(&place, &access_to_place)?;
     let mut list: Vec<Digest> =
         listed(&repository, &image).await.map_err(failed)?.iter().map(|found| found.digest).collect();

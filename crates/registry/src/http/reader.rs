@@ -161,22 +161,23 @@ impl RangeReader {
     /// Handles a broken body: pauses before the rest is requested, or returns the final error.
     async fn broken(&mut self, fault: Fault, why: &str) -> Result<(), SourceError> {
         self.answer = None;
+        if self.range.is_empty() {
+            // All bytes had arrived. Only the end of the body was missing.
+            return Ok(());
+        }
+        let error = self.error(fault, why);
+        tracing::debug!("{error}");
+        // Each mirror fails once, and the attempts are for the registry.
+        if self.leave_mirror(&error) {
+            return Ok(());
+        }
         if self.progress >= timing::PROGRESS_BYTES {
             self.failed = 0;
         }
         self.progress = 0;
         self.failed += 1;
-        if self.range.is_empty() {
-            // All bytes had arrived. Only the end of the body was missing.
-            return Ok(());
-        }
         if self.failed >= limits::ATTEMPTS {
             return Err(self.error(fault, &format!("{why} ({} attempts)", self.failed)));
-        }
-        let error = self.error(fault, why);
-        tracing::debug!("{error}");
-        if self.leave_mirror(&error) {
-            return Ok(());
         }
         sleep(timing::BACKOFF * (1 << (self.failed - 1))).await;
         Ok(())

@@ -62,8 +62,8 @@ impl ContainerdHosts {
     }
 }
 
-/// The hosts of a file in their order, then its server.
-fn stated(text: &str, folder: &Path, reference: &Reference) -> Result<Vec<Stated>, String> {
+/// The hosts of a file in their order, and its server.
+fn stated(text: &str, folder: &Path, reference: &Reference) -> Result<(Vec<Stated>, Option<Stated>), String> {
     let document = Document::parse(text).map_err(|error| error.message().to_owned())?;
     let root = document.as_table();
     let mut stated = Vec::new();
@@ -77,24 +77,39 @@ fn stated(text: &str, folder: &Path, reference: &Reference) -> Result<Vec<Stated
             stated.push(Stated::of(name, fields, folder)?);
         }
     }
-    let server = match text_of(root, "server")? {
-        Some(server) => server,
-        None => format!("https://{}", reference.api_host()),
-    };
-    stated.push(Stated::of(&server, root, folder)?);
-    Ok(stated)
+    // Without it the registry is reached as if there were no file, unless the file has its certificates.
+    let server = text_of(root, "server")?;
+    let has_fields = ["ca", "client", "skip_verify", "header"].iter().any(|field| root.contains_key(field));
+    if server.is_some() || has_fields {
+        let server = server.unwrap_or_else(|| format!("https://{}", reference.api_host()));
+        return Ok((stated, Some(Stated::of(&server, root, folder)?)));
+    }
+    Ok((stated, None))
 }
 
-fn endpoints(stated: Vec<Stated>, reference: &Reference) -> Result<Vec<Endpoint>, String> {
-    let last = stated.len() - 1;
+fn endpoints((hosts, server): (Vec<Stated>, Option<Stated>), reference: &Reference) -> Result<Vec<Endpoint>, String> {
     let mut endpoints = Vec::new();
-    for (number, host) in stated.into_iter().enumerate() {
-        // The registry is asked if no mirror has the image.
-        if number < last && !host.pulls {
-            continue;
-        }
-        let Stated { url, resolves, insecure, address, .. } = host;
-        let is_itself = url.authority() == reference.api_host();
+    for host in hosts.into_iter().filter(|host| host.pulls) {
+        endpoints.push(host.endpoint(reference)?);
+    }
+    // It is asked if no mirror has the image, whatever the file states about it.
+    endpoints.push(match server {
+        Some(server) => Endpoint { resolves: true, ..server.endpoint(reference)? },
+        None => Endpoint::of(reference.clone(), false),
+    });
+    Ok(endpoints)
+}
+
+/// Whether the URL is that of the registry itself.
+fn is_at(url: &Url, reference: &Reference) -> bool {
+    let registry = format!("{}://{}", url.scheme(), reference.api_host()).parse::<Url>();
+    registry.is_ok_and(|registry| registry.origin() == url.origin())
+}
+
+impl Stated {
+    fn endpoint(self, reference: &Reference) -> Result<Endpoint, String> {
+        let Self { url, resolves, insecure, address, .. } = self;
+        let is_itself = is_at(&url, reference);
         let registry = if is_itself { reference.registry().to_owned() } else { name_of(&url) };
         let version = match (reference.digest(), reference.tag()) {
             (Some(digest), _) => format!("@{digest}"),
@@ -107,9 +122,8 @@ fn endpoints(stated: Vec<Stated>, reference: &Reference) -> Result<Vec<Endpoint>
         }
         let namespace = (!is_itself).then(|| reference.registry().to_owned());
         let address = Some(Address { namespace, ..address });
-        endpoints.push(Endpoint { reference: at, insecure, resolves: resolves || number == last, address });
+        Ok(Endpoint { reference: at, insecure, resolves, address })
     }
-    Ok(endpoints)
 }
 
 /// The host as in references, where one without a dot has a port.
@@ -125,7 +139,10 @@ impl Stated {
     fn of(host: &str, fields: &dyn TableLike, folder: &Path) -> Result<Self, String> {
         let bad = |what: &str| format!("{what} of {host} has another form");
         let full = if host.contains("://") { host.to_owned() } else { format!("https://{host}") };
-        let url: Url = full.parse().map_err(|_| format!("{host:?} is not a URL"))?;
+        let url: Url = full.parse().map_err(|_| "the name of a host is not a URL".to_owned())?;
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err("the URL of a host has a user name".to_owned());
+        }
         let is_plain = url.scheme() == "http";
         if !(is_plain || url.scheme() == "https") || url.host().is_none() || url.query().is_some() {
             return Err(format!("{host:?} is not the URL of a host"));
@@ -269,8 +286,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), "_default", "[host.\"https://all.example\"]");
         write(folder.path(), "r.example_5000_", "[host.\"https://mirror\"]");
-        let expected =
-            ["mirror:443/a:1 https://mirror/v2 ns=r.example:5000", "r.example:5000/a:1 https://r.example:5000/v2"];
+        let expected = ["mirror:443/a:1 https://mirror/v2 ns=r.example:5000", "r.example:5000/a:1 "];
         assert_eq!(found(folder.path(), "r.example:5000/a:1"), expected);
         assert_eq!(
             found(folder.path(), "other.example/a:1")[0],
@@ -303,12 +319,23 @@ mod tests {
     }
 
     #[test]
+    fn a_registry_is_itself_with_its_usual_port() {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), "_default", "server = \"https://r.example\"");
+        assert_eq!(found(folder.path(), "r.example:443/a:1"), ["r.example:443/a:1 https://r.example/v2"]);
+        write(folder.path(), "_default", "[host.\"https://m.example\"]");
+        let expected = ["m.example/a:1 https://m.example/v2 ns=localhost:5000", "localhost:5000/a:1 "];
+        assert_eq!(found(folder.path(), "localhost:5000/a:1"), expected, "which may speak plain HTTP");
+    }
+
+    #[test]
     fn an_invalid_file_is_an_error_with_a_reason() {
         let folder = tempfile::tempdir().unwrap();
         for (text, why) in [
             ("server = 7", "server is not a text"),
             ("server = \"ftp://a.example\"", "is not the URL of a host"),
             ("host = 1", "host is not a table"),
+            ("[host.\"https://me:secret@a.example\"]", "the URL of a host has a user name"),
             ("[host.\"https://a.example\"]\ncapabilities = \"pull\"", "capabilities of https://a.example"),
             ("[host.\"https://a.example\"]\nskip_verify = \"yes\"", "skip_verify of"),
             ("[host.\"https://a.example\"]\nca = 1", "ca of"),

@@ -10,6 +10,8 @@ use super::error::RegistriesError;
 
 /// Longest file: real ones have a few KiB.
 const FILE_BYTES: u64 = 1 << 20;
+/// Most mirrors of a registry: real ones have a few, and a request names all of them to a worker.
+const MIRRORS: usize = 64;
 
 /// The contents of a file.
 #[derive(Debug, Default)]
@@ -173,6 +175,9 @@ impl WrittenRegistry {
             return Err(format!(
                 "the registry {prefix} has no location, and its prefix is not of the form *.example.com"
             ));
+        }
+        if mirror.len() > MIRRORS {
+            return Err(format!("{prefix} has more than {MIRRORS} mirrors"));
         }
         let mirrors = mirror.into_iter().map(|mirror| mirror.checked(&prefix, mirror_by_digest_only));
         let mirrors = mirrors.collect::<Result<_, _>>()?;

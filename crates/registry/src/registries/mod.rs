@@ -118,7 +118,11 @@ impl Registries {
             Pull::DigestOnly => is_pinned,
             Pull::TagOnly => !is_pinned,
         });
-        let mirrors = mirrors.map(|mirror| at(&mirror.location, mirror.insecure));
+        let mirrors = mirrors.map(|mirror| {
+            // What it states about tags and lists is not wanted.
+            let resolves = mirror.pull != Pull::DigestOnly && !entry.mirror_by_digest_only;
+            at(&mirror.location, mirror.insecure).map(|endpoint| Endpoint { resolves, ..endpoint })
+        });
         let mut endpoints = mirrors.collect::<Result<Vec<_>, _>>()?;
         // A mirror may be blocked by an entry of its own.
         endpoints.retain(|mirror| self.check(&mirror.reference).is_ok());

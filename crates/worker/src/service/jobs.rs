@@ -56,7 +56,8 @@ async fn prepare(job: &Job, credentials: &Opened, reporter: &Arc<Reporter>) -> R
     let places = IndexPlaces::opened_by(list, |number, place| {
         let step = "open an index repository";
         let named = job.places.get(number);
-        let name = &named.ok_or_else(|| Error::new(ErrorKind::Other, step, "there is none of this number"))?.name;
+        let named = named.ok_or_else(|| Error::new(ErrorKind::Other, step, "there is none of this number"))?;
+        let name = named.name.as_ref().map_err(|why| Error::new(ErrorKind::Refused, step, why.clone()))?;
         let access = name.access().context(ErrorKind::Other, step)?;
         access::open_later_with(&place.source, &access, credentials.lookup(name.number))
     });

@@ -88,7 +88,7 @@ fn job(index: IndexName) -> Job {
         index,
         places: vec![PlaceName {
             place: IndexPlace { source: "r.test/i/app:1".into(), demands: tarpon_policy::Demands::nothing() },
-            name: name(),
+            name: Ok(name()),
         }],
         profile: None,
         demands: tarpon_policy::Demands::nothing(),
