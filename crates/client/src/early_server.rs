@@ -2,7 +2,6 @@
 
 use parking_lot::Mutex;
 use tarpon_images::index::pack::PackListener;
-use tarpon_images::index::places;
 use tarpon_images::{Access, ImageRequest, Images, Prepared, Progress, Result};
 use tarpon_oci::Blob;
 use tokio::task::JoinHandle;
@@ -34,7 +33,7 @@ struct EarlyServer {
 
 impl EarlyServer {
     fn new(client: Client, request: &ImageRequest) -> Self {
-        let places = places::sources(request).map(|place| place.to_string()).collect();
+        let places = request.index_sources().map(|place| place.to_string()).collect();
         let (image, access) = (request.text.clone(), request.access.clone());
         Self { client, image, access, places, asked: Mutex::default() }
     }

@@ -7,7 +7,6 @@ use tarpon_oci::{Digest, IndexLock, IndexRepo, Platform, Source};
 use tarpon_store::{ImageRecord, Verification};
 
 use crate::access::Access;
-use crate::index::places;
 
 /// Whether to query the registry for a tag that was resolved before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -83,6 +82,11 @@ pub struct ImageRequest {
 }
 
 impl ImageRequest {
+    /// Where indexes of the image may be in the index repositories.
+    pub fn index_sources(&self) -> impl Iterator<Item = Source> {
+        self.index_repos.iter().filter_map(|repo| repo.place(&self.source))
+    }
+
     /// The image that `source`, written as `text`, names, as it is in the registry or the store: no index, no boot pack, no credentials.
     /// Change the fields that should differ.
     pub fn new(text: impl Into<String>, source: Source, platform: Platform) -> Self {
@@ -118,7 +122,7 @@ pub struct Prepared {
 impl Prepared {
     /// The requested image, with its record.
     pub(crate) fn of(request: &ImageRequest, record: ImageRecord, fallbacks: Vec<String>) -> Self {
-        let index_places = places::sources(request).map(|place| place.to_string()).collect();
+        let index_places = request.index_sources().map(|place| place.to_string()).collect();
         Self { text: request.text.clone(), record, access: request.access.clone(), index_places, fallbacks }
     }
 

@@ -110,12 +110,7 @@ pub fn list(request: &ImageRequest) -> Result<Vec<IndexPlace>> {
         let demands = request.access.policy.demands(&source).context(ErrorKind::Forbidden, "read the policy")?;
         Ok(IndexPlace { source: source.to_string(), demands })
     };
-    sources(request).map(place).collect()
-}
-
-/// The places of the requested image.
-pub fn sources(request: &ImageRequest) -> impl Iterator<Item = Source> {
-    request.index_repos.iter().filter_map(|repo| repo.place(&request.source))
+    request.index_sources().map(place).collect()
 }
 
 /// How to access the source `place` of indexes of `image`, which is accessed by `access`. Credentials and options for the connection are for

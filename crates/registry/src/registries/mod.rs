@@ -11,6 +11,7 @@ mod paths;
 mod short_names;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use tarpon_oci::{Reference, is_short_name};
@@ -50,10 +51,13 @@ impl Registries {
                 all.update(contents, &file);
             }
         }
-        if let Some(recorded) = paths.recorded_aliases()
-            && let Some(contents) = Contents::read(recorded, false)?
-        {
-            all.add_aliases(contents.aliases);
+        if let Some(recorded) = paths.recorded_aliases() {
+            match Contents::read(recorded, false) {
+                Ok(contents) => all.add_aliases(contents.unwrap_or_default().aliases),
+                // Another user's cache is no configuration of this one.
+                Err(RegistriesError::Read { error, .. }) if error.kind() == io::ErrorKind::PermissionDenied => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(all)
     }

@@ -46,7 +46,7 @@ impl RegistriesPaths {
     /// As Podman finds them: `$CONTAINERS_REGISTRIES_CONF`, else the user's file and drop-ins if that file exists, else the
     /// system's file and the drop-ins of both.
     pub fn of_environment() -> Self {
-        Self::from(|name| std::env::var_os(name), rustix::process::geteuid().is_root())
+        Self::from(|name| std::env::var_os(name), is_root_of_host())
     }
 
     fn from(variable: impl Fn(&str) -> Option<OsString>, is_root: bool) -> Self {
@@ -87,6 +87,18 @@ impl RegistriesPaths {
     pub(super) fn recorded_aliases(&self) -> Option<&Path> {
         self.aliases.as_deref()
     }
+}
+
+/// Whether this is root, and not the root of an ordinary user's namespace, who has a cache of its own.
+fn is_root_of_host() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    rustix::process::geteuid().is_root() && maps_root_to_itself(&map)
+}
+
+/// Whether user 0 of a namespace is user 0 outside (`user_namespaces(7)`: inside, outside, length). Without namespaces there is no map.
+fn maps_root_to_itself(map: &str) -> bool {
+    let first: Vec<&str> = map.lines().next().unwrap_or_default().split_whitespace().take(2).collect();
+    first.is_empty() || first == ["0", "0"]
 }
 
 /// The `*.conf` files of a folder, in the order of their names.
@@ -143,6 +155,14 @@ mod tests {
         let named = with(&[("HOME", home.path()), ("CONTAINERS_REGISTRIES_CONF", Path::new("/named"))]);
         assert!(named.must_exist(Path::new("/named")));
         assert_eq!(named.folders.len(), 2);
+    }
+
+    #[test]
+    fn the_root_of_a_users_namespace_is_an_ordinary_user() {
+        for root in ["         0          0 4294967295\n", ""] {
+            assert!(maps_root_to_itself(root));
+        }
+        assert!(!maps_root_to_itself("         0       1000          1\n         1     100000      65536\n"));
     }
 
     #[test]
