@@ -175,6 +175,14 @@ impl Spot<'_> {
         tokio::time::timeout(LIST_TIMEOUT, asked).await.map_err(late).and_then(|answer| answer)
     }
 
+    /// Checks that one of the keys signed the index, if one has to.
+    async fn check_signed(&self, index: &Digest) -> Result<(), String> {
+        match self.accepted {
+            Accepted::SignedBy(keys) => check_signed(keys, self.repository.clone()?, index).await,
+            _ => Ok(()),
+        }
+    }
+
     /// An index of the repository, read in time if the image does not need the repository.
     async fn in_time<T>(&self, read: BoxFuture<'_, Result<T, String>>) -> Result<T, String> {
         if self.place.is_none() {
@@ -241,9 +249,7 @@ impl Search<'_> {
         bytes: Verified<Bytes>,
     ) -> Result<SearchResult, String> {
         let Wanted { layers, allowance, .. } = self.wanted;
-        if let Accepted::SignedBy(keys) = spot.accepted {
-            check_signed(keys, spot.repository.clone()?, digest).await?;
-        }
+        spot.check_signed(digest).await?;
         match SociIndex::of(&bytes) {
             Some(index) => index.pinned(spot.repository.clone()?, self.image, layers, allowance).await,
             None => {
@@ -300,14 +306,14 @@ impl Search<'_> {
     /// A listed index. It is read only after its signature was verified, if it needs one.
     async fn read_listed(&self, spot: &Spot<'_>, digest: &Digest) -> Result<SearchResult, String> {
         let (verification, why) = match spot.accepted {
-            Accepted::SignedBy(keys) => {
-                check_signed(keys, spot.repository.clone()?, digest).await?;
-                (Verification::IndexSigned, "because a key of the policy signed it")
-            }
+            Accepted::SignedBy(_) => (Verification::IndexSigned, "because a key of the policy signed it"),
             _ if spot.place.is_some() => (Verification::IndexTrusted, "because the index repository lists it"),
             _ => (Verification::IndexTrusted, "because the registry lists it"),
         };
-        let held = self.fetch(spot, spot.manifest(digest).await?).await?;
+        // Requested with its signatures, which saves a round trip. It is parsed after them.
+        let (signed, bytes) = futures::join!(spot.check_signed(digest), spot.manifest(digest));
+        signed?;
+        let held = self.fetch(spot, bytes?).await?;
         Ok(held.found(*digest, verification, spot.number()).because(digest, &spot.of(), why))
     }
 
