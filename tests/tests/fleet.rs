@@ -221,7 +221,9 @@ fn a_cached_blob_is_for_clients_that_the_registry_admits_also_where_it_redirects
             assert_eq!(get(&cache, &path, user).0, "401", "when it is cached");
         }
         let missing = format!("app/blobs/{}", tarpon_oci::Digest::of(b"missing"));
-        assert_eq!(get(&cache, &missing, Some(&user)).0, "403");
+        // A registry that redirects does so before it looks for the blob.
+        let refused = if presigned.is_some() { "404" } else { "403" };
+        assert_eq!(get(&cache, &missing, Some(&user)).0, refused);
     }
 }
 

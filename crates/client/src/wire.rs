@@ -89,7 +89,8 @@ pub(crate) fn connect_within(run: &Path, patience: Duration) -> io::Result<UnixS
     let address = SocketAddrUnix::new(address(run, &directory))?;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
-    rustix::net::connect(&socket, &address)?;
+    // The kernel does not restart this call after a signal, because it has a timeout.
+    rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address))?;
     Ok(socket.into())
 }
 
