@@ -1,7 +1,7 @@
 //! [`RegistriesChoice`]: which hosts serve an image, by the configuration of the host.
 
 use serde::{Deserialize, Serialize};
-use tarpon_oci::{Reference, Source};
+use tarpon_oci::{Reference, Source, is_short_name};
 use tarpon_registry::{ContainerdHosts, Endpoint, Registries, RegistriesError, RegistriesPaths};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -46,8 +46,8 @@ impl RegistriesChoice {
     /// The configuration cannot be read, or leaves several choices.
     pub fn full_name(&self, name: &str) -> Result<String> {
         let candidates = match (self, name.parse::<Source>()) {
-            // `docker://alpine` is at Docker Hub.
-            (Self::Files(files), Ok(Source::Registry(_))) if !name.starts_with("docker://") => {
+            // `docker://alpine` is at Docker Hub. For a full name no file is read: parsing them takes a millisecond of a start.
+            (Self::Files(files), Ok(Source::Registry(_))) if !name.starts_with("docker://") && is_short_name(name) => {
                 files_of(files)?.full_names(name).map_err(refused)?
             }
             _ => return Ok(name.to_owned()),
