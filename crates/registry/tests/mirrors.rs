@@ -175,6 +175,19 @@ async fn a_list_is_requested_from_a_dead_mirror_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_mirror_that_sends_a_list_is_back() {
+    let mirrored = Mirrored::new();
+    mirrored.fails(0, Connect);
+    mirrored.read(7..5_000).await.unwrap();
+    mirrored.transports[0].attack("", None);
+    tokio::time::advance(Duration::from_secs(60)).await;
+    mirrored.repository.referrers(&blob().digest, "application/x").await.unwrap();
+    let before = mirrored.counts()[0];
+    mirrored.read(7..5_000).await.unwrap();
+    assert_eq!(mirrored.counts()[0], before + 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_body_that_breaks_off_is_continued_at_the_next_host() {
     for fault in [BreakAfter(700), EndAfter(700), StallAfter(700)] {
         let mirrored = Mirrored::new();

@@ -126,8 +126,12 @@ impl Endpoints {
         for mirror in self.mirrors.iter().filter(|mirror| mirror.admits(What::Tag)) {
             let began = Instant::now();
             match mirror.host.session.referrers(subject, artifact_type).await {
-                Ok(found) if !found.is_empty() => return Ok(found),
-                Ok(_) => {}
+                Ok(found) => {
+                    mirror.health.answered();
+                    if !found.is_empty() {
+                        return Ok(found);
+                    }
+                }
                 Err(Error::Source(error)) => mirror.failed(None, &error, began.elapsed()),
                 Err(error) => tracing::debug!("the list of a mirror is not used: {error}"),
             }
