@@ -58,20 +58,27 @@ impl Server {
     /// # Errors
     /// [`ErrorKind::Store`] if another process is already the server.
     pub async fn start(setup: impl Into<ServerSetup>) -> Result<Self> {
-        Self::start_with(&setup.into(), Lifetime::Process, &mut None).await
+        Self::start_with(&setup.into(), Lifetime::Process, None, &mut None).await
     }
 
-    /// As [`Server::start`], with the connections kept for a successor where the store can have a holder.
-    pub(super) async fn start_kept(setup: &ServerSetup) -> Result<Self> {
-        Self::start_in_service(setup, &mut None).await
+    /// As [`Server::start`], with the connections kept for a successor where the store can have a holder. It hands its mounts over to a
+    /// server that requests it, from its first answer on.
+    pub(super) async fn start_in_background(setup: &ServerSetup) -> Result<Self> {
+        Self::start_with(setup, Lifetime::Held, Some(GiveWay::End), &mut None).await
     }
 
-    /// As [`Server::start_kept`], with the descriptor store of the service manager, which is taken once this process is the server.
+    /// As [`Server::start`], with the connections kept, and with the descriptor store of the service manager, which is taken once this
+    /// process is the server.
     pub(super) async fn start_in_service(setup: &ServerSetup, service: &mut Option<ServiceStore>) -> Result<Self> {
-        Self::start_with(setup, Lifetime::Held, service).await
+        Self::start_with(setup, Lifetime::Held, None, service).await
     }
 
-    async fn start_with(setup: &ServerSetup, lifetime: Lifetime, service: &mut Option<ServiceStore>) -> Result<Self> {
+    async fn start_with(
+        setup: &ServerSetup,
+        lifetime: Lifetime,
+        way: Option<GiveWay>,
+        service: &mut Option<ServiceStore>,
+    ) -> Result<Self> {
         let store = setup.client.store();
         let step = "become the server of the store";
         let lock =
@@ -88,6 +95,7 @@ impl Server {
             service::extend_start(LONGEST_START);
         }
         let mounts = Arc::new(MountTable::new(setup, Handle::current(), holding, inheritance)?);
+        way.into_iter().for_each(|way| mounts.succession.allow(way));
         let left = recover::adopt_held(&mounts).await;
         // Before clients can see that it runs: one that dies before this counts as a failure.
         mounts.holding.serving();
@@ -169,7 +177,6 @@ impl Server {
     /// Serves until the last mount is unmounted and unused, or until SIGTERM or SIGINT. Then unmounts the rest and marks the store as
     /// cleanly stopped. Returns the reason.
     pub async fn run(mut self) -> Ended {
-        self.mounts.succession.allow(GiveWay::End);
         if self.mounts.holding.is_held()
             && let Err(error) = server_version::note(self.mounts.store())
         {

@@ -332,7 +332,7 @@ async fn start(setup: &ServerSetup, replace: bool) -> Result<Option<Server>> {
         before = handed_over.context(ErrorKind::Other, "replace the running server")??;
     }
     loop {
-        let error: Error = match Server::start_kept(setup).await {
+        let error: Error = match Server::start_in_background(setup).await {
             Ok(server) => return Ok(Some(server)),
             Err(error) => error,
         };

@@ -16,6 +16,9 @@ const MANAGER: [&str; 4] = ["NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN
 /// Poll interval of a container that is stopping.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
+/// How long the runtime may fail for a container that it has state of: the process of it that ran the container may be deleting the state.
+const DELETION: Duration = Duration::from_secs(2);
+
 /// An OCI runtime.
 #[derive(Debug, Clone)]
 pub(crate) struct Runtime {
@@ -196,15 +199,9 @@ impl Handle {
         struct State {
             status: String,
         }
-        if !self.is_remembered() {
-            return Ok(None);
-        }
-        let output = self.ask("ask the runtime for the container", &["state", &self.id])?;
-        match serde_json::from_slice::<State>(&output.stdout) {
-            Ok(state) => Ok(Some(state.status)),
-            Err(_) if !self.is_remembered() => Ok(None),
-            Err(_) => Err(runtime_error("ask the runtime for the container", &output)),
-        }
+        self.ask_while_remembered("ask the runtime for the container", &["state", &self.id], |output| {
+            serde_json::from_slice::<State>(&output.stdout).ok().map(|state| state.status)
+        })
     }
 
     /// Kills what is left of the container and deletes its state from the runtime.
@@ -212,13 +209,32 @@ impl Handle {
     /// # Errors
     /// The runtime cannot be started, or still has state of the container. Then the container may still run.
     pub(crate) fn forget(&self) -> Result<()> {
-        const STEP: &str = "have the runtime end the container";
         // For a container that ended by itself, the runtime has already deleted the state.
-        if !self.is_remembered() {
-            return Ok(());
+        self.ask_while_remembered("have the runtime end the container", &["delete", "--force", &self.id], |output| {
+            output.status.success().then_some(())
+        })
+        .map(drop)
+    }
+
+    /// As [`Handle::ask`], with an answer that `read` accepts. `None`: the runtime has no state of the container.
+    fn ask_while_remembered<T>(
+        &self,
+        step: &str,
+        words: &[&str],
+        read: impl Fn(&Output) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let began = Instant::now();
+        while self.is_remembered() {
+            let output = self.ask(step, words)?;
+            if let Some(answer) = read(&output) {
+                return Ok(Some(answer));
+            }
+            if began.elapsed() > DELETION && self.is_remembered() {
+                return Err(runtime_error(step, &output));
+            }
+            std::thread::sleep(POLL_INTERVAL);
         }
-        let output = self.ask(STEP, &["delete", "--force", &self.id])?;
-        if output.status.success() || !self.is_remembered() { Ok(()) } else { Err(runtime_error(STEP, &output)) }
+        Ok(None)
     }
 
     pub(super) fn id(&self) -> &str {
@@ -374,6 +390,19 @@ pub(super) mod tests {
         // With the state gone, nothing is left that could run.
         std::fs::remove_dir(state.join("box")).unwrap();
         assert!(missing.forget().is_ok() && !missing.is_running().unwrap());
+    }
+
+    #[test]
+    fn a_container_is_gone_when_another_process_of_its_runtime_deletes_it_at_the_same_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state/box");
+        // The first call finds the state in parts; before the second one it is gone.
+        let script = format!("rmdir {0}/half 2>/dev/null || rmdir {0}; echo cannot load >&2; exit 1", state.display());
+        for ask in [|handle: &Handle| handle.forget().is_ok(), |handle: &Handle| !handle.is_running().unwrap()] {
+            let deleted = container(folder.path(), &script);
+            std::fs::create_dir(state.join("half")).unwrap();
+            assert!(ask(&deleted) && !state.exists());
+        }
     }
 
     #[test]
