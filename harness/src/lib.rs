@@ -1,5 +1,5 @@
 //! What the tasks (`xtask`), the benchmarks (`bench`) and the end-to-end tests share: the folders of the repository, other programs,
-//! the registry of the images, workloads and their readiness, the slow link, and the gate on instruction counts.
+//! the registry of the images, workloads and their readiness, the slow link, nginx as it is shipped, and the gate on instruction counts.
 
 // Its callers are tasks, which print for their user.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -7,6 +7,7 @@
 pub mod http;
 pub mod instructions;
 pub mod link;
+pub mod nginx;
 pub mod ordinary;
 pub mod packages;
 pub mod paths;

@@ -1,96 +1,54 @@
-//! Many hosts behind the cache of `contrib/nginx`: what the registry sends, and what hosts read when the cache fails.
+//! Many hosts behind the caches of `contrib/nginx`: what the registry sends, and what hosts read when the cache fails.
 
 use std::fs;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
-use std::net::{TcpListener, TcpStream};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use tarpon_harness::nginx::Nginx;
 use tarpon_registry::serve::Contents;
 use tarpon_testkit::matrix;
 use tarpon_testkit::registry::{Auth, FakeRegistry, PASSWORD, USER};
 use tarpon_testkit::server::TestServer;
 use tarpon_tests::mirrored::{IMAGE, MirroredHost, Mount};
 use tarpon_tests::real;
-use tarpon_tests::wait::wait_for;
 use tarpon_tests::wire::Wire;
 use tempfile::TempDir;
 
-/// The file that is shipped.
-const CONF: &str = include_str!("../../contrib/nginx/tarpon-cache.conf");
-
-/// How long nginx may take to listen.
-const START: Duration = Duration::from_secs(10);
-
-/// The registry in the file, and Docker Hub's host in it.
-const REGISTRY: &str = "registry-1.docker.io";
-
 /// A running cache.
 struct Cache {
-    nginx: Child,
-    address: String,
-    folder: TempDir,
+    nginx: Nginx,
+    _folder: TempDir,
 }
 
 impl Cache {
-    /// Starts the cache as it is shipped, but for the registry, which speaks plain HTTP, and for its folders.
     fn of(registry: &str) -> Self {
         let folder = real::scratch().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let address = format!("127.0.0.1:{port}");
-        let here = folder.path().display().to_string();
-        let edits = [
-            (format!("{REGISTRY}:443"), registry.to_owned()),
-            ("https://tarpon_registry".to_owned(), "http://tarpon_registry".to_owned()),
-            (REGISTRY.to_owned(), registry.to_owned()),
-            ("/var/cache/nginx".to_owned(), here.clone()),
-            ("listen 5000".to_owned(), format!("listen {address}")),
-        ];
-        let conf = edits.iter().fold(CONF.to_owned(), |conf, (from, to)| {
-            assert!(conf.contains(from), "{from}");
-            conf.replace(from, to)
-        });
-        let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
-        let temporary: String = temporary.iter().map(|kind| format!("{kind}_temp_path {here}/{kind};")).collect();
-        let main = format!(
-            "worker_processes 1; daemon off; user root; pid {here}/pid; error_log {here}/error.log warn;\n\
-             events {{ worker_connections 1024; }}\nhttp {{ access_log off; {temporary}\n{conf}\n}}"
-        );
-        fs::write(folder.path().join("nginx.conf"), main).unwrap();
-        let mut nginx = Command::new("nginx");
-        nginx.arg("-p").arg(folder.path()).arg("-c").arg(folder.path().join("nginx.conf"));
-        let nginx = nginx.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap();
-        wait_for(START, "nginx listens", || TcpStream::connect(&address).ok());
-        Self { nginx, address, folder }
+        Self { nginx: Nginx::cache(registry, folder.path()).unwrap(), _folder: folder }
     }
 
-    /// Ends it as a crash of its machine would.
-    fn kill(&mut self) {
-        let pid = self.nginx.id().to_string();
-        // Its workers are processes of their own, whose parent it is.
-        let workers = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-        for process in workers.split_whitespace().chain([pid.as_str()]) {
-            // A worker may have ended with its parent.
-            let _ = Command::new("kill").args(["-KILL", process]).stderr(Stdio::null()).status();
-        }
-        let _ = self.nginx.wait();
+    fn address(&self) -> String {
+        self.nginx.address()
     }
 
     /// Changes bytes in the middle and at the end of each slice in its cache. Returns how many slices there are.
     fn corrupt(&self) -> usize {
-        let mut slices = 0;
-        let mut folders = vec![self.folder.path().join("tarpon")];
+        let slices = self.slices();
+        slices.iter().for_each(|slice| corrupt(slice));
+        slices.len()
+    }
+
+    /// The files of its slices.
+    fn slices(&self) -> Vec<PathBuf> {
+        let mut slices = Vec::new();
+        let mut folders = vec![self.nginx.folder().join("tarpon")];
         while let Some(folder) = folders.pop() {
             for entry in fs::read_dir(folder).unwrap().flatten() {
-                if entry.file_type().unwrap().is_dir() {
-                    folders.push(entry.path());
-                } else {
-                    corrupt(&entry.path());
-                    slices += 1;
-                }
+                let list = if entry.file_type().unwrap().is_dir() { &mut folders } else { &mut slices };
+                list.push(entry.path());
             }
         }
         slices
@@ -112,12 +70,6 @@ fn corrupt(file: &Path) {
     }
 }
 
-impl Drop for Cache {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
 fn is_skipped() -> bool {
     let missing = real::missing().or_else(|| (!real::have(&["nginx"])).then(|| "nginx is not installed".to_owned()));
     if let Some(reason) = &missing {
@@ -130,13 +82,18 @@ fn is_skipped() -> bool {
 fn egress(hosts: usize, expected: &Mount, registry: &str) -> u64 {
     let wire = Wire::to(registry).unwrap();
     let cache = Cache::of(&wire.address());
-    let hosts: Vec<_> = (0..hosts).map(|_| MirroredHost::new(&wire.address(), &cache.address)).collect();
+    start(hosts, &wire, &cache.address(), expected);
+    wire.bytes()
+}
+
+/// Lets new hosts, at the same time, mount the image through the mirror and read from it.
+fn start(hosts: usize, registry: &Wire, mirror: &str, expected: &Mount) {
+    let hosts: Vec<_> = (0..hosts).map(|_| MirroredHost::new(&registry.address(), mirror)).collect();
     thread::scope(|scope| {
         for host in &hosts {
             scope.spawn(|| host.mount("base:zstdchunked", &[]).check("usr/bin", expected));
         }
     });
-    wire.bytes()
 }
 
 #[test]
@@ -155,6 +112,46 @@ fn hosts_behind_the_cache_cost_the_registry_what_one_costs() {
     assert!(all * 10 <= one * 11, "{all} bytes for {hosts} hosts, {one} for one");
 }
 
+/// Three caches and a balancer.
+struct Caches {
+    balancer: Nginx,
+    caches: Vec<Cache>,
+    _folder: TempDir,
+}
+
+impl Caches {
+    fn of(registry: &str) -> Self {
+        let caches: [Cache; 3] = std::array::from_fn(|_| Cache::of(registry));
+        let addresses = caches.each_ref().map(Cache::address);
+        let folder = real::scratch().unwrap();
+        let balancer = Nginx::balancer(addresses.each_ref().map(String::as_str), folder.path()).unwrap();
+        Self { balancer, caches: caches.into(), _folder: folder }
+    }
+}
+
+#[test]
+fn each_blob_is_on_one_of_several_caches_and_moves_when_that_one_dies() {
+    if is_skipped() {
+        return;
+    }
+    let registry = real::registry().unwrap();
+    let plain = MirroredHost::new(&registry, &registry);
+    let expected = plain.mount_plain(&registry);
+    let one = egress(1, &expected, &registry);
+    let wire = Wire::to(&registry).unwrap();
+    let mut caches = Caches::of(&wire.address());
+    let mirror = caches.balancer.address();
+    start(4, &wire, &mirror, &expected);
+    assert!(wire.bytes() * 10 <= one * 11, "{} bytes for 4 hosts, {one} for one", wire.bytes());
+    let at = caches.caches.iter().position(|cache| !cache.slices().is_empty()).unwrap();
+    let mut dead = caches.caches.remove(at);
+    dead.nginx.kill();
+    let slices = |caches: &Caches| caches.caches.iter().map(|cache| cache.slices().len()).sum::<usize>();
+    let before = slices(&caches);
+    start(1, &wire, &mirror, &expected);
+    assert!(slices(&caches) > before, "another cache has its blobs now");
+}
+
 #[test]
 fn a_cache_that_dies_during_reads_costs_no_error() {
     if is_skipped() {
@@ -162,11 +159,11 @@ fn a_cache_that_dies_during_reads_costs_no_error() {
     }
     let registry = real::registry().unwrap();
     let mut cache = Cache::of(&registry);
-    let host = MirroredHost::new(&registry, &cache.address);
+    let host = MirroredHost::new(&registry, &cache.address());
     let expected = host.mount_plain(&registry);
     let mount = host.mount("base:zstdchunked", &[]);
     mount.check("usr/bin", &expected);
-    cache.kill();
+    cache.nginx.kill();
     mount.check("usr/sbin", &expected);
 }
 
@@ -177,21 +174,21 @@ fn a_damaged_cache_costs_no_wrong_byte() {
     }
     let registry = real::registry().unwrap();
     let cache = Cache::of(&registry);
-    let first = MirroredHost::new(&registry, &cache.address);
+    let first = MirroredHost::new(&registry, &cache.address());
     let expected = first.mount_plain(&registry);
     first.mount("base:zstdchunked", &[]).check("usr/bin", &expected);
     assert!(cache.corrupt() > 0, "the cache has slices");
-    let second = MirroredHost::new(&registry, &cache.address);
+    let second = MirroredHost::new(&registry, &cache.address());
     second.mount("base:zstdchunked", &[]).check("usr/bin", &expected);
 }
 
 /// Reads a range through the cache. Returns the status of the response and its body.
 fn get(cache: &Cache, path: &str, user: Option<&str>) -> (String, Vec<u8>) {
-    let body = cache.folder.path().join("body");
+    let body = cache.nginx.folder().join("body");
     let mut curl = Command::new("curl");
     curl.args(["-s", "-r", "100000-699999", "-w", "%{http_code}", "-o"]).arg(&body);
     curl.args(user.map(|user| ["-u", user]).into_iter().flatten());
-    let status = real::run(curl.arg(format!("http://{}/v2/{path}", cache.address))).unwrap();
+    let status = real::run(curl.arg(format!("http://{}/v2/{path}", cache.address()))).unwrap();
     (status, fs::read(body).unwrap())
 }
 

@@ -1,0 +1,116 @@
+//! [`Nginx`]: the configurations of `contrib/nginx`, run as they are shipped.
+
+use std::fs;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+const CACHE: &str = include_str!("../../contrib/nginx/tarpon-cache.conf");
+const BALANCER: &str = include_str!("../../contrib/nginx/tarpon-balancer.conf");
+
+/// The registry in the file of the cache.
+const REGISTRY: &str = "registry-1.docker.io";
+
+/// How long nginx may take to listen.
+const START: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// A running nginx. Dropping it ends it.
+pub struct Nginx {
+    process: Child,
+    address: SocketAddr,
+    folder: PathBuf,
+}
+
+impl Nginx {
+    /// Starts a cache of the registry at HOST:PORT, which speaks plain HTTP. Everything it keeps is in the folder, which exists.
+    pub fn cache(registry: &str, folder: &Path) -> Result<Self> {
+        let address = free_address()?;
+        let edits = [
+            (format!("{REGISTRY}:443"), registry.to_owned()),
+            ("https://tarpon_registry".to_owned(), "http://tarpon_registry".to_owned()),
+            (REGISTRY.to_owned(), registry.to_owned()),
+            ("/var/cache/nginx".to_owned(), folder.display().to_string()),
+            ("listen 5000".to_owned(), format!("listen {address}")),
+        ];
+        Self::start(&edited(CACHE, &edits)?, address, folder)
+    }
+
+    /// Starts a balancer in front of three caches at HOST:PORT each.
+    pub fn balancer(caches: [&str; 3], folder: &Path) -> Result<Self> {
+        let address = free_address()?;
+        let caches = (1..).zip(caches).map(|(at, cache)| (format!("cache-{at}.example:5000"), cache.to_owned()));
+        let listen = ("listen 127.0.0.1:5001".to_owned(), format!("listen {address}"));
+        let edits: Vec<_> = caches.chain([listen]).collect();
+        Self::start(&edited(BALANCER, &edits)?, address, folder)
+    }
+
+    fn start(conf: &str, address: SocketAddr, folder: &Path) -> Result<Self> {
+        let here = folder.display();
+        let kinds = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
+        let temporary: String = kinds.iter().map(|kind| format!("{kind}_temp_path {here}/{kind};")).collect();
+        let main = format!(
+            "worker_processes 1; daemon off; user root; pid {here}/pid; error_log {here}/error.log warn;\n\
+             events {{ worker_connections 1024; }}\nhttp {{ access_log off; {temporary}\n{conf}\n}}"
+        );
+        let file = folder.join("nginx.conf");
+        fs::write(&file, main).with_context(|| format!("cannot write {}", file.display()))?;
+        let mut nginx = Command::new("nginx");
+        nginx.arg("-p").arg(folder).arg("-c").arg(&file);
+        let process = nginx.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit()).spawn();
+        let nginx = Self { process: process.context("cannot start nginx")?, address, folder: folder.to_owned() };
+        let began = Instant::now();
+        while TcpStream::connect(address).is_err() {
+            if began.elapsed() > START {
+                bail!("nginx does not listen at {address}");
+            }
+            thread::sleep(POLL_INTERVAL);
+        }
+        Ok(nginx)
+    }
+
+    /// HOST:PORT where it listens.
+    pub fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// The folder with its files. A cache keeps slices in `tarpon/`.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Ends it as a crash of its machine would.
+    pub fn kill(&mut self) {
+        let pid = self.process.id().to_string();
+        // Its workers are processes of their own, whose parent it is. It dies first: it would replace them.
+        let workers = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        for process in [pid.as_str()].into_iter().chain(workers.split_whitespace()) {
+            // It may have ended by itself.
+            let _gone = Command::new("kill").args(["-KILL", process]).stderr(Stdio::null()).status();
+        }
+        let _ended = self.process.wait();
+    }
+}
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn free_address() -> Result<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0").context("cannot find a free port")?;
+    Ok(listener.local_addr()?)
+}
+
+/// The configuration with these texts replaced, each of which is in it.
+fn edited(conf: &str, edits: &[(String, String)]) -> Result<String> {
+    edits.iter().try_fold(conf.to_owned(), |conf, (from, to)| {
+        ensure!(conf.contains(from), "the configuration does not have {from}");
+        Ok(conf.replace(from, to))
+    })
+}
