@@ -67,6 +67,7 @@ fn across(axis: &str) -> (&'static str, Unit) {
         "bytes" => ("Bytes of the image", Unit::Bytes),
         "mounts" => ("Mounts of one image", Unit::Count),
         "containers" => ("Containers started at once", Unit::Count),
+        "hosts" => ("Hosts that start at once", Unit::Count),
         _ => ("First starts at once", Unit::Count),
     }
 }

@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use tarpon_harness::{paths, process, registry};
 
-use super::mounting::{fresh_store, on_store};
 use super::setting::{Axis, Setting, log_run};
+use super::store::{fresh_store, on_store};
 use super::together::{Together, WAIT};
 use crate::machine::{self, Resources};
 use crate::runs::Log;
@@ -72,7 +72,7 @@ fn with_tarpon(setting: &Setting<'_>, image: &str, store: &Path, size: u64) -> R
     let together = Together::start(commands)?;
     let server = machine::server(&setting.tarpon, store).context("no server of the containers")?;
     let held = Resources::by(server).context("the server is gone")?;
-    let (up, end) = (together.up, together.end()?);
+    let (up, end) = (together.up(), together.end()?);
     machine::wait_for_end(server)?;
     Ok(json!({
         "seconds": up.as_secs_f64(),
@@ -96,7 +96,7 @@ fn plain(lower: &Path, config: &Value, size: u64) -> Result<Value> {
         command
     });
     let together = Together::start(commands.collect())?;
-    let (up, end) = (together.up, together.end()?);
+    let (up, end) = (together.up(), together.end()?);
     machine::remove(&folder)?;
     Ok(json!({"seconds": up.as_secs_f64(), "end": end.as_secs_f64()}))
 }

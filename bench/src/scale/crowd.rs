@@ -8,8 +8,8 @@ use serde_json::json;
 use tarpon_harness::registry;
 use tarpon_harness::workloads;
 
-use super::mounting::{fresh_store, on_store};
 use super::setting::{Axis, Setting, log_run};
+use super::store::{fresh_store, on_store};
 use super::together::{Together, WAIT};
 use crate::behind;
 use crate::link_end::Here;
@@ -20,7 +20,7 @@ use crate::warm;
 use crate::wire::Wire;
 
 /// The tag of the unconverted image.
-const TAG: &str = "gzip";
+pub(super) const TAG: &str = "gzip";
 
 /// A link is silent if fewer than [`SILENT_BYTES`] arrive in this time: neighbour discovery causes some traffic now and then.
 const SILENCE: Duration = Duration::from_millis(300);
@@ -30,7 +30,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The total bytes received once the link is silent: the rest of a boot pack arrives after the first container is up, and the last of
 /// many containers is up later than a single one.
-fn received_in_all() -> Result<Option<u64>> {
+pub(super) fn received_in_all() -> Result<Option<u64>> {
     let (began, mut before) = (Instant::now(), machine::received());
     while began.elapsed() < TIMEOUT {
         std::thread::sleep(SILENCE);
@@ -43,7 +43,7 @@ fn received_in_all() -> Result<Option<u64>> {
     bail!("bytes come in {} s after the last container was up", TIMEOUT.as_secs())
 }
 
-fn workload(setting: &Setting<'_>) -> Result<workloads::Workload> {
+pub(super) fn workload(setting: &Setting<'_>) -> Result<workloads::Workload> {
     let found = workloads::load(None, std::slice::from_ref(&setting.args.workload))?;
     found.into_iter().next().context("no workload")
 }
@@ -90,7 +90,7 @@ pub(super) fn behind(setting: &Setting<'_>, link: &str, log: &mut Log) -> Result
             let server = machine::server(&setting.tarpon, &store).context("no server of the containers")?;
             let held = Resources::by(server).context("the server is gone")?;
             let line = json!({
-                "seconds": together.up.as_secs_f64(),
+                "seconds": together.up().as_secs_f64(),
                 "bytes": bytes,
                 "requests": requests,
                 "resident": held.resident,

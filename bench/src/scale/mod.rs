@@ -14,10 +14,12 @@ use super::stats::{median, spread};
 
 mod containers;
 mod crowd;
+mod hosts;
 mod images;
 mod mounting;
 mod mounts;
 mod setting;
+mod store;
 mod together;
 
 pub(crate) use setting::Args;
@@ -31,7 +33,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let setting = Setting { args, tarpon, runs: if args.quick { 1 } else { args.runs } };
     let file = machine::data(args.json.as_deref(), "scale", args.quick);
     if let Some(link) = &args.behind {
-        return crowd::behind(&setting, link, &mut Log::append(&file)?);
+        let mut log = Log::append(&file)?;
+        return match args.only[..] {
+            [Axis::Hosts] => hosts::behind(&setting, link, &mut log),
+            _ => crowd::behind(&setting, link, &mut log),
+        };
     }
     packages::ensure(&[tool("runc", "runc"), tool("podman", "podman"), tool("unshare", "util-linux")])?;
     let others: Vec<PathBuf> = ["runc", "crun", "podman"].into_iter().filter_map(process::find).collect();
@@ -43,7 +49,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             Axis::Layers | Axis::Files | Axis::Bytes => mounting::run(&setting, *axis, &mut log)?,
             Axis::Mounts => mounts::run(&setting, &mut log)?,
             Axis::Containers => containers::run(&setting, &mut log)?,
-            Axis::Crowd => crowd::run(&setting, &again(&setting, &file))?,
+            Axis::Crowd => crowd::run(&setting, &again(&setting, *axis, &file))?,
+            Axis::Hosts => hosts::run(&setting, &again(&setting, *axis, &file))?,
         }
     }
     println!("{}", table(&Runs::read(&file)?));
@@ -52,9 +59,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// The arguments to run this again behind a link.
-fn again(setting: &Setting<'_>, file: &Path) -> Vec<OsString> {
+fn again(setting: &Setting<'_>, axis: Axis, file: &Path) -> Vec<OsString> {
     let args = setting.args;
-    let words = ["scale", "--behind", &args.link, "--workload", &args.workload];
+    let words = ["scale", "--only", axis.name(), "--behind", &args.link, "--workload", &args.workload];
     let mut again: Vec<OsString> = words.map(OsString::from).into();
     again.extend(["--tarpon".into(), setting.tarpon.clone().into(), "--json".into(), file.into()]);
     if args.quick {
@@ -68,8 +75,8 @@ fn again(setting: &Setting<'_>, file: &Path) -> Vec<OsString> {
 /// Medians side by side.
 pub(super) fn table(runs: &Runs) -> String {
     let mut text = String::from(
-        "| what | how many | system | seconds | min to max | MB over the wire | resident MB | shared out MB | client's peak MB | descriptors |\n\
-         |---|--:|---|--:|--:|--:|--:|--:|--:|--:|\n",
+        "| what | how many | system | seconds | min to max | median host | MB over the wire | processors busy | resident MB | \
+         shared out MB | client's peak MB | descriptors |\n|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
     );
     for ([axis, size, system], lines) in runs.cells(["axis", "size", "system"]) {
         let of = |field: &str| median(&figures(&lines, field));
@@ -77,9 +84,11 @@ pub(super) fn table(runs: &Runs) -> String {
         let seconds = figures(&lines, "seconds");
         let range = spread(&seconds).map_or_else(String::new, |(least, most)| format!("{least:.3} to {most:.3}"));
         text.push_str(&format!(
-            "| {axis} | {size} | {system} | {:.3} | {range} | {} | {} | {} | {} | {} |\n",
+            "| {axis} | {size} | {system} | {:.3} | {range} | {} | {} | {} | {} | {} | {} | {} |\n",
             median(&seconds).unwrap_or_default(),
+            of("median").map_or_else(String::new, |seconds| format!("{seconds:.3}")),
             mega("bytes"),
+            of("busy").map_or_else(String::new, |part| format!("{:.0} %", part * 100.0)),
             mega("resident"),
             mega("proportional"),
             mega("client_peak"),
@@ -119,9 +128,11 @@ mod tests {
     #[test]
     fn behind_the_link_the_same_is_asked_for() {
         let args = Line::try_parse_from(["bench", "--workload", "w", "--runs", "7"]).unwrap().args;
-        let words = again(&Setting { args: &args, tarpon: "t".into(), runs: 7 }, Path::new("j"));
+        let setting = Setting { args: &args, tarpon: "t".into(), runs: 7 };
+        let words = again(&setting, Axis::Hosts, Path::new("j"));
         let there = Line::try_parse_from(words).unwrap().args;
         assert_eq!((there.workload.as_str(), there.runs, there.behind.as_deref()), ("w", 7, Some("100mbit,10ms")));
+        assert_eq!(there.only, [Axis::Hosts]);
     }
 
     #[test]
@@ -130,6 +141,9 @@ mod tests {
             {\"axis\":\"mounts\",\"size\":10,\"system\":\"tarpon\",\"number\":1,\"seconds\":1.0,\"resident\":5000000}\n\
             {\"axis\":\"mounts\",\"size\":10,\"system\":\"tarpon\",\"number\":2,\"seconds\":3.0,\"descriptors\":7}\n";
         let table = table(&Runs::parse(text).unwrap());
-        assert!(table.contains("| mounts | 10 | tarpon | 2.000 | 1.000 to 3.000 |  | 5.0 |  |  | 7 |"), "{table}");
+        assert!(
+            table.contains("| mounts | 10 | tarpon | 2.000 | 1.000 to 3.000 |  |  |  | 5.0 |  |  | 7 |"),
+            "{table}"
+        );
     }
 }

@@ -1,7 +1,6 @@
 //! The first mount of an image with more layers, more files or more bytes.
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,6 +11,7 @@ use tarpon_harness::{paths, process};
 
 use super::images::{self, Shape};
 use super::setting::{Axis, MIB, Setting, log_run};
+use super::store::{fresh_store, on_store};
 use crate::machine::{self, Resources};
 use crate::runs::Log;
 
@@ -69,44 +69,6 @@ fn converted(setting: &Setting<'_>, name: &str, image: &str) -> Result<String> {
         process::check_logged(&mut convert, &paths::benchmarks().join("scale.log"))?;
     }
     Ok(reference)
-}
-
-fn store() -> PathBuf {
-    paths::benchmarks().join("scale")
-}
-
-/// A tarpon command on the store of this benchmark.
-pub(super) fn on_store(setting: &Setting<'_>) -> Command {
-    let mut command = Command::new(&setting.tarpon);
-    command.env("TARPON_STORE", store()).stdin(Stdio::null());
-    command
-}
-
-/// Creates an empty store, and unmounts everything of an earlier one.
-pub(super) fn fresh_store(setting: &Setting<'_>) -> Result<PathBuf> {
-    if store().exists() {
-        remove_containers(setting)?;
-        let server = machine::server(&setting.tarpon, &store());
-        let mut unmount = on_store(setting);
-        unmount.args(["umount", "--all"]);
-        machine::quietly(unmount);
-        server.map_or(Ok(()), machine::wait_for_end)?;
-    }
-    machine::remove(&store())?;
-    fs::create_dir_all(store())?;
-    Ok(store())
-}
-
-/// Removes containers left by a failed run.
-fn remove_containers(setting: &Setting<'_>) -> Result<()> {
-    let listed = on_store(setting).args(["ps", "-a", "--names"]).stderr(Stdio::null()).output();
-    let listed = listed.context("cannot list the containers")?;
-    for name in String::from_utf8_lossy(&listed.stdout).lines() {
-        let mut remove = on_store(setting);
-        remove.args(["rm", "--force", name]);
-        machine::quietly(remove);
-    }
-    Ok(())
 }
 
 /// Mounts an image for the first time, measures the server, and mounts it once more.

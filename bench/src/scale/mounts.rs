@@ -7,8 +7,9 @@ use serde_json::json;
 use tarpon_harness::{paths, process};
 
 use super::images::{self, Shape};
-use super::mounting::{fresh_store, on_store, watched};
+use super::mounting::watched;
 use super::setting::{Axis, Setting, log_run};
+use super::store::{fresh_store, on_store};
 use crate::machine::{self, Resources};
 use crate::runs::Log;
 use crate::stats::median;

@@ -58,6 +58,8 @@ pub(super) enum Axis {
     Containers,
     /// First starts of one image at once, over a slow link
     Crowd,
+    /// Hosts that start one image at once, over a slow link, with and without caches
+    Hosts,
 }
 
 pub(super) const MIB: u64 = 1 << 20;
@@ -71,6 +73,7 @@ impl Axis {
             Self::Mounts => "mounts",
             Self::Containers => "containers",
             Self::Crowd => "crowd",
+            Self::Hosts => "hosts",
         }
     }
 
@@ -82,12 +85,13 @@ impl Axis {
             (Self::Mounts, false) => &[1, 10, 50, 100, 200],
             (Self::Containers, false) => &[1, 4, 16, 64],
             (Self::Crowd, false) => &[1, 2, 8, 32],
+            (Self::Hosts, false) => &[1, 10, 20],
             (Self::Layers, true) => &[1, 10],
             (Self::Files, true) => &[1_000, 5_000],
             (Self::Bytes, true) => &[10 * MIB, 50 * MIB],
             (Self::Mounts, true) => &[1, 5],
             (Self::Containers, true) => &[1, 4],
-            (Self::Crowd, true) => &[1, 2],
+            (Self::Crowd | Self::Hosts, true) => &[1, 2],
         }
     }
 }

@@ -21,8 +21,8 @@ const UP: &str = "tarpon-bench-up";
 /// The running commands. Dropping it ends them.
 pub(super) struct Together {
     children: Vec<Child>,
-    /// Time from the first start until the last command was up.
-    pub(super) up: Duration,
+    /// Time from the first start until each command was up, in ascending order.
+    pub(super) ups: Vec<Duration>,
 }
 
 impl Together {
@@ -30,7 +30,7 @@ impl Together {
     pub(super) fn start(commands: Vec<Command>) -> Result<Self> {
         let (sender, events) = mpsc::channel();
         let began = Instant::now();
-        let mut together = Self { children: Vec::new(), up: Duration::ZERO };
+        let mut together = Self { children: Vec::new(), ups: Vec::new() };
         for mut command in commands {
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
             let mut child =
@@ -51,13 +51,17 @@ impl Together {
         }
         for _ in 0..together.children.len() {
             match events.recv_timeout(TIMEOUT.saturating_sub(began.elapsed())) {
-                Ok((true, _)) => {}
+                Ok((true, _)) => together.ups.push(began.elapsed()),
                 Ok((false, message)) => bail!("one of {} did not come up: {message}", together.children.len()),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => bail!("not all came up in time"),
             }
         }
-        together.up = began.elapsed();
         Ok(together)
+    }
+
+    /// Time from the first start until the last command was up.
+    pub(super) fn up(&self) -> Duration {
+        self.ups.last().copied().unwrap_or_default()
     }
 
     /// Ends all commands; returns how long that took.
@@ -107,7 +111,7 @@ mod tests {
     #[test]
     fn all_are_up_before_they_may_end() {
         let together = Together::start(vec![shell(WAIT), shell(WAIT)]).unwrap();
-        assert!(together.up > Duration::ZERO);
+        assert!(together.ups.len() == 2 && together.ups.is_sorted() && together.up() > Duration::ZERO);
         together.end().unwrap();
     }
 
