@@ -2,8 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use anyhow::Result;
@@ -18,19 +18,22 @@ pub struct Wire {
 struct Count {
     bytes: AtomicU64,
     is_closed: AtomicBool,
-    behaviour: AtomicU8,
+    behaviour: Mutex<Behaviour>,
+    changed: Condvar,
 }
 
 /// What a proxy does with its clients.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Behaviour {
     /// It forwards everything.
+    #[default]
     Honest,
     /// It closes all connections.
     Dead,
     /// It changes a byte of each large part of a response.
     Lying,
+    /// It accepts connections and requests, and sends nothing.
+    Silent,
 }
 
 /// Parts of a response from this size on are changed by a lying proxy. Heads and manifests are shorter.
@@ -61,7 +64,8 @@ impl Wire {
 
     /// From now on it does this, also with open connections.
     pub fn behave(&self, behaviour: Behaviour) {
-        self.count.behaviour.store(behaviour as u8, Ordering::Release);
+        *self.count.behaviour() = behaviour;
+        self.count.changed.notify_all();
     }
 
     /// Bytes received from the registry, including response heads.
@@ -83,6 +87,7 @@ fn join(client: &TcpStream, server: &TcpStream, count: &Arc<Count>) -> std::io::
                 part[LARGE - 1] ^= 1;
             }
             count.bytes.fetch_add(part.len() as u64, Ordering::Relaxed);
+            count.wait_while_silent();
             !count.is(Behaviour::Dead)
         });
     });
@@ -91,7 +96,17 @@ fn join(client: &TcpStream, server: &TcpStream, count: &Arc<Count>) -> std::io::
 
 impl Count {
     fn is(&self, behaviour: Behaviour) -> bool {
-        self.behaviour.load(Ordering::Acquire) == behaviour as u8
+        *self.behaviour() == behaviour
+    }
+
+    fn behaviour(&self) -> MutexGuard<'_, Behaviour> {
+        self.behaviour.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps what was received until the proxy does something else.
+    fn wait_while_silent(&self) {
+        let silent = |behaviour: &mut Behaviour| *behaviour == Behaviour::Silent;
+        drop(self.changed.wait_while(self.behaviour(), silent));
     }
 }
 
@@ -110,6 +125,8 @@ fn pass(mut from: TcpStream, mut to: TcpStream, change: impl Fn(&mut [u8]) -> bo
 impl Drop for Wire {
     fn drop(&mut self) {
         self.count.is_closed.store(true, Ordering::Release);
+        // Ends the threads of a silent one.
+        self.behave(Behaviour::Dead);
         // Wakes the accepting thread.
         let _ = TcpStream::connect(self.here);
     }

@@ -15,7 +15,7 @@ use tarpon_testkit::registry::{Auth, FakeRegistry, PASSWORD, USER};
 use tarpon_testkit::server::TestServer;
 use tarpon_tests::mirrored::{IMAGE, MirroredHost, Mount};
 use tarpon_tests::real;
-use tarpon_tests::wire::Wire;
+use tarpon_tests::wire::{Behaviour, Wire};
 use tempfile::TempDir;
 
 /// A running cache.
@@ -54,6 +54,9 @@ impl Cache {
         slices
     }
 }
+
+/// Bytes of a slice.
+const SLICE: u64 = 256 << 10;
 
 /// Behind the head of nginx and the head of the response.
 const HEADS: u64 = 2 << 10;
@@ -165,6 +168,60 @@ fn a_cache_that_dies_during_reads_costs_no_error() {
     mount.check("usr/bin", &expected);
     cache.nginx.kill();
     mount.check("usr/sbin", &expected);
+}
+
+#[test]
+fn a_cache_that_falls_silent_during_reads_costs_no_error() {
+    if is_skipped() {
+        return;
+    }
+    let registry = real::registry().unwrap();
+    let cache = Cache::of(&registry);
+    let line = Wire::to(&cache.address()).unwrap();
+    let host = MirroredHost::new(&registry, &line.address());
+    let expected = host.mount_plain(&registry);
+    let mount = host.mount("base:zstdchunked", &[]);
+    mount.check("usr/bin", &expected);
+    line.behave(Behaviour::Silent);
+    mount.check("usr/sbin", &expected);
+}
+
+/// A file system that has room for this many bytes.
+struct SmallDisk(TempDir);
+
+impl SmallDisk {
+    fn of(bytes: usize) -> Self {
+        let folder = real::scratch().unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={bytes}"), "tmpfs"]);
+        real::run(mount.arg(folder.path())).unwrap();
+        Self(folder)
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn a_cache_whose_disk_is_full_costs_no_error() {
+    if is_skipped() {
+        return;
+    }
+    let registry = real::registry().unwrap();
+    // Less than four slices with their heads.
+    let disk = SmallDisk::of(1 << 20);
+    let cache = Nginx::cache(&registry, disk.0.path()).unwrap();
+    let host = MirroredHost::new(&registry, &cache.address());
+    let expected = host.mount_plain(&registry);
+    let mount = host.mount("base:zstdchunked", &[]);
+    for folder in ["usr/bin", "usr/sbin", "usr/lib/x86_64-linux-gnu"] {
+        mount.check(folder, &expected);
+    }
+    let free = rustix::fs::statvfs(disk.0.path()).unwrap();
+    assert!(free.f_bavail * free.f_frsize < SLICE, "there is room for another slice");
 }
 
 #[test]
