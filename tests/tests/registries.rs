@@ -320,6 +320,27 @@ fn a_mount_outlives_its_mirror_and_a_mirror_its_registry() {
 }
 
 #[test]
+fn doctor_contacts_the_mirrors_of_a_registry() {
+    if is_skipped() {
+        return;
+    }
+    let mirrored = Mirrored::new();
+    let checks = |name: &str| {
+        let mut doctor = mirrored.host.command("doctor");
+        let output = doctor.args(["--json", "--registry", "images.example"]).output().unwrap();
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let checks = report["checks"].as_array().unwrap().clone();
+        checks.into_iter().find(|check| check["name"] == name).unwrap()
+    };
+    let mirror = checks("mirror");
+    assert!(mirror["works"] == true && mirror["needed_for"] == "images of images.example", "{mirror}");
+    mirrored.mirror.behave(Behaviour::Dead);
+    let (mirror, registry) = (checks("mirror"), checks("registry access"));
+    assert!(mirror["works"] == false && mirror["mend"].as_str().unwrap().contains("registries.conf"), "{mirror}");
+    assert_eq!(registry["found"], "images.example responds", "the registry itself does");
+}
+
+#[test]
 fn a_lying_mirror_costs_time_and_no_byte() {
     if is_skipped() {
         return;

@@ -40,6 +40,18 @@ impl RegistriesChoice {
         }
     }
 
+    /// The mirrors of an image: the host of each, and the choice to request the image from that one alone.
+    ///
+    /// # Errors
+    /// The configuration cannot be read, or the registry is blocked.
+    pub fn mirrors(&self, reference: &Reference) -> Result<Vec<(String, Self)>> {
+        let mut endpoints = self.endpoints(reference)?;
+        // The last one is the registry.
+        endpoints.pop();
+        let alone = |mirror: Endpoint| (mirror.reference.registry().to_owned(), Self::Settled(vec![mirror]));
+        Ok(endpoints.into_iter().map(alone).collect())
+    }
+
     /// The full name of the image that the user means by `name`, which may be a short one, and its source.
     ///
     /// # Errors

@@ -7,13 +7,13 @@ use std::time::Duration;
 use tarpon_engine::{
     Access, Engine, ErrorKind, ImageRequest, Network, PodmanVersion, Pull, RegistriesChoice, auth_files,
 };
-use tarpon_oci::Platform;
+use tarpon_oci::{Platform, Source};
 use tokio::process::Command;
 use tokio::time::timeout;
 
 use super::check::{Check, check};
 use super::{containerd, distribution};
-use crate::commands::image::image_name;
+use crate::commands::image::{ImageName, image_name};
 use crate::size;
 
 /// Maximum time for a program or a registry to respond.
@@ -22,6 +22,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const MIN_FREE_SPACE: u64 = 1 << 30;
 /// An image that no registry has: the reply "not found" or "denied" proves that the registry works.
 const NO_IMAGE: &str = "tarpon/doctor:none";
+/// Maximum number of mirrors that are contacted, one after the other.
+const MAX_MIRRORS: usize = 4;
 
 /// Runs these checks; programs that are not installed are skipped.
 pub(super) async fn checks(engine: &Engine, podman_conf: &Path, registry: Option<&str>) -> Vec<Check> {
@@ -29,7 +31,7 @@ pub(super) async fn checks(engine: &Engine, podman_conf: &Path, registry: Option
     checks.extend(podman(engine, podman_conf));
     checks.extend(containerd().await);
     if let Some(host) = registry {
-        checks.push(registry_access(engine, host).await);
+        checks.extend(registry_access(engine, host).await);
     }
     checks
 }
@@ -106,33 +108,55 @@ async fn containerd() -> Option<Check> {
     Some(check("containerd", "tarpon snapshotter", found, Some("the configuration in docs/containerd.md".to_owned())))
 }
 
-/// Whether the registry can be reached and trusted; an error about the image that it does not have counts as success.
-async fn registry_access(engine: &Engine, host: &str) -> Check {
-    let found = match image_name(&format!("{host}/{NO_IMAGE}")) {
-        Err(error) => Err(error.to_string()),
-        Ok(name) => {
-            let request = ImageRequest {
-                pull: Pull::Always,
-                access: Access {
-                    authfiles: auth_files(),
-                    registries: RegistriesChoice::of_environment(),
-                    ..Access::default()
-                },
-                ..ImageRequest::new(&name.text, name.source, Platform::host())
-            };
-            match timeout(TIMEOUT, engine.inspect(&request)).await {
-                Ok(Ok(_)) => Ok(format!("{host} responds")),
-                Ok(Err(error)) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Denied) => {
-                    Ok(format!("{host} responds"))
-                }
-                Ok(Err(error)) => Err(format!("{host}: {}", error.cause())),
-                Err(_late) => Err(format!("{host} did not respond within {} s", TIMEOUT.as_secs())),
-            }
-        }
-    };
+/// Whether the registry and its mirrors can be reached and trusted.
+async fn registry_access(engine: &Engine, host: &str) -> Vec<Check> {
     let proxies =
         "$HTTPS_PROXY sets a proxy; --registry HOST contacts another registry, --registry none skips this check";
-    check("registry access", "images that are not local", found, Some(proxies.to_owned()))
+    let access = |found| check("registry access", "images that are not local", found, Some(proxies.to_owned()));
+    let configured = RegistriesChoice::of_environment();
+    let (name, mirrors) = match requested(host, &configured) {
+        Ok(requested) => requested,
+        Err(why) => return vec![access(Err(why))],
+    };
+    let mut checks = Vec::new();
+    for (mirror, alone) in mirrors {
+        let found = contact(engine, &name, &mirror, alone).await;
+        let fix = "the registry is asked instead; containers-registries.conf(5) describes mirrors".to_owned();
+        checks.push(check("mirror", &format!("images of {host}"), found, Some(fix)));
+    }
+    checks.push(access(contact(engine, &name, host, configured).await));
+    checks
+}
+
+/// The image that is requested from a registry, and the mirrors that serve it.
+fn requested(
+    host: &str,
+    configured: &RegistriesChoice,
+) -> Result<(ImageName, Vec<(String, RegistriesChoice)>), String> {
+    let name = image_name(&format!("{host}/{NO_IMAGE}")).map_err(|error| error.to_string())?;
+    let Source::Registry(reference) = &name.source else { return Err(format!("{host} is no registry")) };
+    let mirrors = configured.mirrors(reference).map_err(|error| error.cause().to_string())?;
+    Ok((name, mirrors.into_iter().take(MAX_MIRRORS).collect()))
+}
+
+/// Requests the image; an error about the image that the host does not have counts as success.
+async fn contact(
+    engine: &Engine,
+    name: &ImageName,
+    host: &str,
+    registries: RegistriesChoice,
+) -> Result<String, String> {
+    let access = Access { authfiles: auth_files(), registries, ..Access::default() };
+    let image = ImageRequest::new(&name.text, name.source.clone(), Platform::host());
+    let request = ImageRequest { pull: Pull::Always, access, ..image };
+    match timeout(TIMEOUT, engine.inspect(&request)).await {
+        Ok(Ok(_)) => Ok(format!("{host} responds")),
+        Ok(Err(error)) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Denied) => {
+            Ok(format!("{host} responds"))
+        }
+        Ok(Err(error)) => Err(format!("{host}: {}", error.cause())),
+        Err(_late) => Err(format!("{host} did not respond within {} s", TIMEOUT.as_secs())),
+    }
 }
 
 /// The machine's Podman configuration, unless the environment names another.
