@@ -101,7 +101,7 @@ pub use tarpon_publish::{
 pub use tarpon_registry::serve as registry;
 pub use tarpon_server::{
     BackgroundOptions, Ended, MountChange, Observer, PermanentServer, Server, ServerOptions, ServerSetup,
-    allow_open_files, hold, keep_mount_privileges, serve, service,
+    allow_open_files, hold, keep_mount_privileges, lower_priority, serve, service,
 };
 pub use tarpon_store as store;
 pub use tarpon_store::Isolation;

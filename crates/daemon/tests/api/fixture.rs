@@ -178,6 +178,7 @@ pub(crate) fn options(socket: Socket) -> Options {
         policy: tarpon_engine::PolicyChoice::Host,
         index_repos: Vec::new(),
         scrub: None,
+        learning: None,
         program: None,
     }
 }
