@@ -31,7 +31,7 @@ Credentials come from --authfile, or from the files of Podman and Docker.";
 ///
 /// Makes an index and a boot pack of each image that started often enough, from its trace, as `tarpon record --push --trace` does, and
 /// publishes them in the first index repository (--index-repo), or else in the repository of the image. An image is published once: one that
-/// has a boot pack already is skipped. Images that nobody can read without credentials are not published in an index repository.
+/// has a boot pack already is skipped. Images that cannot be read without credentials are not published in an index repository.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, mut_arg("index", |index| index.hide(true).env(None::<&str>)), mut_arg("lock_file", |file| file.hide(true).env(None::<&str>)), mut_arg("profile", |profile| profile.hide(true).env(None::<&str>)))]
 pub(super) struct Publish {
