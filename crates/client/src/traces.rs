@@ -111,4 +111,15 @@ mod tests {
         std::fs::write(&broken, "no trace").unwrap();
         assert!(take(&store, &broken).is_err() && !broken.exists());
     }
+
+    #[test]
+    fn a_learned_trace_without_a_profile_is_of_the_default_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("store"), StoreConfig::default()).unwrap();
+        let manifest = Digest::of(b"m");
+        let text = format!(r#"{{"tarpon-trace":1,"image":"a","manifest":"{manifest}","profile":""}}"#);
+        store.set_trace(&manifest, text.as_bytes()).unwrap();
+        let header = learned(&store, &manifest).unwrap().header;
+        assert_eq!((header.profile.as_str(), header.starts), (DEFAULT_PROFILE, 0));
+    }
 }

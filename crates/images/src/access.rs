@@ -78,7 +78,7 @@ pub fn open_later(image: &str, access: &Access) -> Result<Repository> {
 }
 
 /// Whether everybody may read the image: its registry returns the manifest `digest` to a request without credentials. A token that it gives
-/// to everybody is none. `Err`: why not; nobody but its owner knows who may read a layout or an archive.
+/// to everybody is none. `Err`: why not; who may read a layout or an archive is unknown.
 ///
 /// # Errors
 /// The registry does not answer.

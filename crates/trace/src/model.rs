@@ -34,7 +34,7 @@ pub struct Header {
     pub ready: Option<Duration>,
     /// The trace is incomplete: its limits were reached.
     pub truncated: bool,
-    /// How many starts of this manifest in a row touched equal contents. 0: nobody counted.
+    /// How many starts of this manifest in a row touched equal contents. 0: unknown.
     pub starts: u32,
 }
 

@@ -76,7 +76,7 @@ struct LearningChoice {
     ///
     /// publish: every ten minutes `tarpon trace publish` runs at low priority for images that started often enough, one after another. The
     /// boot pack of an image is published once; the next hosts find it. Images that need credentials and those that the policy rejects are
-    /// not published. Events and the log tell what was done.
+    /// not published. Events and the log report what was done.
     #[arg(long, value_name = "WHAT", env = "TARPON_LEARN", default_value = "keep")]
     learn: LearnWhat,
     /// With --learn publish: number of equal starts in a row after which an image is published

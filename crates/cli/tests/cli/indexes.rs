@@ -170,7 +170,7 @@ fn a_learned_start_is_published_once() {
     let (code, state, said) = publish(&["--after", "1", "--all", "--low-priority"]);
     assert_eq!((code, state.as_deref()), (Some(0), Some("known")), "{said}");
 
-    // Nobody may read it any more without a login.
+    // From now on it needs a login.
     world.server().model().make_private("app", USER, PASSWORD);
     let (code, state, said) = publish(&["--after", "1", "--all"]);
     assert_eq!((code, state.as_deref()), (Some(6), Some("refused")), "{said}");

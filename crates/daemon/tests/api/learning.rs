@@ -1,4 +1,4 @@
-//! Learned starts are published by another process, which is told about one image at a time.
+//! Learned starts are published by another process, for one image at a time.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ async fn fixture() -> (Fixture, PathBuf, PathBuf) {
     (fixture, told, report)
 }
 
-/// What the process says when it begins: its ID and its image.
+/// What the process writes when it begins: its ID and its image.
 async fn begun(told: &Path) -> (String, String) {
     let told = told.to_owned();
     let text = tokio::task::spawn_blocking(move || std::fs::read_to_string(told)).await.unwrap().unwrap();
@@ -71,7 +71,7 @@ async fn a_daemon_that_stops_ends_the_process_that_publishes() {
     let (mut fixture, told, _report) = fixture().await;
     let (process, _) = begun(&told).await;
     fixture.stop().await;
-    // It is gone, or nobody has waited for it yet.
+    // It is gone, or its parent has not waited for it yet.
     let is_running = || {
         let status = std::fs::read_to_string(format!("/proc/{process}/stat"));
         status.is_ok_and(|status| !status.contains(") Z "))

@@ -259,7 +259,7 @@ async fn publish_one(
     Ok(LearnedState::Published { index_digest, pack_size, place: shown(&place.to_string()).to_owned() })
 }
 
-/// Refuses an index repository of which the policy would let nobody use the index.
+/// Refuses an index repository whose index no host with this policy would use.
 fn check_place(places: &IndexPlaces<'_>, place: &Source, key: Option<&SigningKey>) -> Result<()> {
     let (place, step) = (place.to_string(), "publish a pack");
     let Some(place) = places.list().iter().find(|other| other.source == place) else { return Ok(()) };

@@ -156,7 +156,7 @@ pub async fn publish_index(index: &ImageIndexArtifact, destination: &Source, acc
     Upload::contents(index, destination, access).await?.finish().await
 }
 
-/// An index whose contents are published, but not its manifest, without which nobody finds them.
+/// An index whose contents are published, but not its manifest, without which they are not found.
 pub(super) struct Upload<'a> {
     index: &'a ImageIndexArtifact,
     target: Destination,
