@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
 
+use tarpon_images::DEFAULT_PROFILE;
 use tarpon_oci::Digest;
 use tarpon_store::{Store, StoredTrace};
 use tarpon_trace::{FILE_BYTES, Trace};
@@ -44,7 +45,13 @@ pub fn take(store: &Store, path: &Path) -> std::result::Result<Trace, String> {
 /// The trace that earlier starts left under this name. One that cannot be read counts as none: the next start replaces it.
 pub fn learned(store: &Store, key: &Digest) -> Option<Trace> {
     let bytes = store.trace(key).inspect_err(|error| tracing::debug!(%error, "a learned trace is not read")).ok()??;
-    Trace::read(&bytes).inspect_err(|error| tracing::debug!(%error, "a learned trace is damaged")).ok()
+    let mut trace =
+        Trace::read(&bytes).inspect_err(|error| tracing::debug!(%error, "a learned trace is damaged")).ok()?;
+    if trace.header.profile.is_empty() {
+        // Earlier programs named none, and a pack without a name is never requested.
+        DEFAULT_PROFILE.clone_into(&mut trace.header.profile);
+    }
+    Some(trace)
 }
 
 /// All traces that starts left, those that were written last first.
@@ -90,6 +97,7 @@ mod tests {
             command: Vec::new(),
             ready: None,
             truncated: false,
+            starts: 0,
         };
         let trace = Trace { header, touches: Vec::new() };
         let path = leave(&store, &trace).unwrap();
@@ -102,5 +110,16 @@ mod tests {
         let broken = store.run_folder().join("trace-broken");
         std::fs::write(&broken, "no trace").unwrap();
         assert!(take(&store, &broken).is_err() && !broken.exists());
+    }
+
+    #[test]
+    fn a_learned_trace_without_a_profile_is_of_the_default_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("store"), StoreConfig::default()).unwrap();
+        let manifest = Digest::of(b"m");
+        let text = format!(r#"{{"tarpon-trace":1,"image":"a","manifest":"{manifest}","profile":""}}"#);
+        store.set_trace(&manifest, text.as_bytes()).unwrap();
+        let header = learned(&store, &manifest).unwrap().header;
+        assert_eq!((header.profile.as_str(), header.starts), (DEFAULT_PROFILE, 0));
     }
 }

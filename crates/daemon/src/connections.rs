@@ -16,6 +16,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::api;
 use crate::flag;
+use crate::learning::{self, Learning};
 use crate::limits;
 use crate::state::ApiState;
 use crate::write_timeout::WriteTimeout;
@@ -45,13 +46,15 @@ pub(crate) struct Api {
     /// None once it has ended.
     runtime: Option<Runtime>,
     accepting: JoinHandle<()>,
+    /// Publishes learned starts.
+    publishing: Option<JoinHandle<()>>,
     /// None once no new connections are accepted.
     socket: Option<Socket>,
 }
 
 impl Api {
-    /// Starts to answer at the socket.
-    pub(crate) fn start(state: ApiState, socket: Socket) -> Result<Self> {
+    /// Starts to answer at the socket, and to publish learned starts if they are to be.
+    pub(crate) fn start(state: ApiState, socket: Socket, learning: Option<Learning>) -> Result<Self> {
         let failed = |error: io::Error| Error::new(ErrorKind::Other, "start the API", error);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(WORKERS)
@@ -74,7 +77,8 @@ impl Api {
         let (router, stopping) = (api::router(state.clone()), state.stopping.subscribe());
         runtime.spawn(state.clone().publish_mounts());
         let accepting = runtime.spawn(accept(listener, router, stopping));
-        Ok(Self { state, runtime: Some(runtime), accepting, socket: Some(socket) })
+        let publishing = learning.map(|learning| runtime.spawn(learning::publish(state.clone(), learning)));
+        Ok(Self { state, runtime: Some(runtime), accepting, publishing, socket: Some(socket) })
     }
 
     /// Stops accepting connections, and gives requests in progress some time to finish.
@@ -93,7 +97,13 @@ impl Api {
     async fn drain(mut self) {
         self.state.stopping.send_replace(true);
         let state = self.state.clone();
-        let ended = async { futures::join!(&mut self.accepting, state.jobs.cancel_all()) };
+        let publishing = self.publishing.take();
+        let published = async {
+            if let Some(publishing) = publishing {
+                let _ended = publishing.await;
+            }
+        };
+        let ended = async { futures::join!(&mut self.accepting, state.jobs.cancel_all(), published) };
         if tokio::time::timeout(DRAIN, ended).await.is_err() {
             tracing::warn!("not all requests finished within {} s", DRAIN.as_secs());
         }

@@ -134,12 +134,48 @@ pub(crate) enum EventKind {
         /// Its exit code, if still recorded: a container that is removed at its exit has none.
         exit_code: Option<u8>,
     },
+    /// The boot pack of an image that started often enough was looked for, and perhaps published.
+    LearnedStart {
+        /// The image, as named by its user.
+        image: String,
+        /// Digest of its manifest.
+        manifest: String,
+        /// What was done.
+        #[serde(flatten)]
+        outcome: LearnedOutcome,
+    },
     /// A job has ended.
     JobEnded {
         /// ID of the job.
         id: String,
         /// Its state.
         state: crate::jobs::JobState,
+    },
+}
+
+/// What was done for an image that started often enough.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "kebab-case", tag = "outcome")]
+pub(crate) enum LearnedOutcome {
+    /// Its boot pack was published.
+    Published {
+        /// The repository that has it.
+        place: String,
+    },
+    /// It had one.
+    Known {
+        /// The repository that has it.
+        place: String,
+    },
+    /// It must not be published.
+    Refused {
+        /// The reason.
+        reason: String,
+    },
+    /// That failed, and is tried again.
+    Failed {
+        /// The reason.
+        reason: String,
     },
 }
 

@@ -22,6 +22,7 @@ mod feed;
 mod flag;
 mod image;
 mod jobs;
+mod learning;
 mod limits;
 mod state;
 mod write_timeout;
@@ -43,6 +44,7 @@ use tarpon_engine::{
 
 pub use api::description;
 use connections::Api;
+pub use learning::Learning;
 use state::ApiState;
 pub use tarpon_engine::service::Socket;
 
@@ -83,6 +85,8 @@ pub struct Options {
     pub index_repos: Vec<IndexRepo>,
     /// Rate of the scrub of the store in bytes per second, if it is enabled.
     pub scrub: Option<NonZeroU64>,
+    /// How learned starts are published; `None`: they stay on this host.
+    pub learning: Option<Learning>,
     /// The program for [`Daemon::upgrade`]. `None`: there are no upgrades.
     pub program: Option<PathBuf>,
 }
@@ -101,14 +105,15 @@ impl Daemon {
     /// # Errors
     /// Another process without mounts serves the store permanently, or the daemon cannot listen.
     pub async fn start(engine: Engine, options: Options) -> Result<Self> {
-        let Options { mut socket, metrics, keeper_command, runtime, policy, index_repos, scrub, program } = options;
+        let Options { mut socket, metrics, keeper_command, runtime, policy, index_repos, scrub, learning, program } =
+            options;
         children::reap();
         let place = socket.place();
         let protected = socket.path().into_iter().collect();
         let options = ServerOptions { metrics, protected, scrub, program };
         let server = PermanentServer::start(&engine, options, socket.take_store()).await?;
         let state = ApiState::new(engine.clone(), server.observer(), keeper_command, runtime, policy, index_repos);
-        match Api::start(state, socket) {
+        match Api::start(state, socket, learning) {
             Ok(api) => {
                 tracing::info!("listening at {place}");
                 service::notify(service::READY);

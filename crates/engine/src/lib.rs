@@ -92,16 +92,16 @@ pub use tarpon_podman::{Podman, PodmanRequest, PodmanVersion, Setup, offer};
 pub use tarpon_policy::{InvalidKey, SigningKey};
 pub use tarpon_publish::{
     BootPack, Change, CommitReport, CommitRequest, CommitSource, Conversion, ConvertRequest, ConvertedImage,
-    ConvertedLayer, ImageIndexArtifact, IndexCheck, IndexSignature, IndexedLayer, KnownIndex, KnownIndexes, KnownPack,
-    MAX_CONVERT_JOBS, MAX_SYNC_JOBS, Outcome, Platforms, PushRequest, Pushed, PushedLayer, PushedOutcome,
-    RemovedIndexes, SYNC_LIST_BYTES, SyncEntry, SyncState, Synced, TocImage, TraceCoverage, Unwanted, check_index,
-    commit, convert, index_destination, known_indexes, make_index, make_index_from, publish_index, push,
-    remove_indexes, sync_indexes,
+    ConvertedLayer, DEFAULT_STARTS, Failed, ImageIndexArtifact, IndexCheck, IndexSignature, IndexedLayer, KnownIndex,
+    KnownIndexes, KnownPack, LearnedImage, LearnedRequest, LearnedStart, LearnedState, MAX_CONVERT_JOBS, MAX_SYNC_JOBS,
+    Outcome, Platforms, PushRequest, Pushed, PushedLayer, PushedOutcome, RemovedIndexes, SYNC_LIST_BYTES, SyncEntry,
+    SyncState, Synced, TocImage, TraceCoverage, Unwanted, check_index, commit, convert, index_destination,
+    known_indexes, make_index, make_index_from, publish_index, push, remove_indexes, sync_indexes,
 };
 pub use tarpon_registry::serve as registry;
 pub use tarpon_server::{
     BackgroundOptions, Ended, MountChange, Observer, PermanentServer, Server, ServerOptions, ServerSetup,
-    allow_open_files, hold, keep_mount_privileges, serve, service,
+    allow_open_files, hold, keep_mount_privileges, lower_priority, serve, service,
 };
 pub use tarpon_store as store;
 pub use tarpon_store::Isolation;

@@ -6,7 +6,10 @@ use tarpon_images::progress::Progress;
 use tarpon_images::{Access, ImageRequest};
 use tarpon_oci::{Digest, Source};
 use tarpon_policy::SigningKey;
-use tarpon_publish::{CommitReport, CommitRequest, ImageIndexArtifact, IndexCheck, PushRequest, Pushed, Synced};
+use tarpon_publish::{
+    CommitReport, CommitRequest, ImageIndexArtifact, IndexCheck, LearnedImage, LearnedRequest, LearnedStart,
+    PushRequest, Pushed, Synced,
+};
 use tarpon_trace::Trace;
 
 use crate::{Engine, Result};
@@ -67,6 +70,27 @@ impl Engine {
         done: &(dyn Fn(&Synced) + Sync),
     ) -> Vec<Synced> {
         tarpon_publish::sync_indexes(self.images(), requests, jobs, key, done).await
+    }
+
+    /// The images whose starts were learned, with the number of equal starts of each.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn learned_images(&self) -> Result<Vec<LearnedImage>> {
+        tarpon_publish::learned_images(self.store())
+    }
+
+    /// Makes a boot pack of each image that has enough equal starts and no pack yet, and publishes it. `done` is called for each image.
+    ///
+    /// # Errors
+    /// The store cannot be read. What fails for an image is in its result.
+    pub async fn publish_learned(
+        &self,
+        request: &LearnedRequest,
+        key: Option<&SigningKey>,
+        done: &(dyn Fn(&LearnedStart) + Sync),
+    ) -> Result<Vec<LearnedStart>> {
+        tarpon_publish::publish_learned(self.images(), request, key, done).await
     }
 
     /// As [`check_index`](crate::check_index).

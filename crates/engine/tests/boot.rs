@@ -85,6 +85,7 @@ fn start(profile: &str, touched: &[(&[u8], Range<u64>)]) -> Trace {
         command: Vec::new(),
         ready: None,
         truncated: false,
+        starts: 0,
     };
     Trace { header, touches: (0..).zip(touched).map(touch).collect() }
 }

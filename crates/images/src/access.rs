@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tarpon_blob::{Fault, LogLimit, SourceError};
-use tarpon_oci::{ImageConfig, Platform, Source};
+use tarpon_oci::{Digest, ImageConfig, Platform, Source};
 use tarpon_policy::PolicyChoice;
 use tarpon_registry::{
     AccessOptions, CredentialLookup, CredentialSource, Credentials, Destination, Endpoint, Repository, ResolvedImage,
@@ -75,6 +75,25 @@ pub fn open_origin(image: &str, access: &Access) -> Result<Repository> {
 pub fn open_later(image: &str, access: &Access) -> Result<Repository> {
     let (source, options) = read_later(image, access)?;
     tarpon_registry::open_later(&source, &options).map_err(|error| registry("open the image", error))
+}
+
+/// Whether everybody may read the image: its registry returns the manifest `digest` to a request without credentials. A token that it gives
+/// to everybody is none. `Err`: why not; who may read a layout or an archive is unknown.
+///
+/// # Errors
+/// The registry does not answer.
+pub async fn is_public(image: &str, digest: &Digest, access: &Access) -> Result<std::result::Result<(), String>> {
+    let (source, options) = read(image, access)?;
+    let Source::Registry(reference) = source else {
+        return Ok(Err("it is in no registry".to_owned()));
+    };
+    let step = "ask for the image without credentials";
+    let repository = tarpon_registry::open_anonymously(&reference, &options).map_err(|error| registry(step, error))?;
+    match repository.manifest(digest).await {
+        Ok(_) => Ok(Ok(())),
+        Err(error) if matches!(error.fault(), Fault::Unavailable | Fault::Timeout) => Err(registry(step, error)),
+        Err(error) => Ok(Err(error.to_string())),
+    }
 }
 
 /// An image's source and its hosts, for a process that opens it elsewhere.

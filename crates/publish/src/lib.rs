@@ -23,9 +23,10 @@ pub use convert::{
     Conversion, ConvertRequest, ConvertedImage, ConvertedLayer, MAX_CONVERT_JOBS, Outcome, Platforms, TocImage, convert,
 };
 pub use index::{
-    BootPack, ImageIndexArtifact, IndexCheck, IndexSignature, IndexedLayer, KnownIndex, KnownIndexes, KnownPack,
-    MAX_SYNC_JOBS, RemovedIndexes, SYNC_LIST_BYTES, SyncEntry, SyncState, Synced, TraceCoverage, Unwanted, check_index,
-    destination as index_destination, known_indexes, make_index, make_index_from, publish_index, remove_indexes, sign,
-    sync_indexes,
+    BootPack, DEFAULT_STARTS, Failed, ImageIndexArtifact, IndexCheck, IndexSignature, IndexedLayer, KnownIndex,
+    KnownIndexes, KnownPack, LearnedImage, LearnedRequest, LearnedStart, LearnedState, MAX_SYNC_JOBS, RemovedIndexes,
+    SYNC_LIST_BYTES, SyncEntry, SyncState, Synced, TraceCoverage, Unwanted, check_index,
+    destination as index_destination, known_indexes, learned_images, make_index, make_index_from, publish_index,
+    publish_learned, remove_indexes, sign, sync_indexes,
 };
 use tarpon_images::{Cause, Error, ErrorKind, Result, ResultExt};

@@ -78,6 +78,21 @@ pub fn open_later(source: &Source, options: &AccessOptions) -> Result<Repository
     }
 }
 
+/// As [`open_later`], of an image as its registry shows it to everybody: without credentials of the user, without client certificates and
+/// headers that the host configures, and not from a mirror.
+pub fn open_anonymously(image: &Reference, options: &AccessOptions) -> Result<Repository, Error> {
+    let Some(mut endpoint) = options.endpoints_of(image).pop() else {
+        return Err(Error::Options(format!("no host serves {image}")));
+    };
+    if let Some(address) = &mut endpoint.address {
+        address.identities.clear();
+        address.headers.clear();
+    }
+    let transport = HttpsTransport::at(&endpoint, options.cert_dir.as_deref()).map_err(Error::Options)?;
+    let transport: Arc<dyn Transport> = Arc::new(transport.without_identity());
+    open_at(image, vec![(transport, CredentialSource::default(), endpoint)], Hosts::of_this_process())
+}
+
 /// Opens the registry image `reference` over `transport`, for tests.
 pub fn open_with(
     reference: &Reference,

@@ -15,7 +15,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tarpon_blob::Fault as Class;
 use tarpon_oci::{Platform, Source};
 use tarpon_registry::serve::Contents;
-use tarpon_registry::{AccessOptions, Error, open};
+use tarpon_registry::{AccessOptions, Error, open, open_anonymously};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
@@ -120,4 +120,15 @@ async fn a_registry_that_requires_a_client_certificate_gets_the_one_in_the_folde
     resolve(&address.to_string(), certs("certs")).await.unwrap();
     let without = AccessOptions { tls_verify: Some(false), ..AccessOptions::default() };
     assert!(resolve(&address.to_string(), without).await.is_err());
+}
+
+#[tokio::test]
+async fn an_anonymous_request_shows_no_client_certificate() {
+    let resolve = async |address: SocketAddr| {
+        let reference = format!("{address}/app:1").parse().unwrap();
+        open_anonymously(&reference, &certs("certs")).unwrap().resolve(&Platform::host()).await
+    };
+    resolve(serve(false).await).await.unwrap();
+    let error = resolve(serve(true).await).await.unwrap_err();
+    assert!(error.to_string().contains("ertificate"), "{error}");
 }

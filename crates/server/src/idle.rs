@@ -10,7 +10,7 @@ const CLASS_IDLE: libc::c_int = 3 << 13;
 const NICE: i32 = 19;
 
 /// Sets the lowest priority for the calling thread and threads that it starts. If the system refuses, the priority stays unchanged.
-pub(super) fn lower_priority() {
+pub fn lower_priority() {
     if let Err(error) = rustix::process::setpriority_process(Some(gettid()), NICE) {
         tracing::debug!(%error, "a thread in the background keeps its share of the processor");
     }

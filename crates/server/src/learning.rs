@@ -9,11 +9,15 @@
 //!
 //! A start that follows a trace shows only what the trace lacks: where the kernel reads local files itself, the use of the rest is
 //! unknown. So the new trace is the union of both, without what the image does not have any more.
+//!
+//! The trace has the number of starts in a row that were equal: of the same manifest, with at most a tenth of the contents new. A start by a
+//! known command that waits for nothing, because all is local or was fetched ahead, is one of them.
 
 use std::sync::Arc;
 
 use tarpon_client::traces::learned;
-use tarpon_trace::{Header, Trace, merge};
+use tarpon_images::DEFAULT_PROFILE;
+use tarpon_trace::{Header, MOST_STARTS, Trace, merge, starts_with};
 
 use super::images::LoadedImage;
 use super::start::{Profile, Start};
@@ -22,9 +26,23 @@ impl LoadedImage {
     /// Begins a start of the image by this command, empty if it is not known: observes what it reads, and returns the work of fetching what
     /// earlier ones read, or else what the landmarks of the layers name. The work accesses the disk.
     pub fn begin_start(self: &Arc<Self>, command: &[String], learns: bool) -> impl FnOnce() + Send + use<> {
+        self.observe_and_follow(command, learns, !command.is_empty())
+    }
+
+    /// As [`LoadedImage::begin_start`], for a mount of an earlier server, which may have started long ago.
+    pub(crate) fn continue_start(self: &Arc<Self>, command: &[String], learns: bool) -> impl FnOnce() + Send + use<> {
+        self.observe_and_follow(command, learns, false)
+    }
+
+    fn observe_and_follow(
+        self: &Arc<Self>,
+        command: &[String],
+        learns: bool,
+        is_certain: bool,
+    ) -> impl FnOnce() + Send + use<> {
         let profile = Profile::of(self.handle().name(), &self.record.platform, command);
         let profile = profile.filter(|_| learns && !self.has_pack() && !self.source().is_local());
-        let start = profile.map(|profile| self.observe_start(profile));
+        let start = profile.map(|profile| self.observe_start(profile, is_certain));
         let image = self.clone();
         move || {
             let found = start.and_then(|start| Some((learned(image.store(), &start.profile.key)?, start)));
@@ -50,13 +68,13 @@ impl LoadedImage {
     }
 
     /// The start that is observed: of several at once the first, with the reads of all.
-    fn observe_start(&self, profile: Profile) -> Arc<Start> {
+    fn observe_start(&self, profile: Profile, is_certain: bool) -> Arc<Start> {
         let mut start = self.start.lock();
         if let Some(running) = start.as_ref().filter(|start| !start.is_over()) {
             return running.clone();
         }
         self.keep_start(start.take());
-        let begun = Start::new(profile);
+        let begun = Start::new(profile, is_certain);
         self.handle().observe(Some(begun.clone()));
         start.insert(begun).clone()
     }
@@ -72,33 +90,51 @@ impl LoadedImage {
 
     fn keep_start(&self, start: Option<Arc<Start>>) {
         let Some(start) = start else { return };
-        let Some(trace) = self.trace_of(&start) else { return };
         let earlier = learned(self.store(), &start.profile.key);
-        let trace = self.with_earlier(trace, earlier);
+        let Some(trace) = self.next_trace(&start, earlier) else { return };
         match self.store().set_trace(&start.profile.key, &trace.write()) {
             Ok(()) => tracing::debug!(image = self.handle().name(), touches = trace.touches.len(), "learned a start"),
             Err(error) => tracing::debug!(image = self.handle().name(), %error, "the trace of a start is not kept"),
         }
     }
 
-    /// What the start read, if a reader waited at all.
-    fn trace_of(&self, start: &Start) -> Option<Trace> {
+    /// The trace that replaces the earlier one; `None`: it stays.
+    fn next_trace(&self, start: &Start, earlier: Option<Trace>) -> Option<Trace> {
         let trace = start.trace(Header {
             image: self.handle().name().to_owned(),
             manifest: self.record.manifest,
-            profile: String::new(),
+            profile: DEFAULT_PROFILE.to_owned(),
             command: start.profile.command.clone(),
             ready: None,
             truncated: false,
+            starts: 0,
         });
         let bytes: u64 = trace.touches.iter().map(|touch| touch.range.end - touch.range.start).sum();
+        if bytes == 0 {
+            return self.counted(start, earlier?);
+        }
         // A reader of more than about half of an image does not start a program.
-        (bytes > 0 && bytes <= self.record.compressed_size()).then_some(trace)
+        if bytes > self.record.compressed_size() {
+            return None;
+        }
+        let mut trace = self.with_earlier(trace, earlier.as_ref());
+        trace.header.starts = starts_with(earlier.as_ref(), &trace);
+        Some(trace)
+    }
+
+    /// The earlier trace with one start more, of which nothing was seen: its reads are those of the starts before.
+    fn counted(&self, start: &Start, mut earlier: Trace) -> Option<Trace> {
+        let starts = &mut earlier.header.starts;
+        if !start.is_certain || earlier.header.manifest != self.record.manifest || *starts >= MOST_STARTS {
+            return None;
+        }
+        *starts += 1;
+        Some(earlier)
     }
 
     /// The trace with what an earlier start read of this image's content.
-    fn with_earlier(&self, trace: Trace, earlier: Option<Trace>) -> Trace {
-        let Some(mut earlier) = earlier else { return trace };
+    fn with_earlier(&self, trace: Trace, earlier: Option<&Trace>) -> Trace {
+        let Some(mut earlier) = earlier.cloned() else { return trace };
         earlier.touches.retain(|touch| self.handle().object_size(&touch.object) == Some(touch.size));
         let both = [trace, earlier];
         let merged = merge(&both);

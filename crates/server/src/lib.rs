@@ -62,6 +62,7 @@ pub use changes::MountChange;
 pub use exhibit::Exhibit;
 pub use holding::hold;
 pub use host::{ExhibitHost, cannot_mount, protected};
+pub use idle::lower_priority;
 pub use images::LoadedImage;
 pub use observer::Observer;
 pub use process::Server;

@@ -80,6 +80,7 @@ impl Recording {
             command: Vec::new(),
             ready: None,
             truncated: false,
+            starts: 0,
         };
         let trace = self.recorder.finish(header).write();
         let mut file = tempfile::Builder::new()

@@ -40,6 +40,8 @@ impl Profile {
 /// A start that is being observed.
 pub(crate) struct Start {
     pub(crate) profile: Profile,
+    /// Whether it is known to be a start even if no reader waits.
+    pub(crate) is_certain: bool,
     recorder: Recorder,
     /// The first read that waited.
     began: OnceLock<Instant>,
@@ -51,9 +53,10 @@ pub(crate) struct Start {
 type Follow = Box<dyn FnOnce() + Send>;
 
 impl Start {
-    pub(crate) fn new(profile: Profile) -> Arc<Self> {
+    pub(crate) fn new(profile: Profile, is_certain: bool) -> Arc<Self> {
         Arc::new(Self {
             profile,
+            is_certain,
             recorder: Recorder::new(),
             began: OnceLock::new(),
             reads: AtomicUsize::new(0),

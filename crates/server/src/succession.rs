@@ -31,7 +31,7 @@ impl MountTable {
         SavedMount::new(&request).write_mounted(&mounted, &domain.store);
         self.keep_credentials(&request);
         if !request.record {
-            self.runtime().spawn_blocking(image.begin_start(&request.command, request.learn));
+            self.runtime().spawn_blocking(image.continue_start(&request.command, request.learn));
         }
         self.settle(place, Served { request, domain, image, mounted, before, recording });
         Ok(true)

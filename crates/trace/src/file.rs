@@ -103,6 +103,9 @@ struct HeaderLine {
     ready_micros: Option<u64>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     truncated: bool,
+    /// Versions of this program that count no starts ignore it, and write none.
+    #[serde(default, skip_serializing_if = "is_uncounted")]
+    starts: u32,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -120,6 +123,11 @@ struct TouchLine {
     from: Option<Origin>,
     #[serde(default, skip_serializing_if = "is_zero")]
     stall: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_uncounted(number: &u32) -> bool {
+    *number == 0
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
@@ -194,9 +202,9 @@ fn read_header(line: &[u8]) -> Result<Header, Problem> {
     if version != VERSION {
         return Err(Problem::Version(version));
     }
-    let HeaderLine { image, manifest, profile, command, ready_micros, truncated, .. } = json(line)?;
+    let HeaderLine { image, manifest, profile, command, ready_micros, truncated, starts, .. } = json(line)?;
     let ready = ready_micros.map(time).transpose()?;
-    Ok(Header { image, manifest, profile, command, ready, truncated })
+    Ok(Header { image, manifest, profile, command, ready, truncated, starts })
 }
 
 fn read_touch(line: &[u8]) -> Result<Touch, Problem> {
@@ -235,9 +243,9 @@ fn time(micros: u64) -> Result<Duration, Problem> {
 }
 
 fn write_header(header: &Header) -> Vec<u8> {
-    let Header { image, manifest, profile, command, ready, truncated } = header.clone();
+    let Header { image, manifest, profile, command, ready, truncated, starts } = header.clone();
     let ready_micros = ready.map(micros);
-    line(&HeaderLine { version: VERSION, image, manifest, profile, command, ready_micros, truncated })
+    line(&HeaderLine { version: VERSION, image, manifest, profile, command, ready_micros, truncated, starts })
 }
 
 fn write_touch(touch: &Touch) -> Vec<u8> {

@@ -12,6 +12,7 @@ mod pieces;
 mod plot;
 mod ranges;
 mod recorder;
+mod starts;
 mod summary;
 
 pub use file::{FILE_BYTES, InvalidTrace, LINE_BYTES, Problem};
@@ -21,4 +22,5 @@ pub use model::{Header, LONGEST, Origin, TOUCHES, Touch, Trace};
 pub use pieces::{PIECE_BYTES, Piece, WHOLE_BYTES, pieces};
 pub use plot::plot;
 pub use recorder::Recorder;
+pub use starts::{EQUAL_PERCENT, MOST_STARTS, starts_with};
 pub use summary::{Totals, TouchedFile};

@@ -34,6 +34,8 @@ pub struct Header {
     pub ready: Option<Duration>,
     /// The trace is incomplete: its limits were reached.
     pub truncated: bool,
+    /// How many starts of this manifest in a row touched equal contents. 0: unknown.
+    pub starts: u32,
 }
 
 /// Bytes of an object that were touched for the first time.

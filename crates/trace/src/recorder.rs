@@ -167,7 +167,7 @@ mod tests {
     fn header() -> Header {
         let manifest = Digest::of(b"manifest");
         let (image, profile) = ("app:v1".to_owned(), "default".to_owned());
-        Header { image, manifest, profile, command: Vec::new(), ready: None, truncated: false }
+        Header { image, manifest, profile, command: Vec::new(), ready: None, truncated: false, starts: 0 }
     }
 
     fn millis(millis: u64) -> Duration {

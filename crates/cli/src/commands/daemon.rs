@@ -1,12 +1,14 @@
 //! `tarpon daemon`: the permanent server of a store, with its API.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 
-use clap::Args;
-use tarpon_daemon::{Options, Socket};
-use tarpon_engine::Ended;
+use clap::{Args, ValueEnum};
+use tarpon_daemon::{Learning, Options, Socket};
+use tarpon_engine::trace::MOST_STARTS;
+use tarpon_engine::{DEFAULT_STARTS, Ended};
 use tarpon_oci::IndexRepo;
 
 use super::image::{index_repo, policy};
@@ -22,6 +24,7 @@ Examples:
   tarpon daemon                                            listen on /run/tarpon/tarpon.sock
   tarpon daemon --listen unix:///tmp/tarpon.sock --metrics 9464
   tarpon daemon --scrub=8MiB                               verify the store once a week
+  tarpon daemon --learn publish --index-repo registry.example/tarpon
   curl --unix-socket /run/tarpon/tarpon.sock http://localhost/v1/mounts
   curl --unix-socket /run/tarpon/tarpon.sock http://localhost/v1/mounts \\
        -d '{\"image\": \"docker.io/library/alpine:3.20\", \"mountpoint\": \"/mnt\"}'
@@ -61,7 +64,39 @@ pub(crate) struct Daemon {
     #[arg(long = "index-repo", value_name = "PREFIX", env = "TARPON_INDEX_REPO", value_delimiter = ',', value_parser = index_repo)]
     index_repos: Vec<IndexRepo>,
     #[command(flatten)]
+    learning: LearningChoice,
+    #[command(flatten)]
     scrub: ScrubChoice,
+}
+
+/// What becomes of learned starts.
+#[derive(Debug, Args)]
+struct LearningChoice {
+    /// What becomes of learned starts: publish needs --index-repo, and the right to push there
+    ///
+    /// publish: every ten minutes `tarpon trace publish` runs at low priority for images that started often enough, one after another. The
+    /// boot pack of an image is published once; the next hosts find it. Images that need credentials and those that the policy rejects are
+    /// not published. Events and the log report what was done.
+    #[arg(long, value_name = "WHAT", env = "TARPON_LEARN", default_value = "keep")]
+    learn: LearnWhat,
+    /// With --learn publish: number of equal starts in a row after which an image is published
+    #[arg(long, value_name = "N", env = "TARPON_LEARN_AFTER", default_value_t = DEFAULT_STARTS, value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_STARTS)))]
+    learn_after: u32,
+    /// With --learn publish: also publish images that need credentials, whose contents the readers of the index repository may read then
+    #[arg(long)]
+    publish_private: bool,
+    /// With --learn publish: sign what is published with this private key, as `tarpon trace publish` does
+    #[arg(long, value_name = "FILE", value_parser = path())]
+    sign_by_key: Option<PathBuf>,
+}
+
+/// What becomes of learned starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LearnWhat {
+    /// They stay on this host
+    Keep,
+    /// Boot packs of them are published in the first index repository
+    Publish,
 }
 
 fn socket_path(text: &str) -> std::result::Result<PathBuf, String> {
@@ -92,6 +127,7 @@ impl Daemon {
             policy,
             index_repos: self.index_repos.clone(),
             scrub,
+            learning: self.learning(&session)?,
             program: program.clone(),
         };
         runtime()?.block_on(async {
@@ -112,6 +148,36 @@ impl Daemon {
                 Ended::Idle | Ended::Terminated | Ended::Upgraded => Ok(()),
             }
         })
+    }
+}
+
+impl Daemon {
+    /// How learned starts are published, if they are to be: by another process with these options.
+    fn learning(&self, session: &Session) -> Result<Option<Learning>> {
+        let LearningChoice { learn, learn_after: after, publish_private, ref sign_by_key } = self.learning;
+        if learn == LearnWhat::Keep {
+            return Ok(None);
+        }
+        if self.index_repos.is_empty() {
+            let failure = Failure::new(Exit::Usage, "cannot publish learned starts: there is no index repository");
+            return Err(failure.hint("--index-repo names one to which this host may push"));
+        }
+        let mut command = session.command("trace")?;
+        command.extend(["publish", "--json", "--low-priority", "--after"].map(OsString::from));
+        command.push(after.to_string().into());
+        if publish_private {
+            command.push("--publish-private".into());
+        }
+        if let Some(policy) = &self.policy {
+            command.extend(["--policy".into(), policy.into()]);
+        }
+        if let Some(key) = sign_by_key {
+            command.extend(["--sign-by-key".into(), key.into()]);
+        }
+        for repo in &self.index_repos {
+            command.extend(["--index-repo".into(), repo.to_string().into()]);
+        }
+        Ok(Some(Learning { command, after }))
     }
 }
 

@@ -46,6 +46,11 @@ impl Session {
         own_command(self.engine.store().folder(), "keep")
     }
 
+    /// The command line of a subcommand of this program, on this store.
+    pub(crate) fn command(&self, subcommand: &str) -> Result<Vec<OsString>> {
+        own_command(self.engine.store().folder(), subcommand)
+    }
+
     pub(crate) fn client(&self) -> Client {
         self.engine.client()
     }

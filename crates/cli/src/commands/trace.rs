@@ -1,7 +1,8 @@
-//! `tarpon trace`: shows, merges and plots traces of container starts, and manages those that starts left in the store.
+//! `tarpon trace`: shows, merges and plots traces of container starts, and manages and publishes those that starts left in the store.
 
 mod file;
 mod learned;
+mod publish;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,10 +26,11 @@ Examples:
   tarpon trace plot start.trace -o start.svg          plot the trace as SVG
   tarpon trace merge monday.trace friday.trace -o both.trace
   tarpon trace ls                                     traces that starts left in the store
+  tarpon trace publish --index-repo registry.example/tarpon --all
 
 A trace is a file of JSON lines: a header, then the ranges that were read, in order of first access.";
 
-/// Show, merge, plot and list traces of container starts
+/// Show, merge, plot, list and publish traces of container starts
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, subcommand_required = true, arg_required_else_help = true)]
 #[command(disable_help_subcommand = true)]
@@ -45,6 +47,7 @@ enum Command {
     Ls(learned::Ls),
     Rm(learned::Rm),
     Export(learned::Export),
+    Publish(Box<publish::Publish>),
 }
 
 const SHOW_EXAMPLES: &str = "\
@@ -110,6 +113,7 @@ impl Trace {
             Command::Ls(command) => command.run(global),
             Command::Rm(command) => command.run(global),
             Command::Export(command) => command.run(global),
+            Command::Publish(command) => command.run(global),
         }
     }
 }
@@ -144,6 +148,7 @@ struct Shown {
     command: Vec<String>,
     ready_micros: Option<u64>,
     truncated: bool,
+    starts: u32,
     touched_bytes: u64,
     file_bytes: u64,
     stall_micros: u64,
@@ -165,7 +170,7 @@ struct ShownFile {
 
 impl Shown {
     fn of(trace: &trace::Trace) -> Self {
-        let Header { image, manifest, profile, command, ready, truncated } = trace.header.clone();
+        let Header { image, manifest, profile, command, ready, truncated, starts } = trace.header.clone();
         let Totals { touched, size, stall, stalls, .. } = trace.totals();
         let files = trace.files().into_iter().map(|file| ShownFile {
             object: file.object,
@@ -184,6 +189,7 @@ impl Shown {
             command,
             ready_micros: ready.map(micros),
             truncated,
+            starts,
             touched_bytes: touched,
             file_bytes: size,
             stall_micros: micros(stall),
@@ -210,6 +216,9 @@ fn text(trace: &trace::Trace) -> String {
     }
     if let Some(ready) = header.ready {
         fact("ready", format!("after {}", time(ready)));
+    }
+    if header.starts > 0 {
+        fact("equal starts", header.starts.to_string());
     }
     if header.truncated {
         fact("complete", "no: the trace was truncated".to_owned());

@@ -134,6 +134,62 @@ fn a_list_of_images_is_indexed_listed_and_removed() {
     assert_eq!(world.stdout(&ls), "");
 }
 
+/// Learns a start: mounts the image, which has an index, and reads a file of it.
+fn learn(world: &World) {
+    said(world, &[&["index", "--push"][..], &LOGIN, &REPO, &["HOST/app:v1"]].concat());
+    let point = world.directory("learning");
+    let mount = [&["mount", "--mode", "fuse"][..], &LOGIN, &REPO, &["HOST/app:v1", "TMP/learning"]].concat();
+    world.stdout(&mount);
+    let read = std::fs::read(point.join("etc/hello"));
+    world.stdout(&["umount", "TMP/learning"]);
+    assert_eq!(read.expect("read"), b"hello\n");
+}
+
+#[test]
+fn a_learned_start_is_published_once() {
+    if !can_mount() {
+        return;
+    }
+    let world = world();
+    learn(&world);
+    let listed: serde_json::Value = serde_json::from_str(&world.stdout(&["trace", "ls", "--json"])).expect("JSON");
+    assert_eq!(listed[0]["starts"], 1, "{listed}");
+
+    let publish = |options: &[&str]| {
+        let output = world.output(&[&["trace", "publish", "--json"][..], &LOGIN, &REPO, options].concat());
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), report["images"][0]["state"].as_str().map(str::to_owned), said)
+    };
+    let (code, state, said) = publish(&["--all"]);
+    assert_eq!((code, state.as_deref()), (Some(0), Some("too-few")), "{said}");
+    assert!(said.contains("app:v1: 1 of 3 equal starts\n"), "{said}");
+    let (code, state, said) = publish(&["--after", "1", "HOST/app:v1"]);
+    assert_eq!((code, state.as_deref()), (Some(0), Some("published")), "{said}");
+    assert!(said.contains(&format!(" in {}\n", place(&world))), "{said}");
+    let (code, state, said) = publish(&["--after", "1", "--all", "--low-priority"]);
+    assert_eq!((code, state.as_deref()), (Some(0), Some("known")), "{said}");
+
+    // From now on it needs a login.
+    world.server().model().make_private("app", USER, PASSWORD);
+    let (code, state, said) = publish(&["--after", "1", "--all"]);
+    assert_eq!((code, state.as_deref()), (Some(6), Some("refused")), "{said}");
+    assert!(said.contains("the image needs credentials") && said.contains("hint: without --index-repo"), "{said}");
+    let (code, _, said) = publish(&["HOST/app:v2"]);
+    assert_eq!(code, Some(3), "{said}");
+    let (code, ..) = publish(&[]);
+    assert_eq!(code, Some(2), "neither images nor --all");
+}
+
+#[test]
+fn a_daemon_that_publishes_needs_an_index_repository() {
+    let world = World::new();
+    let output = world.output(&["daemon", "--learn", "publish", "--listen", "unix://TMP/api.sock"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("there is no index repository"), "{said}");
+}
+
 #[test]
 fn what_cannot_be_an_index_repository_is_a_usage_error() {
     let world = World::new();

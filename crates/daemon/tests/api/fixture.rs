@@ -62,7 +62,11 @@ impl Fixture {
 
     pub(crate) async fn start(&mut self) {
         let socket = Socket::open(&self.path("api.sock")).unwrap();
-        self.daemon = Some(Daemon::start(self.engine.clone(), options(socket)).await.unwrap());
+        self.start_with(options(socket)).await;
+    }
+
+    pub(crate) async fn start_with(&mut self, options: Options) {
+        self.daemon = Some(Daemon::start(self.engine.clone(), options).await.unwrap());
     }
 
     pub(crate) fn image(&self, name: &str) -> String {
@@ -178,6 +182,7 @@ pub(crate) fn options(socket: Socket) -> Options {
         policy: tarpon_engine::PolicyChoice::Host,
         index_repos: Vec::new(),
         scrub: None,
+        learning: None,
         program: None,
     }
 }

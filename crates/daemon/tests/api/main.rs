@@ -5,6 +5,7 @@ mod description;
 mod failures;
 mod fixture;
 mod isolation;
+mod learning;
 mod listening;
 mod mounting;
 mod preparing;

@@ -167,6 +167,7 @@ fn start(files: &[(&str, Vec<u8>)]) -> Trace {
         command: Vec::new(),
         ready: None,
         truncated: false,
+        starts: 0,
     };
     Trace { header, touches: vec![touch(&files[1], usize::MAX), touch(&files[2], 50_000)] }
 }

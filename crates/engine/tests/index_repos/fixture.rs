@@ -45,6 +45,7 @@ pub(crate) fn start() -> Trace {
         command: Vec::new(),
         ready: None,
         truncated: false,
+        starts: 0,
     };
     Trace { header, touches: vec![touch] }
 }

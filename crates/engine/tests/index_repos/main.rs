@@ -3,6 +3,7 @@
 
 mod find;
 mod fixture;
+mod learned;
 mod manage;
 mod packs;
 mod signed;

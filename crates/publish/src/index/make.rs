@@ -11,7 +11,7 @@ use tarpon_images::progress::Progress;
 use tarpon_images::{Access, ImageRequest, Images, access, admission};
 use tarpon_oci::media_type::OCI_MANIFEST;
 use tarpon_oci::{Digest, EMPTY_CONFIG, NewDescriptor, Source};
-use tarpon_registry::Repository;
+use tarpon_registry::{Destination, Repository};
 use tarpon_store::Store;
 use tarpon_trace::Trace;
 
@@ -153,30 +153,52 @@ pub fn destination(request: &ImageRequest) -> Result<(Source, Access)> {
 
 /// Publishes an index beside its image, or at `destination`. `access` is that of the image.
 pub async fn publish_index(index: &ImageIndexArtifact, destination: &Source, access: &Access) -> Result<Digest> {
-    let step = format!("publish the index to {}", shown(&destination.to_string()));
-    let image: Source = index.image.parse().context(ErrorKind::Other, step.clone())?;
-    let access_to = |place: &str| access_to(place, &image, access);
-    let target = access::open_destination(destination, &access_to(&destination.to_string()))?;
-    // For frames that are published, and not in the destination too.
-    let blobs = |boot: &BootPack| {
-        let place = boot.place.as_deref().unwrap_or(&index.image);
-        access::open_later(place, &access_to(place)).map(|repository| repository.blobs())
-    };
-    let blobs = index.boots.iter().map(blobs).collect::<Result<Vec<_>>>()?;
-    let publish = async {
-        target.push_bytes(Bytes::from_static(EMPTY_CONFIG)).await?;
-        target.push_bytes(index.blob.clone()).await?;
-        for (boot, blobs) in index.boots.iter().zip(blobs) {
-            target.push_bytes(boot.index.clone()).await?;
-            match &boot.frames {
-                Some(frames) => drop(target.push_bytes(frames.clone()).await?),
-                None if target.has_blob(boot.blob).await? => {}
-                None => target.copy_blob(boot.blob, blobs).await?,
+    Upload::contents(index, destination, access).await?.finish().await
+}
+
+/// An index whose contents are published, but not its manifest, without which they are not found.
+pub(super) struct Upload<'a> {
+    index: &'a ImageIndexArtifact,
+    target: Destination,
+    step: String,
+}
+
+impl<'a> Upload<'a> {
+    /// Publishes the contents. `access` is that of the image.
+    pub(super) async fn contents(index: &'a ImageIndexArtifact, destination: &Source, access: &Access) -> Result<Self> {
+        let step = format!("publish the index to {}", shown(&destination.to_string()));
+        let image: Source = index.image.parse().context(ErrorKind::Other, step.clone())?;
+        let access_to = |place: &str| access_to(place, &image, access);
+        let target = access::open_destination(destination, &access_to(&destination.to_string()))?;
+        // For frames that are published, and not in the destination too.
+        let blobs = |boot: &BootPack| {
+            let place = boot.place.as_deref().unwrap_or(&index.image);
+            access::open_later(place, &access_to(place)).map(|repository| repository.blobs())
+        };
+        let blobs = index.boots.iter().map(blobs).collect::<Result<Vec<_>>>()?;
+        let push = async {
+            target.push_bytes(Bytes::from_static(EMPTY_CONFIG)).await?;
+            target.push_bytes(index.blob.clone()).await?;
+            for (boot, blobs) in index.boots.iter().zip(blobs) {
+                target.push_bytes(boot.index.clone()).await?;
+                match &boot.frames {
+                    Some(frames) => drop(target.push_bytes(frames.clone()).await?),
+                    None if target.has_blob(boot.blob).await? => {}
+                    None => target.copy_blob(boot.blob, blobs).await?,
+                }
             }
-        }
-        target.push_manifest(OCI_MANIFEST, index.manifest.clone(), None).await
-    };
-    publish.boxed().await.map_err(|error| access::registry(step, error))
+            Ok(())
+        };
+        push.boxed().await.map_err(|error| access::registry(step.clone(), error))?;
+        Ok(Self { index, target, step })
+    }
+
+    /// Publishes the manifest.
+    pub(super) async fn finish(self) -> Result<Digest> {
+        let Self { index, target, step } = self;
+        let push = target.push_manifest(OCI_MANIFEST, index.manifest.clone(), None);
+        push.boxed().await.map_err(|error| access::registry(step, error))
+    }
 }
 
 /// The parts of an artifact.

@@ -5,6 +5,7 @@
 
 mod boot;
 mod check;
+mod learned;
 mod make;
 mod manage;
 mod packs;
@@ -15,6 +16,9 @@ mod tests;
 
 pub use self::boot::{BootPack, TraceCoverage};
 pub use self::check::{IndexCheck, check_index};
+pub use self::learned::{
+    DEFAULT_STARTS, Failed, LearnedImage, LearnedRequest, LearnedStart, LearnedState, learned_images, publish_learned,
+};
 pub use self::make::{ImageIndexArtifact, IndexedLayer, destination, make_index, make_index_from, publish_index};
 pub use self::manage::{
     IndexSignature, KnownIndex, KnownIndexes, KnownPack, RemovedIndexes, Unwanted, known_indexes, remove_indexes,

@@ -70,6 +70,7 @@ impl IndexFixture {
             command: Vec::new(),
             ready: None,
             truncated: false,
+            starts: 0,
         };
         let trace = Trace { header, touches: vec![touch] };
         make_index(&self.images("maker"), &self.request(), &[trace], &Silent).await.unwrap()

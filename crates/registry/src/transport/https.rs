@@ -50,6 +50,11 @@ impl HttpsTransport {
         Ok(Self::with(certificates, !endpoint.insecure))
     }
 
+    /// The same without a client certificate.
+    pub(crate) fn without_identity(self) -> Self {
+        Self::with(self.certificates.without_identity(), self.verify)
+    }
+
     fn with(certificates: Certificates, verify: bool) -> Self {
         Self { certificates, verify, registry: OnceLock::new(), others: OnceLock::new(), loopback: OnceLock::new() }
     }

@@ -60,6 +60,11 @@ impl Certificates {
         Ok(())
     }
 
+    /// The roots alone.
+    pub(crate) fn without_identity(self) -> Self {
+        Self { identity: None, ..self }
+    }
+
     fn read(folder: &Path) -> io::Result<Self> {
         let mut files: Vec<PathBuf> =
             fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;

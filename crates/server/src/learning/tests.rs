@@ -43,7 +43,7 @@ fn versions_of_an_image_share_a_profile_and_commands_do_not() {
 
 #[test]
 fn a_start_begins_with_the_first_read_that_waits() {
-    let start = Start::new(Profile::of("registry.example/app", "linux/amd64", &[]).unwrap());
+    let start = Start::new(Profile::of("registry.example/app", "linux/amd64", &[]).unwrap(), false);
     let read = |name: &[u8], waited| start.was_read(&Digest::of(name), 10, 0..10, waited);
     assert!(!read(b"local before", Duration::ZERO));
     assert!(read(b"fetched", Duration::from_millis(3)), "it wants to see all reads now");
@@ -63,6 +63,7 @@ fn header() -> Header {
         command: Vec::new(),
         ready: None,
         truncated: false,
+        starts: 0,
     }
 }
 
@@ -220,4 +221,56 @@ async fn a_damaged_trace_is_replaced_by_the_next_start() {
     image.end_start(true);
     let trace = learned(process.images.store(), &key).unwrap();
     assert_eq!(trace.files()[0].object, Digest::of(&noise(1)));
+}
+
+/// The count of the trace of starts by this command, and its number of contents.
+fn count(process: &Process, image: &LoadedImage, command: &[String]) -> (u32, usize) {
+    let key = Profile::of(image.handle().name(), "linux/amd64", command).unwrap().key;
+    let trace = learned(process.images.store(), &key).unwrap();
+    (trace.header.starts, trace.files().len())
+}
+
+#[tokio::test]
+async fn equal_starts_are_counted_also_if_nobody_waits() {
+    let (server, folder) = (versions().await, tempfile::tempdir().unwrap());
+    let process = Process::new(&folder.path().join("store"));
+    let image = process.load(&server, "1").await;
+    let command = ["serve".to_owned()];
+    let start = async |files: &[u8]| {
+        image.begin_start(&command, true)();
+        for seed in files {
+            process.read(&noise(*seed)).await;
+        }
+        image.end_start(true);
+    };
+    start(&[1, 2]).await;
+    assert_eq!(count(&process, &image, &command), (1, 2));
+    start(&[1, 2]).await;
+    start(&[]).await;
+    assert_eq!(count(&process, &image, &command), (3, 2), "all that they read was local");
+    image.continue_start(&command, true)();
+    image.end_start(true);
+    assert_eq!(count(&process, &image, &command).0, 3, "the start of another server's mount was before");
+    start(&[3]).await;
+    assert_eq!(count(&process, &image, &command), (1, 3), "a third of the contents is new");
+    start(&[]).await;
+    assert_eq!(count(&process, &image, &command).0, 2);
+
+    let other = process.load(&server, "2").await;
+    other.begin_start(&command, true)();
+    other.end_start(true);
+    assert_eq!(count(&process, &image, &command).0, 2, "of another manifest nothing was seen");
+}
+
+#[tokio::test]
+async fn a_start_without_a_command_counts_if_somebody_waits() {
+    let (server, folder) = (versions().await, tempfile::tempdir().unwrap());
+    let process = Process::new(&folder.path().join("store"));
+    let image = process.load(&server, "1").await;
+    for _ in 0..3 {
+        image.begin_start(&[], true)();
+        process.read(&noise(1)).await;
+        image.end_start(true);
+    }
+    assert_eq!(count(&process, &image, &[]), (1, 1));
 }

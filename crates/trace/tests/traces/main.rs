@@ -1,5 +1,6 @@
 //! Traces: the file and its errors, the union of several, the pieces to fetch, and the picture.
 
+mod counting;
 mod file;
 mod merging;
 mod pieces;
@@ -23,6 +24,7 @@ fn header() -> Header {
         command: ["python", "-c", "import numpy"].map(str::to_owned).into(),
         ready: Some(Duration::from_micros(412_345)),
         truncated: false,
+        starts: 0,
     }
 }
 
