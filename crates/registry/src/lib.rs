@@ -39,4 +39,4 @@ pub use login::{check_login, check_login_over};
 pub use options::AccessOptions;
 pub use registries::{Address, ContainerdHosts, Endpoint, Registries, RegistriesError, RegistriesPaths};
 pub use repository::{OpenedEndpoint, Repository, ResolvedImage, open, open_later, open_mirrored_with, open_with};
-pub use stats::Stats;
+pub use stats::{EndpointAccount, EndpointCounts, Stats};
