@@ -104,7 +104,7 @@ impl Response {
                 Ok(Receiving { process, channel })
             }
             Reply::Failure(failure) => {
-                self.image.count(process.generation, failure.totals);
+                self.image.count(process.generation, failure.totals.clone());
                 process.keep_blob_channel(channel);
                 Err(Failed::Source(failure.into_error()))
             }
@@ -156,7 +156,7 @@ impl Response {
                 Ok(None)
             }
             Progress::Failed(failure) => {
-                self.image.count(process.generation, failure.totals);
+                self.image.count(process.generation, failure.totals.clone());
                 Err(Failed::Source(failure.into_error()))
             }
         }

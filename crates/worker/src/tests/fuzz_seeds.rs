@@ -9,7 +9,7 @@ use tarpon_images::preparer::Task;
 use tarpon_images::{Access, Error, ErrorKind, LayerPlan, LayerWay, RegistriesChoice, access};
 use tarpon_layer::Codec;
 use tarpon_oci::{Blob, Digest};
-use tarpon_registry::Endpoint;
+use tarpon_registry::{Endpoint, EndpointAccount, EndpointCounts, Stats};
 use tarpon_testkit::fuzz;
 use tarpon_testkit::layers::{gzip, zstd};
 use zeroize::Zeroizing;
@@ -150,8 +150,15 @@ fn requests() -> Vec<Vec<u8>> {
 
 /// Responses, as [`requests`].
 fn responses() -> Vec<Vec<u8>> {
-    let totals = Totals { requests: 3, bytes: 400, ignores_ranges: true };
-    let failure = Failure::of(&SourceError::new(Fault::Denied, "a\nb"), totals);
+    let counts = EndpointCounts { requests: 3, bytes: 400, wait_millis: 70, failures: 1 };
+    let account = EndpointAccount {
+        host: String::new(),
+        counts,
+        rest: Some(std::time::Duration::from_secs(4)),
+        last_failure: Some("a\x1bb".into()),
+    };
+    let totals = Totals::of(Stats { requests: 3, bytes: 400 }, true, vec![EndpointAccount::default(), account]);
+    let failure = Failure::of(&SourceError::new(Fault::Denied, "a\nb"), totals.clone());
     let error = event::encode_error(&Error::new(ErrorKind::Other, "prepare", "no\x1b").hint("try"));
     let [head, end] = [2, 4].map(|tag| frame(tag, &encode(&totals).unwrap()));
     let digest = Digest::of(b"d");
