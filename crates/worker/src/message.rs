@@ -128,7 +128,8 @@ impl ImageName {
     }
 }
 
-/// A request on a channel for blobs. The response is frames: a head, bytes, an end; or an error instead of any of them.
+/// A request on a channel for blobs. The response is frames: a head, bytes with totals before some of them, an end; or an error
+/// instead of any of them.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct BlobRequest {
     pub(crate) image: ImageName,
@@ -140,7 +141,7 @@ pub(crate) struct BlobRequest {
     pub(crate) distrusted: bool,
 }
 
-/// The end of a response: what was transferred for the image since the worker opened it.
+/// At the head of a response, before some of its bytes, and at its end: what was transferred for the image since the worker opened it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Totals {
     pub(crate) requests: u64,

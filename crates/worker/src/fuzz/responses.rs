@@ -95,6 +95,7 @@ fn check_blob(data: &[u8]) {
                     image.received(bytes.len());
                     received.extend_from_slice(&bytes);
                 }
+                Ok(response::Progress::Totals(totals)) => image.count(1, totals),
                 Ok(response::Progress::End(totals)) => {
                     assert_eq!(received.len() as u64, wanted);
                     image.count(1, totals);
