@@ -273,10 +273,11 @@ fn a_short_name_with_several_meanings_is_refused_with_all_of_them() {
 
 /// A host whose image has a mirror, and both ends of the wire.
 struct Mirrored {
+    /// Dropped first: its store is in a folder of the host.
+    expected: Mount,
     host: MirroredHost,
     mirror: Wire,
     origin: Wire,
-    expected: Mount,
 }
 
 impl Mirrored {
@@ -285,7 +286,7 @@ impl Mirrored {
         let (mirror, origin) = (Wire::to(&registry).unwrap(), Wire::to(&registry).unwrap());
         let host = MirroredHost::new(&origin.address(), &mirror.address());
         let expected = host.mount_plain(&registry);
-        Self { host, mirror, origin, expected }
+        Self { expected, host, mirror, origin }
     }
 }
 
