@@ -273,10 +273,11 @@ fn a_short_name_with_several_meanings_is_refused_with_all_of_them() {
 
 /// A host whose image has a mirror, and both ends of the wire.
 struct Mirrored {
+    /// Dropped first: its store is in a folder of the host.
+    expected: Mount,
     host: MirroredHost,
     mirror: Wire,
     origin: Wire,
-    expected: Mount,
 }
 
 impl Mirrored {
@@ -285,7 +286,7 @@ impl Mirrored {
         let (mirror, origin) = (Wire::to(&registry).unwrap(), Wire::to(&registry).unwrap());
         let host = MirroredHost::new(&origin.address(), &mirror.address());
         let expected = host.mount_plain(&registry);
-        Self { host, mirror, origin, expected }
+        Self { expected, host, mirror, origin }
     }
 }
 
@@ -316,6 +317,62 @@ fn a_mount_outlives_its_mirror_and_a_mirror_its_registry() {
         mount.check("usr/lib/x86_64-linux-gnu", &mirrored.expected);
         let status = mirrored.host.tarpon.status().unwrap();
         assert_eq!(status[0]["image"], format!("images.example/{IMAGE}:zstdchunked"), "{status}");
+    }
+}
+
+/// The status of the endpoints of the only mount: the mirror, and the registry.
+fn endpoints(mirrored: &Mirrored) -> [serde_json::Value; 2] {
+    let status = mirrored.host.tarpon.status().unwrap();
+    let endpoints = status[0]["endpoints"].as_array().unwrap_or_else(|| panic!("{status}")).clone();
+    let [mirror, registry] = <[_; 2]>::try_from(endpoints).unwrap();
+    assert_eq!([&mirror["kind"], &registry["kind"]], ["mirror", "registry"], "{status}");
+    assert_eq!(mirror["endpoint"], mirrored.mirror.address(), "{status}");
+    assert_eq!(registry["endpoint"], mirrored.origin.address(), "{status}");
+    [mirror, registry]
+}
+
+#[test]
+fn the_status_shows_which_endpoint_served_and_why_a_mirror_rests() {
+    if is_skipped() {
+        return;
+    }
+    let mirrored = Mirrored::new();
+    let mount = mirrored.host.mount("base:zstdchunked", &["--metrics", "0"]);
+    mount.check("usr/bin", &mirrored.expected);
+    let [mirror, registry] = endpoints(&mirrored);
+    assert!(mirror["bytes"].as_u64().unwrap() > 100_000 && mirror["requests"].as_u64().unwrap() > 0, "{mirror}");
+    assert!(mirror["rest_millis"].is_null() && mirror["failures"] == 0, "{mirror}");
+    assert_eq!((&registry["bytes"], &registry["requests"]), (&0.into(), &0.into()), "{registry}");
+
+    mirrored.mirror.behave(Behaviour::Dead);
+    mount.check("usr/sbin", &mirrored.expected);
+    let [dead, registry] = endpoints(&mirrored);
+    assert!(dead["failures"].as_u64().unwrap() > 0 && dead["rest_millis"].is_u64(), "{dead}");
+    assert!(dead["last_failure"].as_str().is_some_and(|why| why.contains("/blobs/")), "{dead}");
+    assert!(dead["bytes"].as_u64() >= mirror["bytes"].as_u64(), "{dead}");
+    assert!(registry["bytes"].as_u64().unwrap() > 100_000 && registry["rest_millis"].is_null(), "{registry}");
+
+    let (mirror, origin) = (mirrored.mirror.address(), mirrored.origin.address());
+    for command in ["status", "why"] {
+        let text = real::run(mirrored.host.command(command).arg(mount.path())).unwrap();
+        let line = |kind: &str, host: &str| {
+            let shown = format!(" {host}: ");
+            let found = text.lines().find(|line| line.trim_start().starts_with(kind) && line.contains(&shown));
+            found.unwrap_or_else(|| panic!("{command}: {text}"))
+        };
+        assert!(line("mirror", &mirror).contains("; last failure: "), "{command}: {text}");
+        assert!(!line("registry", &origin).contains("failure"), "{command}: {text}");
+    }
+    let status = mirrored.host.tarpon.status().unwrap();
+    let page = real::run(
+        Command::new("curl").arg("-s").arg(format!("http://{}/metrics", status[0]["metrics"].as_str().unwrap())),
+    );
+    let page = page.unwrap();
+    for line in [
+        format!("tarpon_endpoint_bytes_total{{endpoint=\"{origin}\"}} {}", registry["bytes"]),
+        format!("tarpon_endpoint_resting_images{{endpoint=\"{mirror}\"}} 1"),
+    ] {
+        assert!(page.lines().any(|found| found == line), "{line} is not in {page}");
     }
 }
 

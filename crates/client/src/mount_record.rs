@@ -120,6 +120,7 @@ pub fn described(request: &MountRequest) -> MountStatus {
         requests: 0,
         failed_reads: 0,
         last_error: None,
+        endpoints: Vec::new(),
         metrics: None,
         scrub: None,
         counters: serde_json::Value::Null,

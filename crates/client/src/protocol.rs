@@ -482,6 +482,10 @@ pub struct MountStatus {
     pub failed_reads: u64,
     /// The last of these failures, in one line.
     pub last_error: Option<String>,
+    /// The endpoints that serve the image: its mirrors and its registry, then those of the index repository that has its boot pack. None
+    /// for a layout or an archive. What they were asked for counts for the image, not for one mount of it.
+    #[serde(default)]
+    pub endpoints: Vec<EndpointStatus>,
     /// Address of the server's metrics, if it exposes any.
     #[serde(default)]
     pub metrics: Option<SocketAddr>,
@@ -490,6 +494,41 @@ pub struct MountStatus {
     pub scrub: Option<ScrubStatus>,
     /// All other counters of the image since the server loaded it. `bytes_fetched` counts file data only.
     pub counters: serde_json::Value,
+}
+
+/// What the server requested from one endpoint of an image. What it redirects to counts for it, and so do its tokens.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndpointStatus {
+    /// Its host, as `HOST[:PORT]`.
+    pub endpoint: String,
+    /// Its role.
+    pub kind: EndpointKind,
+    /// Requests sent to it.
+    pub requests: u64,
+    /// Bytes received from it.
+    pub bytes: u64,
+    /// How long all requests together waited for the head of their response, or for their failure.
+    pub wait_millis: u64,
+    /// Requests that failed with all their attempts, or found nothing, and responses that broke off.
+    pub failures: u64,
+    /// How long it is still not asked, because it failed. Zero: the next request finds out whether it answers again.
+    pub rest_millis: Option<u64>,
+    /// Its last failure, in one line.
+    pub last_failure: Option<String>,
+}
+
+/// The role of an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EndpointKind {
+    /// A mirror of the image's registry.
+    Mirror,
+    /// The image's registry, which is asked last.
+    Registry,
+    /// A mirror of the index repository that has the image's boot pack.
+    IndexMirror,
+    /// The registry of that index repository.
+    Index,
 }
 
 /// What a mount waited for, as recorded by its server: without paths, which the client looks up.

@@ -63,8 +63,9 @@ mod why;
 pub use engine::{Engine, EngineOptions};
 pub use tarpon_blob::LogLimit;
 pub use tarpon_client::protocol::{
-    Backfill, BackfillState, BackfillStatus, DiffIds, LayerVerification, LayersPart, Mended, MountAccount,
-    MountRequest, MountStatus, PodmanImage, PodmanNames, Request, Response, ScrubStatus, UnmendedMount,
+    Backfill, BackfillState, BackfillStatus, DiffIds, EndpointKind, EndpointStatus, LayerVerification, LayersPart,
+    Mended, MountAccount, MountRequest, MountStatus, PodmanImage, PodmanNames, Request, Response, ScrubStatus,
+    UnmendedMount,
 };
 pub use tarpon_client::rootfs::{Rootfs, RootfsRequest};
 pub use tarpon_client::{

@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use tarpon_blob::BlobSource;
 use tarpon_layer::decode::{self, Decoder};
 use tarpon_oci::Digest;
-use tarpon_registry::{Credentials, Repository, Stats};
+use tarpon_registry::{Credentials, EndpointAccount, Repository, Stats};
 use tarpon_store::Store;
 
 use crate::access::{self, Access};
@@ -46,6 +46,9 @@ pub trait OpenedImage: Send + Sync {
     /// What was transferred since it was opened.
     fn stats(&self) -> Stats;
 
+    /// As [`Repository::accounts`], since it was opened.
+    fn accounts(&self) -> Vec<EndpointAccount>;
+
     /// As [`Repository::ignores_ranges`].
     fn ignores_ranges(&self) -> bool;
 
@@ -60,6 +63,10 @@ impl OpenedImage for Repository {
 
     fn stats(&self) -> Stats {
         Self::stats(self)
+    }
+
+    fn accounts(&self) -> Vec<EndpointAccount> {
+        Self::accounts(self)
     }
 
     fn ignores_ranges(&self) -> bool {

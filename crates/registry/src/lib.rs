@@ -41,4 +41,4 @@ pub use registries::{Address, ContainerdHosts, Endpoint, Registries, RegistriesE
 pub use repository::{
     OpenedEndpoint, Repository, ResolvedImage, open, open_anonymously, open_later, open_mirrored_with, open_with,
 };
-pub use stats::Stats;
+pub use stats::{EndpointAccount, EndpointCounts, Stats};

@@ -16,7 +16,7 @@ use crate::http::{Endpoints, Host, Hosts, Position, Purpose, RemoteBlobs, Sessio
 use crate::local::{Local, Root};
 use crate::options::AccessOptions;
 use crate::registries::Endpoint;
-use crate::stats::{Counters, Stats};
+use crate::stats::{Counters, EndpointAccount, Stats};
 use crate::transport::{HttpsTransport, Transport};
 
 /// An image source that can be resolved and read from. Cheap to share: clone the `Arc` of [`Repository::blobs`], or put the whole
@@ -24,14 +24,13 @@ use crate::transport::{HttpsTransport, Transport};
 pub struct Repository {
     backend: Backend,
     name: String,
-    counters: Arc<Counters>,
     warm_pool: bool,
     credentials: CredentialSource,
 }
 
 enum Backend {
     Registry(Arc<Endpoints>),
-    Local(Arc<Local>),
+    Local(Arc<Local>, Arc<Counters>),
 }
 
 /// The result of resolving a reference for one platform, pinned.
@@ -48,7 +47,7 @@ pub struct ResolvedImage {
 /// Opens `source`. For a registry nothing is sent yet. An archive is walked once, here.
 pub async fn open(source: &Source, options: &AccessOptions) -> Result<Repository, Error> {
     let repository = open_later(source, options)?;
-    if let Backend::Local(local) = &repository.backend {
+    if let Backend::Local(local, _) = &repository.backend {
         local.opened().await.map_err(Error::Source)?;
     }
     Ok(repository)
@@ -71,9 +70,9 @@ pub fn open_later(source: &Source, options: &AccessOptions) -> Result<Repository
         }
         local => {
             let counters = Arc::new(Counters::default());
-            let backend = Backend::Local(Arc::new(Local::new(local.clone(), counters.clone())));
+            let backend = Backend::Local(Arc::new(Local::new(local.clone(), counters.clone())), counters);
             let credentials = CredentialSource::default();
-            Ok(Repository { backend, name: source.to_string(), counters, warm_pool: false, credentials })
+            Ok(Repository { backend, name: source.to_string(), warm_pool: false, credentials })
         }
     }
 }
@@ -113,13 +112,11 @@ pub fn open_mirrored_with(reference: &Reference, endpoints: Vec<OpenedEndpoint>)
 pub type OpenedEndpoint = (Arc<dyn Transport>, CredentialSource, Endpoint);
 
 fn open_at(reference: &Reference, endpoints: Vec<OpenedEndpoint>, hosts: Arc<Hosts>) -> Result<Repository, Error> {
-    let counters = Arc::new(Counters::default());
     let last = endpoints.len().saturating_sub(1);
     let given = endpoints.last().map(|(_, credentials, _)| credentials.clone()).unwrap_or_default();
     let mut opened = Vec::with_capacity(endpoints.len());
     for (number, (transport, credentials, endpoint)) in endpoints.into_iter().enumerate() {
-        let (counters, hosts) = (counters.clone(), hosts.clone());
-        let session = Session::new(transport, &endpoint, credentials, Purpose::Pull, counters, hosts)
+        let session = Session::new(transport, &endpoint, credentials, Purpose::Pull, Arc::default(), hosts.clone())
             .map_err(|error| Error::Options(error.to_string()))?;
         let position = match number {
             _ if last == 0 => Position::Only,
@@ -132,7 +129,7 @@ fn open_at(reference: &Reference, endpoints: Vec<OpenedEndpoint>, hosts: Arc<Hos
         return Err(Error::Options(format!("no host serves {reference}")));
     };
     let backend = Backend::Registry(Arc::new(Endpoints::new(opened, registry)));
-    Ok(Repository { backend, name: reference.to_string(), counters, warm_pool: false, credentials: given })
+    Ok(Repository { backend, name: reference.to_string(), warm_pool: false, credentials: given })
 }
 
 impl Repository {
@@ -190,7 +187,7 @@ impl Repository {
     pub async fn manifest(&self, digest: &Digest) -> Result<Verified<Bytes>, Error> {
         let found = match &self.backend {
             Backend::Registry(endpoints) => endpoints.manifest(digest).boxed().await,
-            Backend::Local(local) => local.manifest(digest).await,
+            Backend::Local(local, _) => local.manifest(digest).await,
         };
         found.map_err(Error::Source)
     }
@@ -199,7 +196,7 @@ impl Repository {
     pub async fn attached(&self, tag: &str) -> Result<Option<Verified<Bytes>>, Error> {
         match &self.backend {
             Backend::Registry(endpoints) => endpoints.attached(tag).boxed().await.map_err(Error::Source),
-            Backend::Local(_) => Ok(None),
+            Backend::Local(..) => Ok(None),
         }
     }
 
@@ -211,7 +208,7 @@ impl Repository {
     async fn verified_blob(&self, blob: Blob) -> Result<Verified<Bytes>, Error> {
         let bytes = match &self.backend {
             Backend::Registry(endpoints) => endpoints.small_blob(blob).boxed().await,
-            Backend::Local(local) => local.opened().await.map_err(Error::Source)?.blobs.small_blob(blob).await,
+            Backend::Local(local, _) => local.opened().await.map_err(Error::Source)?.blobs.small_blob(blob).await,
         };
         bytes.map_err(Error::Source)
     }
@@ -223,7 +220,7 @@ impl Repository {
     pub async fn referrers(&self, subject: &Digest, artifact_type: &str) -> Result<Vec<Descriptor>, Error> {
         match &self.backend {
             Backend::Registry(endpoints) => endpoints.referrers(subject, artifact_type).boxed().await,
-            Backend::Local(local) => local.referrers(subject, artifact_type).await.map_err(Error::Source),
+            Backend::Local(local, _) => local.referrers(subject, artifact_type).await.map_err(Error::Source),
         }
     }
 
@@ -234,7 +231,7 @@ impl Repository {
     pub async fn tags(&self) -> Result<Vec<String>, Error> {
         match &self.backend {
             Backend::Registry(endpoints) => endpoints.tags().await.map_err(Error::Source),
-            Backend::Local(_) => {
+            Backend::Local(..) => {
                 Err(Error::Source(SourceError::new(Fault::Refused, "only the tags of a registry can be listed")))
             }
         }
@@ -246,13 +243,25 @@ impl Repository {
             Backend::Registry(endpoints) => {
                 Arc::new(RemoteBlobs { endpoints: endpoints.clone(), name: self.name.clone() })
             }
-            Backend::Local(local) => local.clone(),
+            Backend::Local(local, _) => local.clone(),
         }
     }
 
     /// Requests and bytes so far.
     pub fn stats(&self) -> Stats {
-        self.counters.read()
+        match &self.backend {
+            Backend::Registry(endpoints) => endpoints.stats(),
+            Backend::Local(_, counters) => counters.read(),
+        }
+    }
+
+    /// The account of each endpoint, in the order in which they are asked: its mirrors, then the registry. None for a layout or an
+    /// archive.
+    pub fn accounts(&self) -> Vec<EndpointAccount> {
+        match &self.backend {
+            Backend::Registry(endpoints) => endpoints.accounts(),
+            Backend::Local(..) => Vec::new(),
+        }
     }
 
     /// Whether the registry recently answered a ranged request with the whole blob: then every read of a range costs all bytes
@@ -274,7 +283,7 @@ impl Repository {
                 let (bytes, content_type) = endpoints.root().boxed().await.map_err(Error::Source)?;
                 parsed("manifest", Document::parse(bytes, content_type.as_deref()))
             }
-            Backend::Local(local) => match &local.opened().await.map_err(Error::Source)?.root {
+            Backend::Local(local, _) => match &local.opened().await.map_err(Error::Source)?.root {
                 Root::Layout(index) => {
                     let chosen = index.select(platform).map_err(Error::Source)?;
                     let bytes = self.chosen_manifest(chosen).await?;
@@ -292,7 +301,9 @@ impl Repository {
         }
         let found = match &self.backend {
             Backend::Registry(_) => return self.manifest(&chosen.digest).await,
-            Backend::Local(local) => local.opened().await.map_err(Error::Source)?.blobs.small_blob(chosen.blob()).await,
+            Backend::Local(local, _) => {
+                local.opened().await.map_err(Error::Source)?.blobs.small_blob(chosen.blob()).await
+            }
         };
         found.map_err(Error::Source)
     }

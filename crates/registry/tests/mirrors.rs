@@ -240,6 +240,65 @@ async fn the_error_names_the_registry_and_a_mirror() {
     assert!(text.contains("404") && text.contains("before that its mirror: "), "{text}");
 }
 
+/// Requests, failures and what is received.
+fn counted(mirrored: &Mirrored) -> Vec<(u64, u64, u64)> {
+    let accounts = mirrored.repository.accounts();
+    accounts.iter().map(|account| (account.counts.requests, account.counts.failures, account.counts.bytes)).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_endpoint_has_an_account_of_what_it_sent() {
+    let mirrored = Mirrored::new();
+    mirrored.read(7..5_000).await.unwrap();
+    assert_eq!(counted(&mirrored), [(1, 0, 4_993), (0, 0, 0), (0, 0, 0)]);
+    mirrored.fails(0, Broken);
+    mirrored.fails(1, BreakAfter(500));
+    mirrored.read(0..1_000).await.unwrap();
+    assert_eq!(counted(&mirrored), [(2, 1, 4_993), (1, 1, 500), (1, 0, 500)]);
+    assert_eq!(mirrored.repository.stats(), tarpon_registry::Stats { requests: 4, bytes: 5_993 });
+    let accounts = mirrored.repository.accounts();
+    let rests = accounts.iter().map(|account| account.rest).collect::<Vec<_>>();
+    assert_eq!(rests, [Some(Duration::from_secs(1)), Some(Duration::from_secs(1)), None]);
+    let why = accounts[1].last_failure.as_deref().unwrap();
+    assert!(why.contains("bytes 500-999"), "{why}");
+    assert_eq!(accounts[2].last_failure, None);
+    mirrored.transports.iter().for_each(|transport| transport.attack("", None));
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(mirrored.repository.accounts()[0].rest, Some(Duration::ZERO), "the next request tries it");
+    mirrored.read(0..1_000).await.unwrap();
+    let mirror = &mirrored.repository.accounts()[0];
+    assert_eq!(mirror.rest, None);
+    assert!(mirror.last_failure.is_some(), "the last failure stays");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_until_the_first_byte_is_counted_for_the_host_that_was_waited_for() {
+    let mirrored = Mirrored::new();
+    mirrored.fails(0, Never);
+    mirrored.fails(1, Unreachable(Duration::from_secs(2)));
+    mirrored.read(0..1_000).await.unwrap();
+    let waited = mirrored.repository.accounts().iter().map(|account| account.counts.wait_millis).collect::<Vec<_>>();
+    assert_eq!(waited, [5_000, 2_000, 0]);
+    assert_eq!(counted(&mirrored), [(1, 1, 0), (1, 1, 0), (1, 0, 1_000)], "a request that is given up counts");
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_of_the_registry_and_wrong_bytes_are_in_the_account() {
+    let mirrored = Mirrored::new();
+    (0..3).for_each(|number| mirrored.fails(number, Status(404)));
+    mirrored.read(0..10).await.unwrap_err();
+    let accounts = mirrored.repository.accounts();
+    assert!(accounts.iter().all(|account| account.counts.failures == 1 && account.rest.is_none()), "{accounts:?}");
+    assert!(accounts[2].last_failure.as_deref().unwrap().contains("404"), "{accounts:?}");
+    let mirrored = Mirrored::new();
+    mirrored.bytes(0..10).await.unwrap();
+    mirrored.repository.blobs().distrust(&blob().digest);
+    let accounts = mirrored.repository.accounts();
+    let failures = accounts.iter().map(|account| account.counts.failures).collect::<Vec<_>>();
+    assert_eq!(failures, [1, 0, 0], "the others sent nothing");
+    assert!(accounts[0].last_failure.as_deref().unwrap().contains("were wrong"), "{accounts:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn given_credentials_are_not_sent_to_mirrors_elsewhere() {
     let options = AccessOptions { credentials: Some(given(PASSWORD)), ..AccessOptions::default() };

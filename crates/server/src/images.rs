@@ -25,6 +25,7 @@ use tarpon_trace::Trace;
 use super::counters::{ImageKey, KeptCounters, Transfers};
 use super::early::EarlyPack;
 use super::elsewhere::PackElsewhere;
+use super::endpoints::ImageEndpoints;
 use super::hints;
 use super::start::Start;
 use crate::{Error, ErrorKind, Result, ResultExt};
@@ -37,6 +38,7 @@ pub struct LoadedImage {
     repository: Arc<dyn OpenedImage>,
     /// The index repository that has its boot pack.
     pack_repository: Option<Arc<dyn OpenedImage>>,
+    endpoints: Arc<ImageEndpoints>,
     handle: ImageHandle,
     has_pack: bool,
     was_mounted: AtomicBool,
@@ -138,6 +140,11 @@ impl LoadedImage {
     pub(crate) fn transfers(&self) -> Transfers {
         let own = self.earlier.plus(self.repository.stats().into());
         self.pack_repository.as_ref().map_or(own, |repository| own.plus(repository.stats().into()))
+    }
+
+    /// The hosts that serve it.
+    pub(crate) fn endpoints(&self) -> &ImageEndpoints {
+        &self.endpoints
     }
 
     /// Those of earlier servers.
@@ -428,7 +435,10 @@ impl LoadedImages {
         let inode = file.metadata().ok().map(|metadata| metadata.ino());
         let tree = TreeFile { file: Arc::new(file), bytes: Bytes::from_owner(found.tree) };
         let key = ImageKey::new(&self.store.objects_folder(), handle.name(), request.manifest);
-        let (earlier, stats) = self.counters.take_image(&key);
+        let (earlier, stats, earlier_endpoints) = self.counters.take_image(&key);
+        let endpoints = ImageEndpoints::new(repository.clone(), pack_repository.clone(), earlier_endpoints);
+        let endpoints = Arc::new(endpoints);
+        self.counters.endpoints.add(endpoints.clone());
         stats.iter().for_each(|stats| handle.continue_from(stats));
         Ok(LoadedImage {
             store: self.store.clone(),
@@ -436,6 +446,7 @@ impl LoadedImages {
             tree,
             repository,
             pack_repository,
+            endpoints,
             handle,
             has_pack,
             was_mounted: AtomicBool::new(false),

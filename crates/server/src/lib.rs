@@ -9,7 +9,7 @@
 //! process, serve           the server from its start to its end; in_process: root file systems, without the socket
 //! listen, answer           the requests of clients
 //! mount_table              the mounts; mount_points: the stage that each path is in
-//! images, domain           the loaded images, and which of them share content; sharing: whether they may share inodes
+//! images, endpoints, domain   the loaded images with the hosts that serve them, and which share content; sharing: whether they may share inodes
 //! holding                  what outlives the server: connections and state, in a holder process
 //! succession               what a server does for its successor, and with what its predecessor left
 //! recover                  mounts that a dead server left: adopted with their connections, or made again
@@ -27,6 +27,7 @@ mod damage;
 mod domain;
 mod early;
 mod elsewhere;
+mod endpoints;
 mod exhibit;
 mod give_way;
 mod hints;

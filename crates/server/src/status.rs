@@ -24,6 +24,7 @@ pub fn exposed(request: &MountRequest, image: &LoadedImage, alive: bool) -> Moun
         requests: transfers.requests,
         failed_reads: counters.failed_reads,
         last_error: counters.last_error.clone().filter(|_| counters.failed_reads > 0),
+        endpoints: image.endpoints().status(),
         counters: serde_json::to_value(counters).unwrap_or_default(),
         ..described(request)
     }

@@ -21,6 +21,8 @@ pub(crate) struct BlobChannel<S = UnixStream> {
 pub(crate) enum Reply {
     /// The source answers.
     Head(Totals),
+    /// What was transferred so far. Bytes follow.
+    Totals(Totals),
     /// Bytes: never none.
     Body(Bytes),
     /// The range is complete.
@@ -43,6 +45,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BlobChannel<S> {
         let parsed = match self.reader.next(&mut self.stream).await? {
             Some(Part::Body(bytes)) => Ok(Reply::Body(bytes)),
             Some(Part::Whole(Tag::Head, bytes)) => decode(&bytes).map(Reply::Head),
+            Some(Part::Whole(Tag::Totals, bytes)) => decode(&bytes).map(Reply::Totals),
             Some(Part::Whole(Tag::End, bytes)) => decode(&bytes).map(Reply::End),
             Some(Part::Whole(Tag::Failure, bytes)) => decode(&bytes).map(Reply::Failure),
             Some(Part::Whole(..)) => Err("a frame that is no part of a response".to_owned()),

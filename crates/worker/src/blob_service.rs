@@ -22,6 +22,9 @@ const GATHER: Duration = Duration::from_millis(2);
 /// So many bytes are not held back.
 const GATHERED_BYTES: usize = 64 << 10;
 
+/// A long response reports its totals whenever it has sent so much, and before its last bytes: who has received them has counted them.
+const REPORT_BYTES: u64 = 1 << 20;
+
 /// What a channel serves.
 pub(crate) trait Blobs: Send + Sync {
     /// Opens the requested range.
@@ -59,7 +62,7 @@ async fn respond(request: &BlobRequest, blobs: &dyn Blobs, to: &mut (impl AsyncW
     let outcome = match blobs.open(request).await {
         Ok(stream) => {
             frames::send_message(to, Tag::Head, &blobs.totals(request)).await?;
-            copy(stream, to).await?
+            copy(stream, to, request, blobs).await?
         }
         Err(error) => Err(error),
     };
@@ -71,8 +74,14 @@ async fn respond(request: &BlobRequest, blobs: &dyn Blobs, to: &mut (impl AsyncW
 }
 
 /// Sends the bytes as they arrive: the first at once, later ones gathered. The outer error is the reader's end.
-async fn copy(mut stream: BlobStream, to: &mut (impl AsyncWrite + Unpin)) -> io::Result<Result<(), SourceError>> {
+async fn copy(
+    mut stream: BlobStream,
+    to: &mut (impl AsyncWrite + Unpin),
+    request: &BlobRequest,
+    blobs: &dyn Blobs,
+) -> io::Result<Result<(), SourceError>> {
     let mut gathered = BytesMut::new();
+    let (mut left, mut unreported) = (request.range.end - request.range.start, 0);
     let mut is_first = true;
     while let Some(piece) = stream.next().await {
         let mut next = Some(piece);
@@ -91,6 +100,12 @@ async fn copy(mut stream: BlobStream, to: &mut (impl AsyncWrite + Unpin)) -> io:
                 Err(_elapsed) => break None,
             }
         };
+        let length = gathered.len() as u64;
+        (left, unreported) = (left.saturating_sub(length), unreported + length);
+        if length > 0 && (left == 0 || unreported >= REPORT_BYTES) {
+            unreported = 0;
+            frames::send_message(to, Tag::Totals, &blobs.totals(request)).await?;
+        }
         for part in gathered.chunks(FRAME_BYTES) {
             frames::send(to, Tag::Body, part).await?;
         }

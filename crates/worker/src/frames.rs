@@ -28,11 +28,13 @@ pub(crate) enum Tag {
     End = 4,
     /// The request failed: an encoded failure.
     Failure = 5,
+    /// What was transferred so far, the bytes of the next frame included: encoded totals.
+    Totals = 6,
 }
 
 impl Tag {
     fn of(byte: u8) -> io::Result<Self> {
-        [Self::Message, Self::Head, Self::Body, Self::End, Self::Failure]
+        [Self::Message, Self::Head, Self::Body, Self::End, Self::Failure, Self::Totals]
             .into_iter()
             .find(|tag| *tag as u8 == byte)
             .ok_or_else(|| invalid("a frame of no known kind"))

@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use tarpon_blob::{BlobSource, BlobStream, SourceError};
 use tarpon_images::sources::OpenedImage;
 use tarpon_oci::{Blob, Digest, Source};
-use tarpon_registry::{CredentialSource, Credentials, Stats};
+use tarpon_registry::{CredentialSource, Credentials, EndpointAccount, Stats};
 
 use crate::image_state::ImageState;
 use crate::message::ImageName;
@@ -45,6 +45,10 @@ impl OpenedImage for WorkerImage {
 
     fn stats(&self) -> Stats {
         self.blobs.image.stats()
+    }
+
+    fn accounts(&self) -> Vec<EndpointAccount> {
+        self.blobs.image.accounts()
     }
 
     fn ignores_ranges(&self) -> bool {

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tarpon_oci::{Blob, Digest};
-use tarpon_registry::Stats;
+use tarpon_registry::{EndpointAccount, Stats};
 
+use crate::accounts::Accounts;
 use crate::distrusted::Distrusted;
 use crate::message::{BlobRequest, ImageName, Totals};
 use crate::slot::Slot;
@@ -21,7 +22,7 @@ pub(crate) struct ImageState {
 }
 
 /// What was transferred for the image.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Counted {
     /// In earlier processes.
     before: Stats,
@@ -30,17 +31,25 @@ struct Counted {
     generation: u64,
     /// What this process has sent and received itself: a worker reports at the head and the end of each response, and some do not end.
     own: Stats,
+    endpoints: Accounts,
 }
 
 impl ImageState {
     pub(crate) fn new(slot: Arc<Slot>, name: ImageName) -> Self {
-        Self { slot, name, counted: Mutex::default(), distrusted: Distrusted::default() }
+        let (before, now, generation, own) = Default::default();
+        let counted = Counted { before, now, generation, own, endpoints: Accounts::new(name.hosts()) };
+        Self { slot, name, counted: Mutex::new(counted), distrusted: Distrusted::default() }
     }
 
     /// What was transferred for the image, in all processes.
     pub(crate) fn stats(&self) -> Stats {
         let counted = self.counted.lock();
         most(sum(counted.before, counted.now.stats()), counted.own)
+    }
+
+    /// What was counted for each endpoint, in all processes.
+    pub(crate) fn accounts(&self) -> Vec<EndpointAccount> {
+        self.counted.lock().endpoints.shown()
     }
 
     pub(crate) fn ignores_ranges(&self) -> bool {
@@ -58,15 +67,19 @@ impl ImageState {
     }
 
     /// Takes over the totals that a process of this generation reported.
-    pub(crate) fn count(&self, generation: u64, totals: Totals) {
+    pub(crate) fn count(&self, generation: u64, mut totals: Totals) {
         let mut counted = self.counted.lock();
-        if generation > counted.generation {
-            let before = sum(counted.before, counted.now.stats());
-            *counted = Counted { before, now: totals, generation, own: counted.own };
-        } else if generation == counted.generation {
-            let Stats { requests, bytes } = most(counted.now.stats(), totals.stats());
-            counted.now = Totals { requests, bytes, ..totals };
+        if generation < counted.generation {
+            return;
         }
+        if generation > counted.generation {
+            counted.before = sum(counted.before, counted.now.stats());
+            (counted.now, counted.generation) = (Totals::default(), generation);
+            counted.endpoints.begin_process();
+        }
+        counted.endpoints.report(std::mem::take(&mut totals.endpoints));
+        let Stats { requests, bytes } = most(counted.now.stats(), totals.stats());
+        counted.now = Totals { requests, bytes, ..totals };
     }
 
     /// Counts a request that was sent to a worker.

@@ -8,7 +8,7 @@
 //! workers      the workers of a server, as Sources; slot: the place of each process
 //! policy       what a worker may read
 //! process      one process, and its channels
-//! image, response, decoder   blobs and decoded chunks through a worker
+//! image, response, decoder   blobs and decoded chunks through a worker; accounts: what endpoints were asked for
 //! preparer, event            images prepared in a worker of their own
 //! completion                 images completed in a worker of their own, which has no network
 //! supervise    answers questions for credentials, and watches for signs of life; log: what workers log
@@ -17,6 +17,7 @@
 //! service      the worker itself
 //! ```
 
+mod accounts;
 mod blob_channel;
 mod blob_service;
 mod chunk_call;

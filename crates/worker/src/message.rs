@@ -14,11 +14,11 @@ use tarpon_images::preparer::Task;
 use tarpon_images::{Access, LayerPlan, RegistriesChoice};
 use tarpon_oci::{Blob, Digest, InvalidReference, limits};
 use tarpon_policy::Demands;
-use tarpon_registry::{Address, Endpoint, Stats};
+use tarpon_registry::{Address, Endpoint, EndpointAccount, EndpointCounts, Stats};
 use zeroize::Zeroizing;
 
 /// Version of the messages: after an update a program may start a worker of another version.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// Longest encoded message: a setup names a few dozen paths, an error is one line, and an image has at most 512 layers.
 pub(crate) const MESSAGE_BYTES: usize = 128 << 10;
@@ -28,6 +28,9 @@ pub(crate) const JOB_BYTES: usize = 9 << 20;
 
 /// Most fallbacks of an image: a few for each of its layers.
 const FALLBACKS: usize = 2_000;
+
+/// Most endpoints in a report: an image has a few mirrors. Of more, the last ones are reported, among them the registry.
+pub(crate) const REPORTED: usize = 32;
 
 /// The first message to a worker: how it confines itself.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -88,6 +91,13 @@ pub(crate) struct EndpointName {
     address: Option<Address>,
 }
 
+impl EndpointName {
+    fn endpoint(&self) -> Result<Endpoint, InvalidReference> {
+        let Self { reference, insecure, resolves, address } = self.clone();
+        Ok(Endpoint { reference: reference.parse()?, insecure, resolves, address })
+    }
+}
+
 impl ImageName {
     /// The name of an image whose source and hosts are known.
     pub(crate) fn of(number: u64, text: &str, settled: &Settled, access: &Access) -> Self {
@@ -101,13 +111,15 @@ impl ImageName {
         Self { number, text: text.to_owned(), endpoints, cert_dir: access.cert_dir.clone() }
     }
 
+    /// The host of each endpoint.
+    pub(crate) fn hosts(&self) -> Vec<String> {
+        let host = |name: &EndpointName| name.endpoint().map_or_else(|_| name.reference.clone(), |at| at.host());
+        self.endpoints.iter().map(host).collect()
+    }
+
     /// How the worker accesses it.
     pub(crate) fn access(&self) -> Result<Access, InvalidReference> {
-        let endpoint = |name: &EndpointName| {
-            let EndpointName { reference, insecure, resolves, address } = name.clone();
-            Ok(Endpoint { reference: reference.parse()?, insecure, resolves, address })
-        };
-        let endpoints = self.endpoints.iter().map(endpoint).collect::<Result<_, _>>()?;
+        let endpoints = self.endpoints.iter().map(EndpointName::endpoint).collect::<Result<_, _>>()?;
         Ok(Access {
             registries: RegistriesChoice::Settled(endpoints),
             cert_dir: self.cert_dir.clone(),
@@ -116,7 +128,8 @@ impl ImageName {
     }
 }
 
-/// A request on a channel for blobs. The response is frames: a head, bytes, an end; or an error instead of any of them.
+/// A request on a channel for blobs. The response is frames: a head, bytes with totals before some of them, an end; or an error
+/// instead of any of them.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct BlobRequest {
     pub(crate) image: ImageName,
@@ -128,12 +141,26 @@ pub(crate) struct BlobRequest {
     pub(crate) distrusted: bool,
 }
 
-/// The end of a response: what was transferred for the image since the worker opened it.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+/// At the head of a response, before some of its bytes, and at its end: what was transferred for the image since the worker opened it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Totals {
     pub(crate) requests: u64,
     pub(crate) bytes: u64,
     pub(crate) ignores_ranges: bool,
+    /// Those endpoints that were asked for anything.
+    #[serde(deserialize_with = "at_most::<REPORTED, _, _>")]
+    pub(crate) endpoints: Vec<EndpointTotals>,
+}
+
+/// What was counted for an endpoint since the worker opened the image.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct EndpointTotals {
+    /// Its place in the name of the image.
+    pub(crate) number: u32,
+    pub(crate) counts: EndpointCounts,
+    /// How long it is still not asked.
+    pub(crate) rest_millis: Option<u64>,
+    pub(crate) last_failure: Option<String>,
 }
 
 /// A failed request.
@@ -298,12 +325,23 @@ impl Failure {
     }
 }
 
+impl EndpointTotals {
+    fn of(number: u32, account: EndpointAccount) -> Self {
+        let EndpointAccount { host: _, counts, rest, last_failure } = account;
+        let rest_millis = rest.map(|rest| u64::try_from(rest.as_millis()).unwrap_or(u64::MAX));
+        Self { number, counts, rest_millis, last_failure }
+    }
+}
+
 impl Totals {
-    pub(crate) fn of(stats: Stats, ignores_ranges: bool) -> Self {
-        Self { requests: stats.requests, bytes: stats.bytes, ignores_ranges }
+    pub(crate) fn of(stats: Stats, ignores_ranges: bool, accounts: Vec<EndpointAccount>) -> Self {
+        let asked = (0_u32..).zip(accounts).filter(|(_, account)| !account.counts.is_zero());
+        let mut endpoints: Vec<_> = asked.map(|(number, account)| EndpointTotals::of(number, account)).collect();
+        endpoints.drain(..endpoints.len().saturating_sub(REPORTED));
+        Self { requests: stats.requests, bytes: stats.bytes, ignores_ranges, endpoints }
     }
 
-    pub(crate) fn stats(self) -> Stats {
+    pub(crate) fn stats(&self) -> Stats {
         Stats { requests: self.requests, bytes: self.bytes }
     }
 }

@@ -33,10 +33,14 @@ pub(crate) struct Response {
 struct Receiving {
     process: Arc<Process>,
     channel: BlobChannel,
+    /// Whether the last part were totals, behind which bytes follow.
+    has_reported: bool,
 }
 
 /// What a part of a response means for the rest of its range.
 pub(crate) enum Progress {
+    /// What was transferred so far.
+    Totals(Totals),
     /// The next bytes of the range.
     Bytes(Bytes),
     /// The range is complete.
@@ -50,6 +54,7 @@ impl Progress {
     pub(crate) fn of(part: Reply, left: u64) -> io::Result<Self> {
         match part {
             Reply::Body(bytes) if bytes.len() as u64 <= left => Ok(Self::Bytes(bytes)),
+            Reply::Totals(totals) if left > 0 => Ok(Self::Totals(totals)),
             Reply::End(totals) if left == 0 => Ok(Self::End(totals)),
             Reply::Failure(failure) => Ok(Self::Failed(failure)),
             _ => Err(invalid("bytes outside of the range")),
@@ -101,14 +106,14 @@ impl Response {
         match channel.receive().await.map_err(failed)? {
             Reply::Head(totals) => {
                 self.image.count(process.generation, totals);
-                Ok(Receiving { process, channel })
+                Ok(Receiving { process, channel, has_reported: false })
             }
             Reply::Failure(failure) => {
-                self.image.count(process.generation, failure.totals);
+                self.image.count(process.generation, failure.totals.clone());
                 process.keep_blob_channel(channel);
                 Err(Failed::Source(failure.into_error()))
             }
-            Reply::Body(_) | Reply::End(_) => Err(failed(invalid("a response without a head"))),
+            Reply::Totals(_) | Reply::Body(_) | Reply::End(_) => Err(failed(invalid("a response without a head"))),
         }
     }
 
@@ -142,22 +147,31 @@ impl Response {
 
     /// The next bytes of a response; `None` at its end.
     async fn receive(&mut self, receiving: &mut Receiving) -> Result<Option<Bytes>, Failed> {
-        let Receiving { process, channel } = receiving;
+        let Receiving { process, channel, has_reported } = receiving;
         let failed = |error| Failed::Worker(Some(process.clone()), error);
-        let part = channel.receive().await.map_err(failed)?;
-        match Progress::of(part, self.left()).map_err(failed)? {
-            Progress::Bytes(bytes) => {
-                self.request.range.start += bytes.len() as u64;
-                self.image.received(bytes.len());
-                Ok(Some(bytes))
-            }
-            Progress::End(totals) => {
-                self.image.count(process.generation, totals);
-                Ok(None)
-            }
-            Progress::Failed(failure) => {
-                self.image.count(process.generation, failure.totals);
-                Err(Failed::Source(failure.into_error()))
+        loop {
+            let part = channel.receive().await.map_err(failed)?;
+            match Progress::of(part, self.left()).map_err(failed)? {
+                // A worker that only reports makes no progress.
+                Progress::Totals(_) if *has_reported => return Err(failed(invalid("totals without bytes"))),
+                Progress::Totals(totals) => {
+                    *has_reported = true;
+                    self.image.count(process.generation, totals);
+                }
+                Progress::Bytes(bytes) => {
+                    *has_reported = false;
+                    self.request.range.start += bytes.len() as u64;
+                    self.image.received(bytes.len());
+                    return Ok(Some(bytes));
+                }
+                Progress::End(totals) => {
+                    self.image.count(process.generation, totals);
+                    return Ok(None);
+                }
+                Progress::Failed(failure) => {
+                    self.image.count(process.generation, failure.totals.clone());
+                    return Err(Failed::Source(failure.into_error()));
+                }
             }
         }
     }

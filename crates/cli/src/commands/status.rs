@@ -22,6 +22,7 @@ Examples:
   tarpon status                              one line for each mount
   tarpon status /mnt                         details of one mount
   tarpon status --json | jq '.[].fetched_bytes'
+  tarpon status --json /mnt | jq '.endpoints[] | {endpoint, bytes, rest_millis}'
   tarpon status --json | jq '.[0].scrub.last'     time and result of the last scrub
 
 PREPARED (prepared_bytes in JSON) counts bytes received to prepare the image before it was mounted:
@@ -29,6 +30,9 @@ tables of contents, and streamed layers. It is the same for all mounts of the im
 (fetched_bytes in JSON) counts bytes received for this mount since. Both include tokens and retries.
 All other counters are those of the image since the server loaded it; bytes_fetched is file data
 only. `tarpon why` explains them.
+
+The details of a mount list the hosts that serve the image (endpoints in JSON), in the order in which
+they are asked: its mirrors, its registry, and the index repository of its boot pack.
 
 \"source lost\" (alive: false with a container in JSON) means that the server died while the container
 ran. The container can read local data only: run a new one in its place.";
@@ -149,6 +153,10 @@ pub(crate) fn details(mount: &MountStatus) -> String {
     }
     row("prepared", format!("{} before it was mounted", size::human(mount.prepared_bytes)));
     row("fetched", fetched(mount));
+    for endpoint in &mount.endpoints {
+        let (kind, text) = figures::endpoint(endpoint);
+        row(kind, escape(text.as_bytes()));
+    }
     if let Ok(stats) = Stats::deserialize(&mount.counters) {
         row(
             "file data",
@@ -251,6 +259,16 @@ mod tests {
             requests: 9,
             failed_reads: 0,
             last_error: None,
+            endpoints: vec![tarpon_engine::EndpointStatus {
+                endpoint: "localhost:5000".into(),
+                kind: tarpon_engine::EndpointKind::Registry,
+                requests: 9,
+                bytes: 42_343,
+                wait_millis: 297,
+                failures: 0,
+                rest_millis: None,
+                last_failure: None,
+            }],
             metrics: Some(([127, 0, 0, 1], 9464).into()),
             scrub: None,
             counters: serde_json::json!({

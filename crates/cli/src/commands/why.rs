@@ -28,7 +28,7 @@ const LISTED: usize = 10;
 /// Explain what reads of a mounted image waited for
 ///
 /// Shows the slowest reads and what they waited for; the bytes fetched on demand, by boot packs, read-ahead and backfill, and how many of
-/// them were not used; failures and changes of strategy; and advice.
+/// them were not used; what each mirror and the registry were asked for; failures and changes of strategy; and advice.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Why {
@@ -57,6 +57,7 @@ fn text(explained: &Explanation) -> String {
         ("", facts(explained)),
         ("Waited for", waits(&explained.waits)),
         ("Slowest reads", slowest(&explained.slowest)),
+        ("Endpoints", endpoints(explained)),
         ("Events", events(explained)),
         ("Advice", advice(explained)),
     ];
@@ -125,6 +126,20 @@ fn slowest(slowest: &[SlowRead]) -> String {
     table.to_string()
 }
 
+/// The hosts that serve the image, if there are several or one has failed: which of them a wait was for.
+fn endpoints(explained: &Explanation) -> String {
+    let endpoints = &explained.mount.endpoints;
+    if endpoints.len() < 2 && endpoints.iter().all(|endpoint| endpoint.failures == 0) {
+        return String::new();
+    }
+    let mut table = Table::new(&["", ""]);
+    for endpoint in endpoints {
+        let (kind, text) = figures::endpoint(endpoint);
+        table.row([format!("  {kind}"), escape(text.as_bytes())]);
+    }
+    table.to_string()
+}
+
 fn layer(digest: &Digest) -> String {
     format!("layer {}", output::short_digest(digest))
 }
@@ -164,7 +179,9 @@ fn advice(explained: &Explanation) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tarpon_engine::{Advice, Bytes, Early, MountStatus, Stall, Topic, WaitedFor, Writable};
+    use tarpon_engine::{
+        Advice, Bytes, Early, EndpointKind, EndpointStatus, MountStatus, Stall, Topic, WaitedFor, Writable,
+    };
 
     use super::*;
 
@@ -209,6 +226,28 @@ mod tests {
                 requests: 9,
                 failed_reads: 1,
                 last_error: None,
+                endpoints: vec![
+                    EndpointStatus {
+                        endpoint: "cache.test:5000".into(),
+                        kind: EndpointKind::Mirror,
+                        requests: 7,
+                        bytes: 5 << 20,
+                        wait_millis: 5_210,
+                        failures: 2,
+                        rest_millis: Some(12_400),
+                        last_failure: Some("GET /v2/app: cannot connect\u{1b}".into()),
+                    },
+                    EndpointStatus {
+                        endpoint: "localhost:5000".into(),
+                        kind: EndpointKind::Registry,
+                        requests: 1,
+                        bytes: 1 << 20,
+                        wait_millis: 40,
+                        failures: 0,
+                        rest_millis: None,
+                        last_failure: None,
+                    },
+                ],
                 metrics: None,
                 scrub: None,
                 counters: serde_json::json!({}),
@@ -265,6 +304,7 @@ mod tests {
             stalls: 0,
             waits: Vec::new(),
             slowest: Vec::new(),
+            mount: MountStatus { endpoints: Vec::new(), ..explained().mount },
             pack: Early::default(),
             events: Vec::new(),
             events_dropped: 0,

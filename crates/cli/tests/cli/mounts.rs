@@ -452,6 +452,10 @@ impl MountFixture {
         for name in ["fetched_bytes", "requests", "failed_reads"] {
             counters.insert(format!("status {name}"), status[name].as_f64().expect("a number"));
         }
+        for name in ["requests", "bytes", "failures"] {
+            let count = &status["endpoints"][0][name];
+            counters.insert(format!("status endpoint {name}"), count.as_f64().expect("a number"));
+        }
         counters
     }
 }
@@ -494,6 +498,7 @@ fn counters_continue_when_the_server_is_killed_or_upgraded() {
             before = fixture.counters();
             assert!(before["status fetched_bytes"] > after["status fetched_bytes"], "{name} was fetched");
             assert!(before["status requests"] > after["status requests"]);
+            assert!(before["status endpoint bytes"] > after["status endpoint bytes"]);
         }
         fixture.stdout(&["mount", "--mode", mode, "HOST/app:v1", "TMP/other"]);
         let other = fixture.json(&["status", "--json", "TMP/other"]);

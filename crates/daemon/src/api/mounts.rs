@@ -9,8 +9,8 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use tarpon_engine::oci::Digest;
 use tarpon_engine::{
-    Backfill, BackfillState, BackfillStatus, Engine, Error, ErrorKind, MountRequest, MountStatus, Unmounted, Writable,
-    is_directory, resolve_mountpoint, resolve_upper,
+    Backfill, BackfillState, BackfillStatus, EndpointKind, EndpointStatus, Engine, Error, ErrorKind, MountRequest,
+    MountStatus, Unmounted, Writable, is_directory, resolve_mountpoint, resolve_upper,
 };
 use utoipa::{IntoParams, ToSchema};
 
@@ -60,6 +60,8 @@ pub(super) struct Mount {
     failed_reads: u64,
     /// The last of these failures.
     last_error: Option<String>,
+    /// The hosts that serve the image, in the order in which they are asked. None for a layout or an archive.
+    endpoints: Vec<ImageEndpoint>,
     /// Features that fell back to a slower or weaker form, and why.
     fallbacks: Vec<String>,
     /// The background completion, if enabled.
@@ -67,6 +69,41 @@ pub(super) struct Mount {
     /// All other counters of the image, as in `tarpon status --json`.
     #[schema(value_type = Object)]
     counters: serde_json::Value,
+}
+
+/// What was requested from one host that serves an image, since a server loaded the image.
+#[derive(Serialize, ToSchema)]
+pub(super) struct ImageEndpoint {
+    /// `HOST[:PORT]`.
+    endpoint: String,
+    /// Its role.
+    kind: ImageEndpointKind,
+    /// Requests sent to it, tokens and redirects included.
+    requests: u64,
+    /// Bytes received from it.
+    bytes: u64,
+    /// How long all requests together waited for the head of their response, or for their failure.
+    wait_millis: u64,
+    /// Requests that failed with all their attempts, or found nothing, and responses that broke off.
+    failures: u64,
+    /// How long it is still not asked, because it failed. Zero: the next request finds out whether it answers again.
+    rest_millis: Option<u64>,
+    /// Its last failure.
+    last_failure: Option<String>,
+}
+
+/// Role of a host that serves an image.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+enum ImageEndpointKind {
+    /// A mirror of the image's registry.
+    Mirror,
+    /// The image's registry.
+    Registry,
+    /// A mirror of the index repository that has the image's boot pack.
+    IndexMirror,
+    /// The registry of that index repository.
+    Index,
 }
 
 /// Progress of the background completion of an image.
@@ -111,6 +148,27 @@ impl From<BackfillStatus> for Completion {
     }
 }
 
+impl From<EndpointStatus> for ImageEndpoint {
+    fn from(status: EndpointStatus) -> Self {
+        let kind = match status.kind {
+            EndpointKind::Mirror => ImageEndpointKind::Mirror,
+            EndpointKind::Registry => ImageEndpointKind::Registry,
+            EndpointKind::IndexMirror => ImageEndpointKind::IndexMirror,
+            EndpointKind::Index => ImageEndpointKind::Index,
+        };
+        Self {
+            endpoint: status.endpoint,
+            kind,
+            requests: status.requests,
+            bytes: status.bytes,
+            wait_millis: status.wait_millis,
+            failures: status.failures,
+            rest_millis: status.rest_millis,
+            last_failure: status.last_failure,
+        }
+    }
+}
+
 impl From<MountStatus> for Mount {
     fn from(status: MountStatus) -> Self {
         let (is_writable, upper) = match status.writable {
@@ -136,6 +194,7 @@ impl From<MountStatus> for Mount {
             requests: status.requests,
             failed_reads: status.failed_reads,
             last_error: status.last_error,
+            endpoints: status.endpoints.into_iter().map(ImageEndpoint::from).collect(),
             fallbacks: status.fallbacks,
             completion: status.backfill.map(Completion::from),
             counters: match status.counters {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use tarpon_engine::{ImageRequest, Mode, Prepared, Pull, Server};
+use tarpon_engine::{EndpointKind, ImageRequest, Mode, Prepared, Pull, Server};
 use tarpon_testkit::kernel::can_mount;
 
 use crate::fixture::{Repos, start, text};
@@ -41,6 +41,8 @@ async fn a_pack_is_read_from_the_index_repository_by_a_server_that_knows_only_th
         status.fetched_bytes > 0 && status.failed_reads == 0,
         "what came from the index repository counts: {status:?}"
     );
+    let counted = status.endpoints.iter().map(|endpoint| (endpoint.kind, endpoint.bytes > 0)).collect::<Vec<_>>();
+    assert_eq!(counted, [(EndpointKind::Registry, false), (EndpointKind::Index, true)], "{status:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

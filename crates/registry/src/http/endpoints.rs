@@ -19,6 +19,7 @@ use super::blobs::{Answer, Blobs};
 use super::session::Session;
 use crate::Error;
 use crate::registries::Endpoint;
+use crate::stats::{Counters, EndpointAccount, Stats};
 use crate::timing;
 
 /// The hosts that serve an image.
@@ -29,6 +30,8 @@ pub(crate) struct Endpoints {
 
 /// A host and the image's name there.
 pub(crate) struct Host {
+    /// As `HOST[:PORT]`.
+    host: String,
     session: Arc<Session>,
     blobs: Blobs,
     reference: Reference,
@@ -47,9 +50,22 @@ pub(super) type Number = usize;
 
 impl Host {
     pub(crate) fn new(session: Session, endpoint: Endpoint) -> Self {
-        let session = Arc::new(session);
+        let (session, host) = (Arc::new(session), endpoint.host());
         let Endpoint { reference, resolves, .. } = endpoint;
-        Self { blobs: Blobs::new(session.clone()), session, reference, resolves }
+        Self { host, blobs: Blobs::new(session.clone()), session, reference, resolves }
+    }
+
+    fn counters(&self) -> &Counters {
+        self.session.counters()
+    }
+
+    fn account(&self, rest: Option<Duration>) -> EndpointAccount {
+        self.counters().account(&self.host, rest)
+    }
+
+    /// Notes a failure in the account of the host.
+    fn noted<T>(&self, outcome: Result<T, SourceError>) -> Result<T, SourceError> {
+        outcome.inspect_err(|error| self.counters().failed(error))
     }
 
     /// The tag or digest of the image.
@@ -81,7 +97,22 @@ impl Endpoints {
 
     /// The tags of the repository at the registry itself: a mirror may not have all of them.
     pub(crate) async fn tags(&self) -> Result<Vec<String>, SourceError> {
-        self.registry.session.tags().await
+        self.registry.noted(self.registry.session.tags().await)
+    }
+
+    /// What was transferred, of all endpoints together.
+    pub(crate) fn stats(&self) -> Stats {
+        let hosts = self.mirrors.iter().map(|mirror| &mirror.host).chain([&self.registry]);
+        hosts.map(|host| host.counters().read()).fold(Stats::default(), |sum, one| Stats {
+            requests: sum.requests.saturating_add(one.requests),
+            bytes: sum.bytes.saturating_add(one.bytes),
+        })
+    }
+
+    /// The account of each endpoint, by its number.
+    pub(crate) fn accounts(&self) -> Vec<EndpointAccount> {
+        let mirrors = self.mirrors.iter().map(|mirror| mirror.host.account(mirror.health.rest()));
+        mirrors.chain([self.registry.account(None)]).collect()
     }
 
     /// Whether the host that is asked first recently answered a ranged request with the whole blob.
@@ -136,7 +167,11 @@ impl Endpoints {
                 Err(error) => tracing::debug!("the list of a mirror is not used: {error}"),
             }
         }
-        self.registry.session.referrers(subject, artifact_type).await
+        let found = self.registry.session.referrers(subject, artifact_type).await;
+        if let Err(Error::Source(error)) = &found {
+            self.registry.counters().failed(error);
+        }
+        found
     }
 
     /// Reads a short blob whole.
@@ -172,7 +207,10 @@ impl Endpoints {
 
     /// A body of this endpoint broke off or was wrong. Returns whether it was a mirror: then another endpoint is asked at once.
     pub(super) fn broke_off(&self, number: Number, blob: &Digest, error: &SourceError) -> bool {
-        let Some(mirror) = self.mirrors.get(number) else { return false };
+        let Some(mirror) = self.mirrors.get(number) else {
+            self.registry.counters().failed(error);
+            return false;
+        };
         // A body that stalls has been silent for this long.
         let took = if error.fault == Fault::Timeout { timing::MIRROR } else { Duration::ZERO };
         mirror.failed(Some(blob), error, took);
@@ -181,8 +219,16 @@ impl Endpoints {
 
     /// The bytes of the blob were wrong, whichever endpoint sent them. Returns whether another one will be asked.
     pub(super) fn distrust(&self, blob: &Digest) -> bool {
+        let mut is_another_asked = false;
         // Each of them is marked.
-        self.mirrors.iter().filter(|mirror| mirror.health.lacks(blob)).count() > 0
+        for mirror in self.mirrors.iter().filter(|mirror| mirror.health.lacks(blob)) {
+            is_another_asked = true;
+            if mirror.host.counters().read().bytes > 0 {
+                let why = format!("bytes of {blob} were wrong, and the blob is not requested from it any more");
+                mirror.host.counters().failed(&SourceError::new(Fault::BadData, why));
+            }
+        }
+        is_another_asked
     }
 
     fn first(&self) -> &Host {
@@ -215,7 +261,7 @@ impl Endpoints {
         match from < self.mirrors.len() {
             // Boxed: most images have no mirrors, and the future of their requests should be small.
             true => Box::pin(self.try_mirrored(from, what, is_wanted, ask)).await,
-            false => ask(&self.registry).await.map(|found| (from, found)),
+            false => self.registry.noted(ask(&self.registry).await).map(|found| (from, found)),
         }
     }
 
@@ -242,7 +288,7 @@ impl Endpoints {
                 Err(error) => failed = Some(error),
             }
         }
-        let error = match ask(&self.registry).await {
+        let error = match self.registry.noted(ask(&self.registry).await) {
             Ok(found) => return Ok((self.mirrors.len(), found)),
             Err(error) => error,
         };
@@ -303,6 +349,7 @@ impl Mirror {
     }
 
     fn failed(&self, blob: Option<&Digest>, error: &SourceError, took: Duration) {
+        self.host.counters().failed(error);
         let lacks_it = matches!(error.fault, Fault::NotFound | Fault::BadData);
         if let Some(blob) = blob.filter(|_| lacks_it) {
             self.health.lacks(blob);

@@ -56,6 +56,11 @@ impl Session {
         })
     }
 
+    /// What is counted for its host.
+    pub(crate) fn counters(&self) -> &Arc<Counters> {
+        self.wire.counters()
+    }
+
     pub(crate) fn at_position(self, position: Position) -> Self {
         Self { position, ..self }
     }

@@ -76,6 +76,10 @@ impl Wire {
         url
     }
 
+    pub(super) fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
     /// The registry's `/v2/`, once its scheme is known.
     pub(super) fn base(&self) -> Option<&Url> {
         self.chosen.get()
@@ -100,13 +104,8 @@ impl Wire {
     ) -> Result<Response, Failure> {
         let shown = without_query(&url);
         let place = self.hosts.enter(&url, call).await?;
-        match self.try_send(url, call, authorization, place).await {
-            Ok(response) => Ok(response),
-            Err(error) => {
-                self.counters.request();
-                Err(failure(&shown, &error))
-            }
-        }
+        let _waiting = self.counters.sent();
+        self.try_send(url, call, authorization, place).await.map_err(|error| failure(&shown, &error))
     }
 
     /// Determines the scheme. The first request to a registry that may speak plain HTTP is sent under both schemes at once, without
@@ -135,6 +134,8 @@ impl Wire {
         debug_assert!(self.plain_allowed, "the scheme of others is chosen from the start");
         let (at_secure, at_plain) =
             (self.hosts.enter(&self.secure, call).await?, self.hosts.enter(&self.plain, call).await?);
+        // They count as one: of the two, one leads nowhere.
+        let _waiting = self.counters.sent();
         let ask = |base: &Url, place: Slot| self.try_send(self.url(base, path), call, None, place).boxed();
         let (secure, plain) = match select(ask(&self.secure, at_secure), ask(&self.plain, at_plain)).await {
             Either::Left((secure @ Ok(_), _)) => (secure, Err(too_slow(call.time_limit))),
@@ -159,7 +160,7 @@ impl Wire {
         }
     }
 
-    /// Counts answered requests only: of the two that determine the scheme, one leads nowhere.
+    /// Sends one request, which its caller counts, and counts the bytes of the answer.
     async fn try_send(
         &self,
         url: Url,
@@ -189,7 +190,6 @@ impl Wire {
                 return Err(error);
             }
         };
-        self.counters.request();
         place.answered(&response);
         let counters = self.counters.clone();
         let body = response.body.inspect(move |piece| {

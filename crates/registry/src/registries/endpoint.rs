@@ -39,6 +39,16 @@ impl Endpoint {
     pub fn of(reference: Reference, insecure: bool) -> Self {
         Self { reference, insecure, resolves: true, address: None }
     }
+
+    /// The host, as `HOST[:PORT]`.
+    pub fn host(&self) -> String {
+        let url = self.address.as_ref().and_then(|address| url::Url::parse(&address.api).ok());
+        match url.as_ref().and_then(|url| Some((url.host_str()?, url.port()))) {
+            Some((host, Some(port))) => format!("{host}:{port}"),
+            Some((host, None)) => host.to_owned(),
+            None => self.reference.registry().to_owned(),
+        }
+    }
 }
 
 impl Address {
@@ -53,5 +63,29 @@ impl fmt::Debug for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.headers.iter().map(|(name, _)| name).collect();
         f.debug_struct("Address").field("api", &self.api).field("headers", &names).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_named_by_its_host_without_secrets() {
+        let named = |api: &str| {
+            let address = Address {
+                api: api.to_owned(),
+                authorities: Vec::new(),
+                identities: Vec::new(),
+                headers: Vec::new(),
+                namespace: None,
+            };
+            let endpoint = Endpoint::of("docker.io/library/redis".parse().unwrap(), false);
+            Endpoint { address: Some(address), ..endpoint }.host()
+        };
+        assert_eq!(named("http://user:password@cache.test:5000/v2"), "cache.test:5000");
+        assert_eq!(named("https://cache.test/v2/hub"), "cache.test");
+        assert_eq!(Endpoint::of("cache.test:5000/hub/x".parse().unwrap(), false).host(), "cache.test:5000");
+        assert_eq!(Endpoint::of("redis".parse().unwrap(), false).host(), "docker.io");
     }
 }

@@ -14,13 +14,15 @@ impl MountTable {
 
     fn counted(&self) -> SavedCounters {
         let mut counted = SavedCounters::of_host(self.domains.whole().images.fetcher().stats());
+        counted.endpoints = self.domains.whole().counters.endpoints.counts();
         for domain in self.domains.all() {
             let folder = domain.store.objects_folder();
             for image in domain.images.all() {
                 let (transfers, stats) = (image.transfers(), image.counters());
                 if transfers != Transfers::default() || stats != Default::default() {
                     let key = ImageKey::new(&folder, image.handle().name(), image.record.manifest);
-                    counted.images.push(ImageCounters { key, transfers, stats });
+                    let endpoints = image.endpoints().sums();
+                    counted.images.push(ImageCounters { key, transfers, stats, endpoints });
                 }
             }
         }

@@ -10,8 +10,11 @@ use serde::{Deserialize, Serialize};
 use tarpon_blob::LogLimit;
 use tarpon_fetch::Stats;
 use tarpon_oci::Digest;
+use tarpon_registry::EndpointCounts;
 
+use super::ledger::EndpointLedger;
 use super::memory::HeldMemory;
+use crate::endpoints::{self, EndpointSum};
 use crate::holding::Holding;
 
 /// The name of the state.
@@ -57,6 +60,9 @@ pub(super) struct ImageCounters {
     pub(super) key: ImageKey,
     pub(super) transfers: Transfers,
     pub(super) stats: Stats,
+    /// Earlier versions of the server do not count them.
+    #[serde(default)]
+    pub(super) endpoints: Vec<EndpointSum>,
 }
 
 /// The state.
@@ -67,6 +73,9 @@ pub(super) struct SavedCounters {
     pub(super) images: Vec<ImageCounters>,
     /// By the digest of the mount point.
     mounts: BTreeMap<Digest, MountCounts>,
+    /// By host.
+    #[serde(default)]
+    pub(super) endpoints: BTreeMap<String, EndpointCounts>,
 }
 
 #[derive(Deserialize)]
@@ -102,6 +111,8 @@ pub(crate) struct KeptCounters {
     inherited: Mutex<Inherited>,
     /// `None` until something was counted.
     memory: Mutex<Option<HeldMemory>>,
+    /// What the endpoints of all images were asked for.
+    pub(crate) endpoints: EndpointLedger,
 }
 
 /// What the predecessor counted, as far as it does not belong to something that this server has.
@@ -123,16 +134,17 @@ impl KeptCounters {
                 return <(Self, Stats)>::default();
             }
         };
-        let this =
-            Self { inherited: Mutex::new(Inherited::of(saved.images, saved.mounts)), memory: Some(memory).into() };
-        (this, saved.host)
+        let inherited = Mutex::new(Inherited::of(saved.images, saved.mounts));
+        let endpoints = EndpointLedger::continuing(saved.endpoints);
+        (Self { inherited, memory: Some(memory).into(), endpoints }, saved.host)
     }
 
     /// Takes what the predecessor counted for an image. The second call for it gets nothing.
-    pub(crate) fn take_image(&self, key: &ImageKey) -> (Transfers, Vec<Stats>) {
+    pub(crate) fn take_image(&self, key: &ImageKey) -> (Transfers, Vec<Stats>, Vec<EndpointSum>) {
         let counters = self.inherited.lock().images.remove(key).unwrap_or_default();
         let transfers = counters.iter().fold(Transfers::default(), |sum, image| sum.plus(image.transfers));
-        (transfers, counters.into_iter().map(|image| image.stats).collect())
+        let endpoints = endpoints::added_up(counters.iter().flat_map(|image| image.endpoints.iter().cloned()));
+        (transfers, counters.into_iter().map(|image| image.stats).collect(), endpoints)
     }
 
     /// Takes what the predecessor counted for a mount.
@@ -234,6 +246,8 @@ fn of_path(path: &Path) -> Digest {
 
 #[cfg(test)]
 mod tests {
+    use tarpon_client::protocol::EndpointKind;
+
     use super::*;
 
     fn key(name: &str) -> ImageKey {
@@ -242,7 +256,9 @@ mod tests {
 
     fn image(name: &str, bytes: u64) -> ImageCounters {
         let stats = Stats { bytes_demand: bytes, ..Stats::default() };
-        ImageCounters { key: key(name), transfers: Transfers { bytes, requests: 1 }, stats }
+        let counts = EndpointCounts { requests: 1, bytes, ..EndpointCounts::default() };
+        let endpoints = vec![EndpointSum { endpoint: "registry.test".into(), kind: EndpointKind::Registry, counts }];
+        ImageCounters { key: key(name), transfers: Transfers { bytes, requests: 1 }, stats, endpoints }
     }
 
     fn counts(fetched_bytes: u64) -> MountCounts {
@@ -273,7 +289,8 @@ mod tests {
         keep(&first, saved());
         let (second, host) = next(&first);
         assert_eq!(host.bytes_demand, 7);
-        let (transfers, stats) = second.take_image(&key("a"));
+        let (transfers, stats, endpoints) = second.take_image(&key("a"));
+        assert_eq!((endpoints.len(), endpoints[0].counts.bytes, endpoints[0].counts.requests), (1, 3, 2));
         assert_eq!(transfers, Transfers { bytes: 3, requests: 2 });
         assert_eq!(stats.iter().map(|stats| stats.bytes_demand).collect::<Vec<_>>(), [1, 2]);
         assert_eq!(second.take_image(&key("a")), Default::default(), "another source of the image");

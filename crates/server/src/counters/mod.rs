@@ -2,6 +2,8 @@
 
 mod keep;
 mod kept;
+mod ledger;
 mod memory;
 
 pub(crate) use kept::{ImageKey, KeptCounters, MountCounts, Transfers};
+pub(crate) use ledger::HostAccount;

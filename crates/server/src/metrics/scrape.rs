@@ -85,7 +85,8 @@ fn page(mounts: &MountTable) -> String {
         images.entry(label).or_default().push(image.counters());
     }
     let host = vec![mounts.domains.whole().images.fetcher().stats()];
-    let text = Exposition { host, images, prepared, modes, scrub: mounts.scrub.status() }.text();
+    let (scrub, endpoints) = (mounts.scrub.status(), mounts.domains.whole().counters.endpoints.by_host());
+    let text = Exposition { host, images, prepared, modes, scrub, endpoints }.text();
     mounts.keep_counters();
     text
 }

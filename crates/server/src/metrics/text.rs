@@ -6,6 +6,9 @@ use std::fmt::Write;
 use tarpon_client::protocol::ScrubStatus;
 use tarpon_fetch::Stats;
 use tarpon_oci::Digest;
+use tarpon_registry::EndpointCounts;
+
+use crate::counters::HostAccount;
 
 /// The content type of the text.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -37,6 +40,8 @@ pub(super) struct Exposition<'a> {
     pub(super) modes: BTreeMap<&'a str, u64>,
     /// The scrub of the store.
     pub(super) scrub: Option<ScrubStatus>,
+    /// Counters of the endpoints of all images, by host.
+    pub(super) endpoints: BTreeMap<String, HostAccount>,
 }
 
 /// Reads one counter.
@@ -165,6 +170,25 @@ const FAMILIES: &[Family] = &[
     },
 ];
 
+/// Reads one counter of an endpoint, as text.
+type EndpointNumber = fn(EndpointCounts) -> String;
+
+/// Each is exported for each host as `tarpon_endpoint_NAME`.
+const ENDPOINT_FAMILIES: &[(&str, &str, EndpointNumber)] = &[
+    ("requests_total", "Requests, tokens and redirects included.", |counts| counts.requests.to_string()),
+    ("bytes_total", "Bytes of bodies received.", |counts| counts.bytes.to_string()),
+    (
+        "wait_seconds_total",
+        "How long all requests waited for the head of their response, or for their failure.",
+        |counts| seconds(counts.wait_millis),
+    ),
+    (
+        "failures_total",
+        "Requests that failed with all their attempts, or found nothing, and responses that broke off.",
+        |counts| counts.failures.to_string(),
+    ),
+];
+
 const STALLS: &str = "read_stall_seconds";
 const STALLS_HELP: &str = "How long readers waited for a source.";
 
@@ -188,6 +212,7 @@ impl Exposition<'_> {
             "Bytes that came when the image was prepared: before it was mounted, and by pulls.",
         );
         self.prepared.iter().for_each(|(label, bytes)| sample(&mut out, name, &[&label.0], *bytes));
+        self.endpoints(&mut out);
         for family in FAMILIES {
             let name = format!("tarpon_host_{}", family.name);
             let help = format!("All images, unloaded ones included. {}", family.help);
@@ -204,6 +229,22 @@ impl Exposition<'_> {
         head(&mut out, &name, "histogram", STALLS_HELP);
         self.images.iter().for_each(|(label, stats)| histogram(&mut out, &name, &label.0, stats));
         out
+    }
+
+    fn endpoints(&self, out: &mut String) {
+        let label = |host: &str| format!("endpoint=\"{}\"", escaped(host));
+        for (name, help, number) in ENDPOINT_FAMILIES {
+            let name = format!("tarpon_endpoint_{name}");
+            head(out, &name, "counter", &format!("All images, unloaded ones included. {help}"));
+            for (host, account) in &self.endpoints {
+                sample(out, &name, &[&label(host)], number(account.counts));
+            }
+        }
+        let name = "tarpon_endpoint_resting_images";
+        head(out, name, "gauge", "Images that do not ask the endpoint now, because it failed.");
+        for (host, account) in &self.endpoints {
+            sample(out, name, &[&label(host)], account.resting);
+        }
     }
 }
 
@@ -296,8 +337,18 @@ mod tests {
         let hostile = (Label::of("a\"} 1\n#\\", &digest), vec![Stats::default()]);
         let host = vec![stats(100, &[(0, 2), (13, 1)])];
         let prepared = [(one.0.clone(), 42_000_000)].into();
-        Exposition { host, images: [one, hostile].into(), prepared, modes: [("fuse", 2)].into(), scrub: scrubbed() }
-            .text()
+        let counts = EndpointCounts { requests: 12, bytes: 4_096, wait_millis: 1_250, failures: 2 };
+        let account = HostAccount { counts, resting: 1 };
+        let endpoints = [("cache.test:5000", account), ("a\"} 1\n#\\", account)];
+        Exposition {
+            host,
+            images: [one, hostile].into(),
+            prepared,
+            modes: [("fuse", 2)].into(),
+            scrub: scrubbed(),
+            endpoints: endpoints.map(|(host, account)| (host.to_owned(), account)).into(),
+        }
+        .text()
     }
 
     #[test]
@@ -310,7 +361,10 @@ mod tests {
         let page = page();
         let hostile: Vec<&str> = page.lines().filter(|line| line.contains("a\\\"} 1\\n#\\\\")).collect();
         assert!(
-            hostile.iter().all(|line| line.contains("{image=\"a\\\"} 1\\n#\\\\\",digest=\"sha256:")),
+            hostile.iter().all(|line| {
+                line.contains("{image=\"a\\\"} 1\\n#\\\\\",digest=\"sha256:")
+                    || line.contains("{endpoint=\"a\\\"} 1\\n#\\\\\"} ")
+            }),
             "{hostile:?}"
         );
         assert!(page.lines().all(|line| line.starts_with("tarpon_") || line.starts_with("# ")), "{page}");

@@ -76,7 +76,7 @@ fn frames_of(mut bytes: &[u8]) -> Vec<(u8, &[u8])> {
     let mut frames = Vec::new();
     while let Some(([tag, length @ ..], rest)) = bytes.split_first_chunk::<HEADER_BYTES>() {
         let length = usize::try_from(u32::from_le_bytes(*length)).unwrap_or(usize::MAX);
-        let is_sound = *tag == BODY || (1..=5).contains(tag) && length <= MESSAGE_BYTES && length <= rest.len();
+        let is_sound = *tag == BODY || (1..=6).contains(tag) && length <= MESSAGE_BYTES && length <= rest.len();
         if !is_sound {
             break;
         }

@@ -162,6 +162,7 @@ fn check_blobs(data: &[u8]) {
                     assert!(!has_head && decode::<Totals>(totals).is_ok());
                     has_head = true;
                 }
+                Some((TOTALS, totals)) => assert!(has_head && decode::<Totals>(totals).is_ok()),
                 Some((BODY, bytes)) => received.extend_from_slice(bytes),
                 Some((4, _)) => {
                     assert!(has_head && received == part(request), "other bytes than requested");
@@ -182,6 +183,9 @@ fn check_blobs(data: &[u8]) {
 fn part(request: &BlobRequest) -> Vec<u8> {
     (request.range.start..request.range.end.min(BLOB_BYTES)).map(|at| (at % 251).to_le_bytes()[0]).collect()
 }
+
+/// The tag of a frame of totals.
+const TOTALS: u8 = 6;
 
 /// A source with one blob.
 struct Memory;

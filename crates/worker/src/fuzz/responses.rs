@@ -79,7 +79,7 @@ fn check_blob(data: &[u8]) {
     let wanted = u64::from(u16::from_le_bytes([*low, *high]));
     let served: Vec<u8> =
         frames_of(rest).into_iter().filter(|(tag, _)| *tag == BODY).flat_map(|(_, bytes)| bytes.to_vec()).collect();
-    let name = ImageName { number: 0, text: String::new(), endpoints: Vec::new(), cert_dir: None };
+    let name = mirrored();
     let image = ImageState::new(Arc::new(Slot::new([].into(), Policy::default())), name);
     let mut channel = BlobChannel::new(Pieces { bytes: rest, ..from });
     block_on(async {
@@ -95,13 +95,14 @@ fn check_blob(data: &[u8]) {
                     image.received(bytes.len());
                     received.extend_from_slice(&bytes);
                 }
+                Ok(response::Progress::Totals(totals)) => image.count(1, totals),
                 Ok(response::Progress::End(totals)) => {
                     assert_eq!(received.len() as u64, wanted);
                     image.count(1, totals);
                     break;
                 }
                 Ok(response::Progress::Failed(failure)) => {
-                    image.count(1, failure.totals);
+                    image.count(1, failure.totals.clone());
                     check_line(&failure.into_error().to_string());
                     break;
                 }
@@ -111,6 +112,18 @@ fn check_blob(data: &[u8]) {
         assert!(received.len() as u64 <= wanted && served.starts_with(&received));
         assert!(image.stats().bytes >= received.len() as u64);
     });
+    let accounts = image.accounts();
+    assert_eq!(accounts.len(), 2, "the endpoints are those of the image");
+    accounts.iter().filter_map(|account| account.last_failure.as_ref()).for_each(|failure| check_line(failure));
+}
+
+/// An image with two endpoints.
+fn mirrored() -> ImageName {
+    let endpoint = |name: &str| Endpoint::of(name.parse().expect("a reference"), false);
+    let hosts = vec![endpoint("mirror.test/app:1"), endpoint("registry.test/app:1")];
+    let access = Access { registries: RegistriesChoice::Settled(hosts), ..Access::default() };
+    let settled = access::settle("registry.test/app:1", &access).expect("valid options");
+    ImageName::of(0, "registry.test/app:1", &settled, &access)
 }
 
 /// A chunk has the size that was asked for.

@@ -130,13 +130,13 @@ impl Reading {
         match self.channel.receive().await? {
             Reply::Head(_) => Ok(Ok(())),
             Reply::Failure(failure) => Ok(Err(failure.into_error())),
-            Reply::Body(_) | Reply::End(_) => Err(invalid("a response without a head")),
+            Reply::Totals(_) | Reply::Body(_) | Reply::End(_) => Err(invalid("a response without a head")),
         }
     }
 
     async fn next(reading: Option<Self>) -> Option<(std::result::Result<Bytes, SourceError>, Option<Self>)> {
         let mut reading = reading?;
-        let error = match reading.channel.receive().await {
+        let error = match reading.part().await {
             Ok(Reply::Body(bytes)) => return Some((Ok(bytes), Some(reading))),
             Ok(Reply::End(_)) => {
                 reading.keep();
@@ -146,10 +146,20 @@ impl Reading {
                 reading.keep();
                 failure.into_error()
             }
-            Ok(Reply::Head(_)) => broken(invalid("a second head")),
+            Ok(Reply::Head(_) | Reply::Totals(_)) => broken(invalid("a part of no response")),
             Err(error) => broken(error),
         };
         Some((Err(error), None))
+    }
+
+    /// The next part but totals: the user counts for itself.
+    async fn part(&mut self) -> io::Result<Reply> {
+        loop {
+            match self.channel.receive().await? {
+                Reply::Totals(_) => {}
+                part => return Ok(part),
+            }
+        }
     }
 
     /// The response was read to its end: the channel serves the next request.

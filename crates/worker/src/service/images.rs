@@ -69,7 +69,8 @@ impl Blobs for Images {
 
     fn totals(&self, request: &BlobRequest) -> Totals {
         let repository = self.opened(request.image.number);
-        repository.map_or_else(Totals::default, |known| Totals::of(known.stats(), known.ignores_ranges()))
+        let of = |known: Arc<Repository>| Totals::of(known.stats(), known.ignores_ranges(), known.accounts());
+        repository.map_or_else(Totals::default, of)
     }
 }
 

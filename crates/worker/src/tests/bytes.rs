@@ -73,10 +73,10 @@ proptest! {
 
     #[test]
     fn frames_arrive_as_they_were_sent(
-        sent in proptest::collection::vec((0_usize..4, proptest::collection::vec(any::<u8>(), 0..300)), 0..8),
+        sent in proptest::collection::vec((0_usize..5, proptest::collection::vec(any::<u8>(), 0..300)), 0..8),
         piece in 1_usize..64,
     ) {
-        let tags = [Tag::Message, Tag::Head, Tag::End, Tag::Failure];
+        let tags = [Tag::Message, Tag::Head, Tag::End, Tag::Failure, Tag::Totals];
         let mut bytes = Vec::new();
         for (tag, frame) in &sent {
             block_on(frames::send(&mut bytes, tags[*tag], frame)).unwrap();

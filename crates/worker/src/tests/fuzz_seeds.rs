@@ -9,7 +9,7 @@ use tarpon_images::preparer::Task;
 use tarpon_images::{Access, Error, ErrorKind, LayerPlan, LayerWay, RegistriesChoice, access};
 use tarpon_layer::Codec;
 use tarpon_oci::{Blob, Digest};
-use tarpon_registry::Endpoint;
+use tarpon_registry::{Endpoint, EndpointAccount, EndpointCounts, Stats};
 use tarpon_testkit::fuzz;
 use tarpon_testkit::layers::{gzip, zstd};
 use zeroize::Zeroizing;
@@ -150,10 +150,17 @@ fn requests() -> Vec<Vec<u8>> {
 
 /// Responses, as [`requests`].
 fn responses() -> Vec<Vec<u8>> {
-    let totals = Totals { requests: 3, bytes: 400, ignores_ranges: true };
-    let failure = Failure::of(&SourceError::new(Fault::Denied, "a\nb"), totals);
+    let counts = EndpointCounts { requests: 3, bytes: 400, wait_millis: 70, failures: 1 };
+    let account = EndpointAccount {
+        host: String::new(),
+        counts,
+        rest: Some(std::time::Duration::from_secs(4)),
+        last_failure: Some("a\x1bb".into()),
+    };
+    let totals = Totals::of(Stats { requests: 3, bytes: 400 }, true, vec![EndpointAccount::default(), account]);
+    let failure = Failure::of(&SourceError::new(Fault::Denied, "a\nb"), totals.clone());
     let error = event::encode_error(&Error::new(ErrorKind::Other, "prepare", "no\x1b").hint("try"));
-    let [head, end] = [2, 4].map(|tag| frame(tag, &encode(&totals).unwrap()));
+    let [head, end, so_far] = [2, 4, 6].map(|tag| frame(tag, &encode(&totals).unwrap()));
     let digest = Digest::of(b"d");
     let in_pieces = |channel: u8, bytes: Vec<u8>| [&[channel, 200][..], &bytes].concat();
     let single = |message: Vec<u8>| [&[1][..], &message].concat();
@@ -186,9 +193,11 @@ fn responses() -> Vec<Vec<u8>> {
         single(encode(&StepDone::Failed(error.clone())).unwrap()),
         single(error.clone()),
         range([head.clone(), frame(3, &[1; 4]), frame(3, &[2; 6]), end.clone()].concat()),
+        range([head.clone(), frame(3, &[1; 4]), so_far.clone(), frame(3, &[2; 6]), end.clone()].concat()),
+        range([head.clone(), frame(3, &[1; 10]), so_far.clone(), end.clone()].concat()),
         range([head.clone(), frame(3, &[1; 11]), end.clone()].concat()),
         range([head.clone(), frame(3, &[1; 4]), end].concat()),
-        range([head, frame(5, &encode(&failure).unwrap())].concat()),
+        range([head, so_far, frame(5, &encode(&failure).unwrap())].concat()),
         chunk(&[&[0, 10, 0, 0, 0][..], &[7; 10]].concat()),
         chunk(b"\x01\x05\0\0\0a\nb\xffc"),
         in_pieces(4, [part(&[1; 300]), part(&[2; 5]), part(&[])].concat()),

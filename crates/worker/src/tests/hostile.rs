@@ -41,6 +41,7 @@ async fn a_worker_that_breaks_the_protocol_is_an_error_of_its_source() {
     for role in [
         "ends_at_once",
         "sends_too_much",
+        "reports_and_sends_nothing",
         // Ten bytes each time: no progress that counts.
         "ends_too_early",
         "sends_unknown_frames",

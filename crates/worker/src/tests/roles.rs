@@ -59,6 +59,12 @@ fn sends_too_much() {
 
 #[test]
 #[ignore = "a role"]
+fn reports_and_sends_nothing() {
+    answer_all(&[vec![totals(2)], vec![totals(6); 1_000]].concat().concat());
+}
+
+#[test]
+#[ignore = "a role"]
 fn ends_too_early() {
     answer_all(&[body(10, &[7; 10]), totals(4)].concat());
 }

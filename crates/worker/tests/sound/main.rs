@@ -14,11 +14,12 @@ use parking_lot::Mutex;
 use rustix::process::{Signal, kill_process};
 use tarpon_blob::Fault;
 use tarpon_images::sources::Sources as _;
-use tarpon_images::{Access, ErrorKind, ImageRequest, Images, LayerPlan, Progress, Silent};
+use tarpon_images::{Access, ErrorKind, ImageRequest, Images, LayerPlan, Progress, RegistriesChoice, Silent};
 use tarpon_layer::Codec;
 use tarpon_layer::decode::{Decoder as _, InProcess};
 use tarpon_oci::{Blob, Compression, Digest, Platform};
 use tarpon_registry::serve::Contents;
+use tarpon_registry::{Endpoint, EndpointCounts};
 use tarpon_testkit::layers::{EstargzOptions, Image, Item, estargz, gzip, zstd};
 use tarpon_testkit::processes;
 use tarpon_testkit::registry::{Auth, FakeRegistry, PASSWORD, USER};
@@ -53,6 +54,10 @@ fn main() {
         test(
             "a_response_goes_on_where_it_was_when_its_worker_is_killed",
             a_response_goes_on_where_it_was_when_its_worker_is_killed,
+        ),
+        test(
+            "what_each_endpoint_was_asked_for_outlives_the_worker_that_asked",
+            what_each_endpoint_was_asked_for_outlives_the_worker_that_asked,
         ),
         test(
             "chunks_spans_and_layers_are_decoded_as_in_this_process",
@@ -153,6 +158,49 @@ async fn a_response_goes_on_where_it_was_when_its_worker_is_killed() {
         }
     }
     assert!(bytes == fixture.bytes && kills >= 4, "{kills} kills");
+}
+
+/// A registry without a password that has one blob.
+async fn open_registry(bytes: &[u8]) -> TestServer {
+    let mut contents = Contents::new();
+    contents.add_blob(bytes.to_vec());
+    TestServer::start(Arc::new(FakeRegistry::new(contents, Auth::Anonymous, None))).await.unwrap()
+}
+
+async fn what_each_endpoint_was_asked_for_outlives_the_worker_that_asked() {
+    let bytes = noise(100_000);
+    let blob = Blob { digest: Digest::of(&bytes), size: bytes.len() as u64 };
+    let (mirror, registry) = (open_registry(&bytes).await, open_registry(&bytes).await);
+    let hosts = [mirror.host(), registry.host()];
+    let endpoint = |host: &String| Endpoint::of(format!("{host}/{REPOSITORY}:1").parse().unwrap(), true);
+    let registries = RegistriesChoice::Settled(hosts.iter().map(endpoint).collect());
+    let access = Access { registries, ..Access::default() };
+    let workers = Workers::new(command());
+    let image = workers.open_later(&format!("{}/{REPOSITORY}:1", hosts[1]), &access).unwrap();
+    let read = async || {
+        let mut stream = image.blobs().read(blob, 0..blob.size).await.unwrap();
+        while let Some(piece) = stream.next().await {
+            piece.unwrap();
+        }
+        image.accounts()
+    };
+    let accounts = read().await;
+    assert_eq!(accounts.iter().map(|account| account.host.clone()).collect::<Vec<_>>(), hosts);
+    let before = accounts[0].counts;
+    assert!(before.bytes >= blob.size && before.failures == 0, "{accounts:?}");
+    assert_eq!((accounts[1].counts, accounts[0].rest), (EndpointCounts::default(), None));
+
+    for worker in processes::workers_of(rustix::process::getpid()) {
+        kill_process(worker, Signal::KILL).unwrap();
+    }
+    drop(mirror);
+    let accounts = read().await;
+    let [mirror, registry] = &accounts[..] else { panic!("{accounts:?}") };
+    assert_eq!((mirror.counts.bytes, mirror.counts.failures), (before.bytes, 1), "{accounts:?}");
+    assert!(mirror.counts.requests > before.requests, "{accounts:?}");
+    assert!(mirror.rest.is_some() && registry.rest.is_none(), "{accounts:?}");
+    assert!(mirror.last_failure.as_ref().is_some_and(|why| why.contains("cannot connect")), "{accounts:?}");
+    assert!(registry.counts.bytes >= blob.size, "{accounts:?}");
 }
 
 async fn chunks_spans_and_layers_are_decoded_as_in_this_process() {

@@ -42,6 +42,7 @@ fn account() -> MountAccount {
         requests: 0,
         failed_reads: 0,
         last_error: None,
+        endpoints: Vec::new(),
         metrics: None,
         scrub: None,
         counters: serde_json::json!({}),

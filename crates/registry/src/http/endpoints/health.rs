@@ -54,7 +54,16 @@ impl Health {
     }
 
     pub(super) fn is_resting(&self) -> bool {
-        !matches!(self.0.lock().condition, Condition::Answers)
+        self.rest().is_some()
+    }
+
+    /// How long it is still not asked; nothing from the end of its pause on until it answers again.
+    pub(super) fn rest(&self) -> Option<Duration> {
+        match self.0.lock().condition {
+            Condition::Answers => None,
+            Condition::Rests { until, .. } => Some(until.saturating_duration_since(Instant::now())),
+            Condition::IsTried { .. } => Some(Duration::ZERO),
+        }
     }
 
     pub(super) fn answered(&self) {
@@ -99,6 +108,7 @@ mod tests {
             assert_eq!(health.failed(Duration::ZERO), Duration::from_secs(seconds), "a request that began with it");
             tokio::time::advance(Duration::from_millis(seconds * 1_000 - 1)).await;
             assert!(!health.admits(None) && health.is_resting());
+            assert_eq!(health.rest(), Some(Duration::from_millis(1)));
             tokio::time::advance(Duration::from_millis(1)).await;
         }
         assert!(health.admits(None));
@@ -122,7 +132,9 @@ mod tests {
         let health = Health::default();
         health.failed(Duration::ZERO);
         tokio::time::advance(timing::MIRROR_PAUSE).await;
+        assert_eq!(health.rest(), Some(Duration::ZERO));
         assert_eq!([health.admits(None), health.admits(None)], [true, false]);
+        assert_eq!(health.rest(), Some(Duration::ZERO), "it is tried");
         tokio::time::advance(timing::MIRROR).await;
         assert!(health.admits(None), "the first one was cancelled");
     }
