@@ -81,7 +81,7 @@ pub use tarpon_fetch::{Early, Event, Noted, PROFILE_BYTES, Stall, Stats, WaitSum
 pub use tarpon_images::index::places::shown as shown_place;
 pub use tarpon_images::{
     Access, Admission, Cause, Commits, Committed, ContainerdHosts, Credentials, DEFAULT_PROFILE, Error, ErrorKind,
-    Flights, ImageRequest, Images, IndexChoice, Inspection, Item, LayerInspection, LayerPlan, LayerWay, LockFile,
+    Flights, ImageRequest, Images, IndexChoice, Inspection, Item, LayerInspection, LayerLimits, LayerPlan, LayerWay, LockFile,
     Login, PolicyChoice, Prepared, Progress, Pull, Pulled, RegistriesChoice, RegistriesPaths, Result, ResultExt,
     Silent, StoredIn, TreeView, auth_files, log_out, log_out_of_all, logged_in, open_store,
 };

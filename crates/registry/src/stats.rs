@@ -1,5 +1,6 @@
 //! Network counters of a mount.
 
+use std::ops::Add;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counters of one [`crate::Repository`], since it was opened.
@@ -9,6 +10,14 @@ pub struct Stats {
     pub requests: u64,
     /// Bytes of bodies received.
     pub bytes: u64,
+}
+
+impl Add for Stats {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { requests: self.requests + other.requests, bytes: self.bytes + other.bytes }
+    }
 }
 
 /// Counts for [`Stats`].

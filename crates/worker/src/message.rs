@@ -11,14 +11,14 @@ use tarpon_blob::{Fault, SourceError};
 use tarpon_images::access::Settled;
 use tarpon_images::index::places::IndexPlace;
 use tarpon_images::preparer::Task;
-use tarpon_images::{Access, LayerPlan, RegistriesChoice};
+use tarpon_images::{Access, LayerLimits, LayerPlan, RegistriesChoice};
 use tarpon_oci::{Blob, Digest, InvalidReference, limits};
 use tarpon_policy::Demands;
 use tarpon_registry::{Address, Endpoint, Stats};
 use zeroize::Zeroizing;
 
 /// Version of the messages: after an update a program may start a worker of another version.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// Longest encoded message: a setup names a few dozen paths, an error is one line, and an image has at most 512 layers.
 pub(crate) const MESSAGE_BYTES: usize = 128 << 10;
@@ -161,6 +161,8 @@ pub(crate) struct Job {
     pub(crate) profile: Option<String>,
     /// What the user's policy demands of the image.
     pub(crate) demands: Demands,
+    /// What may be fetched of its layers.
+    pub(crate) limits: LayerLimits,
 }
 
 /// Where indexes of an image are in an index repository, and the name of that repository.
