@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! client          sends requests to the server; starts it if none runs
+//! bring           has the server fetch what a start needs
 //! protocol        requests, responses, the status of mounts
 //! wire            one JSON object per line on a Unix socket
 //! mount_record    the description of a mount in the store, from which a server mounts it again
@@ -15,6 +16,7 @@
 //! ```
 
 pub mod child;
+mod bring;
 mod client;
 mod container_name;
 mod early_server;

@@ -32,6 +32,7 @@
 //! | to | use |
 //! |---|---|
 //! | make an image mountable | [`Engine::prepare`]: [`ImageRequest`] → [`Prepared`]; [`Engine::pull`] fetches all of it |
+//! | make its next start fast | [`Engine::prefetch`]: [`PrefetchExtent`] → [`Prefetched`] |
 //! | mount it while a value lives | [`Engine::rootfs`]: [`RootfsRequest`] → [`Rootfs`] |
 //! | mount it on a directory | [`Engine::client`], then [`Client::mount`]: [`MountRequest::for_image`] → [`MountStatus`]; [`Client::unmount`], [`Client::recover`] |
 //! | serve mounts in this process | [`Server`]: ends with its last mount; [`PermanentServer`]: permanent, restores the mounts of its predecessor |
@@ -57,14 +58,16 @@
 mod containers;
 mod engine;
 mod mounts;
+mod prefetch;
 mod publish;
 mod why;
 
 pub use engine::{Engine, EngineOptions};
+pub use prefetch::{PrefetchExtent, Prefetched};
 pub use tarpon_blob::LogLimit;
 pub use tarpon_client::protocol::{
-    Backfill, BackfillState, BackfillStatus, DiffIds, LayerVerification, LayersPart, Mended, MountAccount,
-    MountRequest, MountStatus, PodmanImage, PodmanNames, Request, Response, ScrubStatus, UnmendedMount,
+    Backfill, BackfillState, BackfillStatus, BroughtStart, DiffIds, LayerVerification, LayersPart, Mended, MountAccount,
+    MountRequest, MountStatus, PodmanImage, PodmanNames, Request, Response, ScrubStatus, StartKind, UnmendedMount,
 };
 pub use tarpon_client::rootfs::{Rootfs, RootfsRequest};
 pub use tarpon_client::{

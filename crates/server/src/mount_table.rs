@@ -18,6 +18,7 @@ use tarpon_mount::{Host, Inheritance, Mode, ModeChoice, MountError, MountSpec, M
 use tarpon_oci::Digest;
 use tarpon_store::{MountRecord, Store};
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 
 use super::changes::Changes;
 use super::counters::{MountCounts, Transfers};
@@ -39,6 +40,10 @@ use crate::{Error, ErrorKind, Result, ResultExt};
 /// Why a remembered mount of a stopped server is not mounted.
 pub(super) const STOPPED: &str = "its server was stopped: the next one mounts it again";
 
+/// Images for which the server fetches at a time what their starts need. Each has requests of its own, at the lowest priority; more would
+/// only wait.
+pub(super) const BRINGING: usize = 8;
+
 /// All mounts of the server.
 pub(crate) struct MountTable {
     store: Store,
@@ -57,6 +62,8 @@ pub(crate) struct MountTable {
     pub(super) scrub: Scrub,
     pub(super) holding: Arc<Holding>,
     pub(super) succession: Succession,
+    /// Permits for clients that have it fetch what starts need.
+    pub(super) bringing: Semaphore,
 }
 
 /// A mount.
@@ -112,6 +119,7 @@ impl MountTable {
             scrub,
             holding,
             succession: Succession::default(),
+            bringing: Semaphore::new(BRINGING),
         })
     }
 

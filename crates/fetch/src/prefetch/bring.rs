@@ -260,7 +260,8 @@ impl Work {
     async fn settle(self: &Arc<Self>, small: Vec<Arc<Object>>) {
         let mut publishing = self.host.publishing.subscribe();
         // It is no error if this takes longer: what is not published now is published by the next reader.
-        let _in_time = timeout(self.host.config.read_deadline, publishing.wait_for(|count| *count == 0)).await;
+        let published = async { publishing.wait_for(|count| *count == 0).await.is_ok() };
+        let _in_time = timeout(self.host.config.read_deadline, published).await;
         let host = self.host.clone();
         let persist = move || {
             for object in small.iter().filter(|object| !host.store.contains(&object.id)) {
