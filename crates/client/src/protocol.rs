@@ -229,6 +229,18 @@ pub enum StartKind {
     Unknown,
 }
 
+impl StartKind {
+    /// Its name for programs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::BootPack => "boot-pack",
+            Self::LearnedTrace => "learned-trace",
+            Self::Landmarks => "landmarks",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
 /// What is in the store of what a start needs. All sizes are of encoded bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BroughtStart {
@@ -242,6 +254,8 @@ pub struct BroughtStart {
     pub missing: u64,
     /// Why it is missing, if that is known.
     pub problem: Option<String>,
+    /// Whether the store refused it.
+    pub refused: bool,
     /// Requests to the image's sources.
     pub requests: u64,
     /// Bytes received from them.
@@ -256,6 +270,7 @@ impl BroughtStart {
         missing_before: 0,
         missing: 0,
         problem: None,
+        refused: false,
         requests: 0,
         bytes: 0,
     };

@@ -1,8 +1,13 @@
 //! Fetching images before they are started.
 
-use tarpon_client::protocol::{BroughtStart, StartRequest};
-use tarpon_images::{ErrorKind, ImageRequest, LayerLimits, Prepared, Progress, Pull, Result, ResultExt as _};
-use tarpon_oci::Source;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tarpon_client::protocol::{BroughtStart, StartKind, StartRequest};
+use tarpon_images::{
+    Error, ErrorKind, ImageRequest, LayerLimits, LayerPlan, LayerWay, Prepared, Progress, Pull, Pulled, Result,
+    ResultExt as _,
+};
+use tarpon_oci::{Digest, Source};
 use tarpon_registry::Stats;
 use tarpon_server::StartBringer;
 use tarpon_store::{ImageRecord, Store};
@@ -30,6 +35,50 @@ pub struct Prefetched {
     pub fetched: Stats,
     /// What the store has of what its start needs. `None`: it has the whole image.
     pub start: Option<BroughtStart>,
+    /// Whether anything of it was missing.
+    pub is_new: bool,
+}
+
+impl Prefetched {
+    /// The failure if something that was to be fetched is still missing.
+    pub fn lacks(&self) -> Option<Error> {
+        let BroughtStart { kind, wanted, missing, problem, refused, .. } = self.start.as_ref().filter(|start| start.missing > 0)?;
+        let what = if *kind == StartKind::BootPack { "its boot pack" } else { "what its start needs" };
+        let why = problem.as_ref().map_or_else(String::new, |problem| format!(": {problem}"));
+        let kind = if *refused { ErrorKind::Store } else { ErrorKind::Unavailable };
+        Some(Error::new(kind, format!("fetch {what}"), format!("{missing} of {wanted} bytes are missing{why}")))
+    }
+}
+
+/// Notices whether layers are fetched, or described anew.
+struct Watched<'p> {
+    progress: &'p dyn Progress,
+    is_new: AtomicBool,
+}
+
+impl Progress for Watched<'_> {
+    fn resolved(&self, manifest: &Digest, layers: &[LayerPlan]) {
+        if layers.iter().any(|layer| layer.way != LayerWay::Local) {
+            self.is_new.store(true, Ordering::Relaxed);
+        }
+        self.progress.resolved(manifest, layers);
+    }
+
+    fn received(&self, layer: usize, bytes: u64) {
+        self.progress.received(layer, bytes);
+    }
+
+    fn layer_done(&self, layer: usize) {
+        self.progress.layer_done(layer);
+    }
+
+    fn start_requested(&self, requested: u64, missing: u64) {
+        self.progress.start_requested(requested, missing);
+    }
+
+    fn note(&self, line: &str) {
+        self.progress.note(line);
+    }
 }
 
 impl Engine {
@@ -44,18 +93,20 @@ impl Engine {
         extent: PrefetchExtent,
         progress: &dyn Progress,
     ) -> Result<Prefetched> {
+        let progress = Watched { progress, is_new: AtomicBool::new(false) };
         if extent == PrefetchExtent::Whole {
-            let pulled = self.pull(request, progress).await?;
-            self.note_use(request, &pulled.record)?;
-            return Ok(Prefetched { record: pulled.record, fetched: pulled.fetched, start: None });
+            let Pulled { record, fetched } = self.pull(request, &progress).await?;
+            self.note_use(request, &record)?;
+            return Ok(Prefetched { record, fetched, start: None, is_new: progress.is_new.into_inner() });
         }
         let limits = LayerLimits { may_stream: extent == PrefetchExtent::Start, ..request.limits };
         let request = ImageRequest { limits, pull: resolving(request), ..request.clone() };
-        let prepared = self.prepare(&request, progress).await?;
+        let prepared = self.prepare(&request, &progress).await?;
         let store = self.note_use(&request, &prepared.record)?;
-        let start = self.bring_start(store, &request, extent, &prepared, progress).await?;
+        let start = self.bring_start(store, &request, extent, &prepared, &progress).await?;
         let fetched = prepared.fetched + Stats { requests: start.requests, bytes: start.bytes };
-        Ok(Prefetched { record: prepared.record, fetched, start: Some(start) })
+        let is_new = progress.is_new.into_inner() || start.missing_before > 0;
+        Ok(Prefetched { record: prepared.record, fetched, start: Some(start), is_new })
     }
 
     /// Makes the image the last that eviction removes. Returns the part of the store that has it.

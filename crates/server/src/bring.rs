@@ -74,7 +74,7 @@ impl StartBringer {
         let LoadedImage { chunks, .. } = found;
         let table = ChunkTable::open(Bytes::from_owner(chunks)).context(ErrorKind::Store, STEP)?;
         let handle = self.fetcher.add_image(table, source, request.image.as_str());
-        let Brought { wanted, missing_before, missing, problem } =
+        let Brought { wanted, missing_before, missing, problem, refused } =
             handle.bring(content, &Pace::new(request.rate), progress).await;
         let own = repository.stats();
         let stats = pack_repository.map_or(own, |repository| own + repository.stats());
@@ -84,6 +84,7 @@ impl StartBringer {
             missing_before,
             missing,
             problem,
+            refused,
             requests: stats.requests,
             bytes: stats.bytes,
         })

@@ -51,6 +51,8 @@ pub struct Brought {
     pub missing: u64,
     /// Why it is missing, if that is known.
     pub problem: Option<String>,
+    /// Whether the store refused it.
+    pub refused: bool,
 }
 
 /// The content as pieces, in the order of use.
@@ -102,8 +104,10 @@ impl ImageHandle {
         // A pack that was given up on the way has no pieces any more.
         let again = Arc::new(Work::new(work.host.clone(), work.image.clone(), &content));
         let (_, missing) = again.survey().await;
-        let problem = if missing > 0 { work.problem() } else { None };
-        Brought { wanted, missing_before, missing, problem }
+        if missing == 0 {
+            return Brought { wanted, missing_before, ..Brought::default() };
+        }
+        Brought { wanted, missing_before, missing, problem: work.problem(), refused: work.host.bypass.is_active() }
     }
 }
 
