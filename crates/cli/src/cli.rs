@@ -11,8 +11,8 @@ use crate::commands::container::{exec, logs, ps, run};
 use crate::commands::namespace::{self, Need};
 use crate::commands::packaging::{Completions, Man};
 use crate::commands::{
-    cache, commit, convert, daemon, demo, doctor, index, inspect, login, ls, mount, podman, pull, push, record,
-    recover, server, snapshotter, status, trace, umount, unshare, why,
+    cache, commit, convert, daemon, demo, doctor, index, inspect, login, ls, mount, podman, prefetch, pull, push,
+    record, recover, server, snapshotter, status, trace, umount, unshare, why,
 };
 use crate::exit::{self, Exit};
 use crate::failure::Result;

@@ -15,8 +15,8 @@
 //! child           child processes that report in one line; server_log: the log of a server
 //! ```
 
-pub mod child;
 mod bring;
+pub mod child;
 mod client;
 mod container_name;
 mod early_server;

@@ -66,8 +66,9 @@ pub use engine::{Engine, EngineOptions};
 pub use prefetch::{PrefetchExtent, Prefetched};
 pub use tarpon_blob::LogLimit;
 pub use tarpon_client::protocol::{
-    Backfill, BackfillState, BackfillStatus, BroughtStart, DiffIds, LayerVerification, LayersPart, Mended, MountAccount,
-    MountRequest, MountStatus, PodmanImage, PodmanNames, Request, Response, ScrubStatus, StartKind, UnmendedMount,
+    Backfill, BackfillState, BackfillStatus, BroughtStart, DiffIds, LayerVerification, LayersPart, Mended,
+    MountAccount, MountRequest, MountStatus, PodmanImage, PodmanNames, Request, Response, ScrubStatus, StartKind,
+    UnmendedMount,
 };
 pub use tarpon_client::rootfs::{Rootfs, RootfsRequest};
 pub use tarpon_client::{
@@ -84,9 +85,9 @@ pub use tarpon_fetch::{Early, Event, Noted, PROFILE_BYTES, Stall, Stats, WaitSum
 pub use tarpon_images::index::places::shown as shown_place;
 pub use tarpon_images::{
     Access, Admission, Cause, Commits, Committed, ContainerdHosts, Credentials, DEFAULT_PROFILE, Error, ErrorKind,
-    Flights, ImageRequest, Images, IndexChoice, Inspection, Item, LayerInspection, LayerLimits, LayerPlan, LayerWay, LockFile,
-    Login, PolicyChoice, Prepared, Progress, Pull, Pulled, RegistriesChoice, RegistriesPaths, Result, ResultExt,
-    Silent, StoredIn, TreeView, auth_files, log_out, log_out_of_all, logged_in, open_store,
+    Flights, ImageRequest, Images, IndexChoice, Inspection, Item, LayerInspection, LayerLimits, LayerPlan, LayerWay,
+    LockFile, Login, PolicyChoice, Prepared, Progress, Pull, Pulled, RegistriesChoice, RegistriesPaths, Result,
+    ResultExt, Silent, StoredIn, TreeView, auth_files, log_out, log_out_of_all, logged_in, open_store,
 };
 pub use tarpon_layer::toc::Format as LayerFormat;
 pub use tarpon_mount::{Capability, Feature, Mode, ModeChoice, Unmounted, Writable, probe};

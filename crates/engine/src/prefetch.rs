@@ -42,7 +42,8 @@ pub struct Prefetched {
 impl Prefetched {
     /// The failure if something that was to be fetched is still missing.
     pub fn lacks(&self) -> Option<Error> {
-        let BroughtStart { kind, wanted, missing, problem, refused, .. } = self.start.as_ref().filter(|start| start.missing > 0)?;
+        let BroughtStart { kind, wanted, missing, problem, refused, .. } =
+            self.start.as_ref().filter(|start| start.missing > 0)?;
         let what = if *kind == StartKind::BootPack { "its boot pack" } else { "what its start needs" };
         let why = problem.as_ref().map_or_else(String::new, |problem| format!(": {problem}"));
         let kind = if *refused { ErrorKind::Store } else { ErrorKind::Unavailable };

@@ -146,7 +146,14 @@ impl Prepared {
     /// The requested image, with its record.
     pub(crate) fn of(request: &ImageRequest, record: ImageRecord, fallbacks: Vec<String>) -> Self {
         let index_places = request.index_sources().map(|place| place.to_string()).collect();
-        Self { text: request.text.clone(), record, access: request.access.clone(), index_places, fallbacks, fetched: Stats::default() }
+        Self {
+            text: request.text.clone(),
+            record,
+            access: request.access.clone(),
+            index_places,
+            fallbacks,
+            fetched: Stats::default(),
+        }
     }
 
     /// The same, after these requests.

@@ -67,9 +67,12 @@ impl StartBringer {
         let (store, manifest) = (self.store.clone(), request.manifest);
         let loaded = tokio::task::spawn_blocking(move || store.load_image(&manifest));
         let found = loaded.await.context(ErrorKind::Other, STEP)?.context(ErrorKind::Store, STEP)?;
-        let found = found.ok_or_else(|| Error::new(ErrorKind::Store, STEP, "the image is not in the store any more"))?;
+        let found =
+            found.ok_or_else(|| Error::new(ErrorKind::Store, STEP, "the image is not in the store any more"))?;
         let pack = found.boot.as_deref().and_then(|boot| boot_index(&request.image, boot));
-        let Some((kind, content)) = self.content(request, &found.record, pack) else { return Ok(BroughtStart::UNKNOWN) };
+        let Some((kind, content)) = self.content(request, &found.record, pack) else {
+            return Ok(BroughtStart::UNKNOWN);
+        };
         let Opened { repository, pack_repository, source } = self.open(request, &found.record, &content)?;
         let LoadedImage { chunks, .. } = found;
         let table = ChunkTable::open(Bytes::from_owner(chunks)).context(ErrorKind::Store, STEP)?;
@@ -186,3 +189,6 @@ async fn send(stream: &Arc<UnixStream>, response: Response) -> bool {
     let sent = tokio::task::spawn_blocking(move || wire::send(&stream, &response)).await;
     matches!(sent, Ok(Ok(())))
 }
+
+#[cfg(test)]
+mod tests;

@@ -388,9 +388,10 @@ impl LoadedImages {
         let is_layer = |blob: Blob| record.layers.iter().any(|layer| layer.digest == blob.digest);
         let mut pack_repository = None;
         let mut source = repository.blobs();
-        if let (Some(place), Some(blob)) =
-            (boot_source(record, &request.image, &request.index_places), pack.map(|pack| pack.blob).filter(|blob| !is_layer(*blob)))
-        {
+        if let (Some(place), Some(blob)) = (
+            boot_source(record, &request.image, &request.index_places),
+            pack.map(|pack| pack.blob).filter(|blob| !is_layer(*blob)),
+        ) {
             let opened = match known {
                 Some((known, opened)) if known == place => Ok(opened),
                 _ => self.open_place(place, &request.image, &request.access),

@@ -8,8 +8,8 @@ use clap::builder::TypedValueParser;
 use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 use rustix::fs::{Access as Mode, access};
 use tarpon_engine::{
-    Access, DEFAULT_PROFILE, ErrorKind, ImageRequest, IndexChoice, LayerLimits, LockFile, PROFILE_BYTES, PolicyChoice, Pull,
-    RegistriesChoice, ResultExt as _, auth_files,
+    Access, DEFAULT_PROFILE, ErrorKind, ImageRequest, IndexChoice, LayerLimits, LockFile, PROFILE_BYTES, PolicyChoice,
+    Pull, RegistriesChoice, ResultExt as _, auth_files,
 };
 use tarpon_oci::{IndexRepo, InvalidIndexRepo, InvalidSource, Platform, Source};
 

@@ -44,7 +44,7 @@ const MOST_JOBS: u64 = 16;
 ///
 /// While a server of the store runs, it does the fetching, and readers of its mounts come first.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, mut_arg("pull", |pull| pull.hide(true)))]
 pub(crate) struct Prefetch {
     /// Fetch only what starts need: refuse images whose layers would have to be streamed to prepare them
     ///
@@ -295,5 +295,8 @@ fn summary(done: &[Done]) -> String {
     let bytes = done.iter().filter_map(|done| Some(done.fetched.as_ref()?.fetched.bytes)).sum();
     let all = done.iter().filter_map(|done| Some(done.fetched.as_ref()?.record.compressed_size())).sum();
     let (bytes, all, failed) = (size::human(bytes), size::human(all), done.len() - new - known);
-    format!("{} images: {new} prefetched, {known} already in the store, {failed} failed; fetched {bytes} of {all}", done.len())
+    format!(
+        "{} images: {new} prefetched, {known} already in the store, {failed} failed; fetched {bytes} of {all}",
+        done.len()
+    )
 }

@@ -176,10 +176,10 @@ fn at_rate(source: Arc<dyn BlobSource>, rate: Option<NonZeroU64>) -> Arc<dyn Blo
 
 /// The error of an image that can only be prepared by streaming this layer, of `count` such layers.
 fn must_stream(layer: &Wanted, count: usize) -> Error {
-    let others = if count > 1 { format!(", nor have {} others", count - 1) } else { String::new() };
-    let cause = format!("it has no table of contents, and no index describes it{others}: it would be fetched whole");
+    let others = if count > 1 { format!(", and neither for {} others", count - 1) } else { String::new() };
+    let cause = format!("there is no table of contents and no index for it{others}: it would be fetched whole");
     Error::new(ErrorKind::Refused, step(layer.number, &layer.blob.digest), cause)
-        .hint("make an index of the image (`tarpon index push`), or let its layers be fetched")
+        .hint("make an index of the image with `tarpon index --push`, or let its layers be fetched whole")
 }
 
 /// The layers of which some bytes were not seen, or some objects are missing.
