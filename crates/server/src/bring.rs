@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use super::elsewhere::PackElsewhere;
 use super::hints;
 use super::images::{boot_index, boot_source};
-use super::mount_table::{BRINGING, MountTable};
+use super::mount_table::{BRINGING_CLIENTS, MountTable};
 use super::start::Profile;
 use crate::{Error, ErrorKind, Result, ResultExt};
 
@@ -147,13 +147,14 @@ impl StartBringer {
 /// Does what a client requests, and reports it on `stream` until the client is gone.
 pub(super) async fn serve(stream: UnixStream, mounts: Arc<MountTable>, request: StartRequest) {
     let stream = Arc::new(stream);
-    let Ok(_turn) = mounts.bringing.try_acquire() else {
-        let cause = format!("the server does this for {BRINGING} images already");
+    let Ok(_place) = mounts.bringing.clients.try_acquire() else {
+        let cause = format!("{BRINGING_CLIENTS} clients have the server do this already");
         send(&stream, Response::Failed(Error::new(ErrorKind::Unavailable, STEP, cause).hint("try again later"))).await;
         return;
     };
     let (reported, seen) = watch::channel((0, 0));
     let work = async {
+        let _turn = mounts.bringing.turns.acquire().await.context(ErrorKind::Other, STEP)?;
         let domain = mounts.domains.of(&request.image, &request.access)?;
         let images = &domain.images;
         let bringer = StartBringer {

@@ -44,6 +44,21 @@ pub(super) const STOPPED: &str = "its server was stopped: the next one mounts it
 /// only wait.
 pub(super) const BRINGING: usize = 8;
 
+/// Clients that wait for that or for their turn, at most. Each costs a connection.
+pub(super) const BRINGING_CLIENTS: usize = 64;
+
+/// Permits for clients that have the server fetch what starts need.
+pub(super) struct Bringing {
+    pub(super) clients: Semaphore,
+    pub(super) turns: Semaphore,
+}
+
+impl Default for Bringing {
+    fn default() -> Self {
+        Self { clients: Semaphore::new(BRINGING_CLIENTS), turns: Semaphore::new(BRINGING) }
+    }
+}
+
 /// All mounts of the server.
 pub(crate) struct MountTable {
     store: Store,
@@ -62,8 +77,7 @@ pub(crate) struct MountTable {
     pub(super) scrub: Scrub,
     pub(super) holding: Arc<Holding>,
     pub(super) succession: Succession,
-    /// Permits for clients that have it fetch what starts need.
-    pub(super) bringing: Semaphore,
+    pub(super) bringing: Bringing,
 }
 
 /// A mount.
@@ -119,7 +133,7 @@ impl MountTable {
             scrub,
             holding,
             succession: Succession::default(),
-            bringing: Semaphore::new(BRINGING),
+            bringing: Bringing::default(),
         })
     }
 

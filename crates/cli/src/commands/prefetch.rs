@@ -100,10 +100,11 @@ struct Report {
 impl Prefetch {
     pub(crate) fn run(self, global: &Global) -> Result {
         let session = Session::open(global)?;
-        let requests = self.requests()?;
-        let all = requests.len();
-        let shown = Shown { quiet: global.quiet, alone: self.jobs.min(all) <= 1 };
-        let work = run(session.engine(), requests, self.extent(), self.jobs, shown);
+        let wanted = self.wanted()?;
+        let all = wanted.len();
+        let shown = Shown { quiet: global.quiet, single: all == 1, alone: self.jobs.min(all) <= 1 };
+        let how = How { extent: self.extent(), limits: self.limits(all), jobs: self.jobs, shown };
+        let work = run(session.engine(), wanted, how);
         let done = runtime()?.block_on(work);
         let failed: Vec<&Failure> = done.iter().filter_map(|done| done.failure.as_ref()).collect();
         let failed = failed.first().map(|first| (first.exit, failed.len()));
@@ -129,35 +130,51 @@ impl Prefetch {
     }
 
     /// The images of the command line and of the list, each once.
-    fn requests(&self) -> Result<Vec<ImageRequest>> {
-        let mut images = self.images.clone();
+    fn wanted(&self) -> Result<Vec<Wanted>> {
+        let mut wanted: Vec<Wanted> = self.images.iter().cloned().map(|image| self.want(image)).collect();
         if let Some(list) = &self.file {
-            let doing = || format!("cannot prefetch the images of {}", list.display());
-            let text = image_list::read(list, LIST_BYTES).doing(doing)?;
-            for entry in image_list::entries(&text) {
-                let failed = |error| Failure::new(Exit::Usage, format_args!("{}: {entry}: {error}", doing()));
-                images.push(image_name(entry).map_err(failed)?);
-            }
+            let text = image_list::read(list, LIST_BYTES);
+            let text = text.doing(|| format!("cannot prefetch the images of {}", list.display()))?;
+            wanted.extend(image_list::entries(&text).map(|entry| match image_name(entry) {
+                Ok(image) => self.want(image),
+                Err(error) => {
+                    let failure = Failure::new(Exit::Usage, format_args!("cannot prefetch {entry}: {error}"));
+                    Wanted { image: entry.to_owned(), request: Err(failure) }
+                }
+            }));
         }
         let mut seen = HashSet::new();
-        images.retain(|image| seen.insert(image.text.clone()));
-        let at_once = u64::try_from(self.jobs.min(images.len()).max(1)).unwrap_or(MOST_JOBS);
+        wanted.retain(|wanted| seen.insert(wanted.image.clone()));
+        Ok(wanted)
+    }
+
+    fn want(&self, image: ImageName) -> Wanted {
+        let text = image.text.clone();
+        let request = self.options.request(image).doing(|| format!("cannot prefetch {text}"));
+        Wanted { image: text, request }
+    }
+
+    /// The part of the rate that each of `count` images has.
+    fn limits(&self, count: usize) -> LayerLimits {
+        let at_once = u64::try_from(self.jobs.min(count).max(1)).unwrap_or(MOST_JOBS);
         // At least one byte.
         let rate = self.rate.map(|rate| NonZeroU64::new(rate.get() / at_once).unwrap_or(NonZeroU64::MIN));
-        let limits = LayerLimits { rate, ..LayerLimits::default() };
-        let request = |image: ImageName| {
-            let text = image.text.clone();
-            let request = self.options.request(image).doing(|| format!("cannot prefetch {text}"))?;
-            Ok(ImageRequest { limits, ..request })
-        };
-        images.into_iter().map(request).collect()
+        LayerLimits { rate, ..LayerLimits::default() }
     }
+}
+
+/// An image that is wanted, or why it cannot be.
+struct Wanted {
+    image: String,
+    request: Result<ImageRequest>,
 }
 
 /// What is shown of the work.
 #[derive(Clone, Copy)]
 struct Shown {
     quiet: bool,
+    /// There is one image: its failure ends the command.
+    single: bool,
     /// One image after the other: each has a progress display.
     alone: bool,
 }
@@ -170,22 +187,26 @@ struct Done {
     failure: Option<Failure>,
 }
 
-/// Prefetches all images, `jobs` at a time. The results have the order of the requests.
-async fn run(
-    engine: &Engine,
-    requests: Vec<ImageRequest>,
+/// How the images are dealt with.
+#[derive(Clone, Copy)]
+struct How {
     extent: PrefetchExtent,
+    /// Of each image.
+    limits: LayerLimits,
     jobs: usize,
     shown: Shown,
-) -> Vec<Done> {
+}
+
+/// Prefetches all images. The results have the order of the images.
+async fn run(engine: &Engine, wanted: Vec<Wanted>, how: How) -> Vec<Done> {
     let (mut running, mut done) = (JoinSet::new(), Vec::new());
-    let mut waiting = requests.into_iter().enumerate();
+    let mut waiting = wanted.into_iter().enumerate();
     loop {
-        while running.len() < jobs
-            && let Some((number, request)) = waiting.next()
+        while running.len() < how.jobs
+            && let Some((number, wanted)) = waiting.next()
         {
             let engine = engine.clone();
-            running.spawn(async move { (number, prefetch(&engine, request, extent, shown).await) });
+            running.spawn(async move { (number, prefetch(&engine, wanted, how).await) });
         }
         match running.join_next().await {
             None => break,
@@ -198,25 +219,33 @@ async fn run(
     done.into_iter().map(|(_, done)| done).collect()
 }
 
-async fn prefetch(engine: &Engine, request: ImageRequest, extent: PrefetchExtent, shown: Shown) -> Done {
-    let progress: Box<dyn Progress> = match shown.alone {
-        true => output::prefetch_progress(shown.quiet),
-        false => Box::new(Notes { image: request.text.clone(), quiet: shown.quiet }),
+async fn prefetch(engine: &Engine, wanted: Wanted, how: How) -> Done {
+    let Wanted { image, request } = wanted;
+    let (fetched, failure) = match request {
+        Err(failure) => (None, Some(failure)),
+        Ok(request) => fetch(engine, &ImageRequest { limits: how.limits, ..request }, how).await,
     };
-    let doing = || format!("cannot prefetch {}", request.text);
-    let fetched = engine.prefetch(&request, extent, &*progress).await;
+    let done = Done { image, extent: how.extent, fetched, failure };
+    done.show(how.shown);
+    done
+}
+
+/// What was fetched, and why something was not.
+async fn fetch(engine: &Engine, request: &ImageRequest, how: How) -> (Option<Prefetched>, Option<Failure>) {
+    let progress: Box<dyn Progress> = match how.shown.alone {
+        true => output::prefetch_progress(how.shown.quiet),
+        false => Box::new(Notes { image: request.text.clone(), quiet: how.shown.quiet }),
+    };
+    let fetched = engine.prefetch(request, how.extent, &*progress).await;
     drop(progress);
-    let (fetched, failure) = match fetched {
+    let failure = |error: Error| Failure::engine(format_args!("cannot prefetch {}", request.text), error);
+    match fetched {
         Ok(fetched) => {
-            let lacks = fetched.lacks();
+            let lacks = fetched.lacks().map(failure);
             (Some(fetched), lacks)
         }
-        Err(error) => (None, Some(error)),
-    };
-    let failure = failure.map(|error: Error| Failure::engine(doing(), error));
-    let done = Done { image: request.text.clone(), extent, fetched, failure };
-    done.show(shown);
-    done
+        Err(error) => (None, Some(failure(error))),
+    }
 }
 
 /// Notes of one of several images.
@@ -237,8 +266,7 @@ impl Done {
     /// Prints the line of the image.
     fn show(&self, shown: Shown) {
         match (&self.failure, &self.fetched) {
-            // That of a single image ends the command.
-            (Some(failure), _) if !shown.alone => output::error(failure),
+            (Some(failure), _) if !shown.single => output::error(failure),
             (None, Some(fetched)) if !shown.quiet => {
                 let image = escape(self.image.as_bytes());
                 output::note(&format!("{image} ({}): {}", fetched.record.manifest, self.facts(fetched)));

@@ -76,15 +76,16 @@ fn the_line_of_an_image_says_what_was_fetched_and_that_nothing_was() {
 }
 
 #[test]
-fn a_command_line_without_images_or_with_a_bad_list_is_refused() {
+fn a_command_line_without_images_is_refused_and_a_line_that_is_no_image_fails_alone() {
     let world = world();
     assert_eq!(world.output(&["prefetch"]).status.code(), Some(2));
     let list = world.path("images.txt");
-    std::fs::write(&list, "alpine\nno image\n").expect("a file");
-    let list = list.to_str().expect("UTF-8");
-    let output = world.output(&["prefetch", "--file", list]);
+    std::fs::write(&list, format!("no image\n{}/app:marked\n", world.server().host())).expect("a file");
+    let output = world.output(&["prefetch", "--json", "--file", list.to_str().expect("UTF-8")]);
     let said = String::from_utf8(output.stderr).expect("text");
-    assert!(output.status.code() == Some(2) && said.contains("no image"), "{said}");
+    assert!(output.status.code() == Some(2) && said.contains("cannot prefetch no image"), "{said}");
+    assert_eq!(reports(&output.stdout)[1]["state"], "prefetched", "the other one");
+    assert_eq!(world.output(&["prefetch", "--file", "/none"]).status.code(), Some(1));
     assert_eq!(world.output(&["prefetch", "--rate", "7", "HOST/app:plain"]).status.code(), Some(2));
     assert_eq!(world.output(&["prefetch", "--all", "--pack-only", "HOST/app:plain"]).status.code(), Some(2));
 }

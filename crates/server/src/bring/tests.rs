@@ -11,6 +11,7 @@ use tarpon_testkit::server::TestServer;
 use tarpon_trace::{Header, Touch};
 
 use super::*;
+use crate::mount_table::BRINGING;
 use crate::setup::ServerSetup;
 
 /// Time limit for work in the background, on a busy machine.
@@ -111,10 +112,10 @@ async fn a_running_server_brings_it_for_a_client_and_stops_when_the_client_is_go
     let seen = |_: u64, _: u64| told.notify_one();
     tokio::select! {
         brought = client.bring_start(slow, &seen) => panic!("not within a day: {brought:?}"),
-        () = told.notified() => assert_eq!(mounts.bringing.available_permits(), BRINGING - 1),
+        () = told.notified() => assert_eq!(mounts.bringing.turns.available_permits(), BRINGING - 1),
     }
     // The server notices that the client is gone.
-    let all = mounts.bringing.acquire_many(u32::try_from(BRINGING).unwrap());
+    let all = mounts.bringing.turns.acquire_many(u32::try_from(BRINGING).unwrap());
     drop(tokio::time::timeout(PATIENCE, all).await.expect("in time").unwrap());
     let brought = client.bring_start(request, &|_, _| ()).await.unwrap().unwrap();
     assert_eq!((brought.kind, brought.missing), (StartKind::LearnedTrace, 0));
