@@ -51,7 +51,7 @@ impl Prefetched {
     }
 }
 
-/// Notices whether layers are fetched, or described anew.
+/// Notices whether layers are fetched, or described again.
 struct Watched<'p> {
     progress: &'p dyn Progress,
     is_new: AtomicBool,

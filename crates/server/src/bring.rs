@@ -26,7 +26,7 @@ use super::mount_table::{BRINGING_CLIENTS, MountTable};
 use super::start::Profile;
 use crate::{Error, ErrorKind, Result, ResultExt};
 
-/// How often a client is told how far it is, and noticed to be gone.
+/// How often the progress is sent to a client, which shows whether the client is still there.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 const STEP: &str = "fetch what a start needs";

@@ -26,9 +26,9 @@ use crate::prefetch::rules::{Prefetcher, Step};
 
 /// Least bytes of one request at a limited rate, if there are so many: smaller ones would be round trips only.
 const PACED_BYTES: u64 = 64 << 10;
-/// Of smaller objects a store holds parts in memory only, unless it is told that they are to last.
+/// Of smaller objects a store holds parts in memory only, unless they are to last.
 const SMALL_BYTES: u64 = 64 << 10;
-/// Small objects that are held until their parts are told to last: 64 MiB.
+/// Small objects that are held until their parts are made to last: 64 MiB.
 const HELD: usize = 1024;
 
 /// What the start of an image is likely to need.
