@@ -368,6 +368,34 @@ fn mounts_that_are_in_use_stay_and_are_served_when_the_daemon_is_stopped() {
     }
 }
 
+/// The manifests of a DaemonSet that prefetches.
+const PREFETCH: &str = include_str!("../../contrib/kubernetes/prefetch.yaml");
+
+#[test]
+fn the_script_of_the_daemonset_prefetches_a_list_and_reports_what_failed() {
+    let Some(fixture) = DaemonFixture::new() else { return };
+    let (_, rest) = PREFETCH.split_once("prefetch.sh: |\n").unwrap();
+    let (script, _) = rest.split_once("---\n").unwrap();
+    let script: String = script.lines().map(|line| format!("{}\n", line.strip_prefix("    ").unwrap())).collect();
+    let socket = fixture.place("api.sock").display().to_string();
+    assert!(script.contains("/run/tarpon/tarpon.sock"));
+    let script = script.replace("/run/tarpon/tarpon.sock", &socket);
+    for (list, is_done) in
+        [(format!("{}\n\n", fixture.image), true), (format!("{0}-none\n{0}\n", fixture.image), false)]
+    {
+        let images = fixture.place("images");
+        std::fs::write(&images, list).unwrap();
+        let output = Command::new("sh").args(["-c", &script]).env("IMAGES", &images).output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.success(), is_done, "{said}");
+        let jobs: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(jobs.last().unwrap()["state"], "done", "{said}");
+        assert_eq!(jobs.len(), if is_done { 1 } else { 2 }, "{said}");
+    }
+    let images = fixture.get("/v1/images");
+    assert_eq!(images[0]["layers"][0]["verification"], "toc-verified", "no layer was fetched whole");
+}
+
 #[test]
 fn systemd_takes_the_units() {
     if !real::have(&["systemd-analyze"]) {
@@ -375,7 +403,13 @@ fn systemd_takes_the_units() {
         return;
     }
     let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../contrib/systemd");
-    let of_system = ["tarpon.service", "tarpon.socket", "tarpon-snapshotter.service"];
+    let of_system = [
+        "tarpon.service",
+        "tarpon.socket",
+        "tarpon-snapshotter.service",
+        "tarpon-prefetch.service",
+        "tarpon-prefetch.timer",
+    ];
     for (manager, folder, names) in [("--system", ".", &of_system[..]), ("--user", "user", &of_system[..2])] {
         let work = real::scratch().unwrap();
         for name in names {

@@ -78,6 +78,10 @@ pub trait PartialObject: Send + Sync {
     /// chunk as present once its digest has matched; until then no reader may use anything in the chunk.
     fn spool_at(&self, bytes: &[u8], offset: u64) -> Result<(), StoreError>;
 
+    /// Keeps what was written for later processes. Without this call, a store may lose the bytes of a small object that is never complete
+    /// with this process.
+    fn persist(&self) -> Result<(), StoreError>;
+
     /// Call it when all bytes are written: hashes the whole object and links it in if the digest matches. On a mismatch the
     /// bytes are deleted and [`StoreError::Corrupt`] is returned.
     fn publish(&self) -> Result<(), StoreError>;

@@ -11,8 +11,8 @@ use crate::commands::container::{exec, logs, ps, run};
 use crate::commands::namespace::{self, Need};
 use crate::commands::packaging::{Completions, Man};
 use crate::commands::{
-    cache, commit, convert, daemon, demo, doctor, index, inspect, login, ls, mount, podman, pull, push, record,
-    recover, server, snapshotter, status, trace, umount, unshare, why,
+    cache, commit, convert, daemon, demo, doctor, index, inspect, login, ls, mount, podman, prefetch, pull, push,
+    record, recover, server, snapshotter, status, trace, umount, unshare, why,
 };
 use crate::exit::{self, Exit};
 use crate::failure::Result;
@@ -59,6 +59,7 @@ impl Cli {
             Command::Login(command) => command.run(global),
             Command::Logout(command) => command.run(global),
             Command::Pull(command) => command.run(global),
+            Command::Prefetch(command) => command.run(global),
             Command::Ls(command) => command.run(global),
             Command::Podman(command) => command.run(global),
             Command::Index(command) => command.run(global),
@@ -121,6 +122,7 @@ pub(crate) enum Command {
     Logout(login::Logout),
     Push(push::Push),
     Pull(pull::Pull),
+    Prefetch(prefetch::Prefetch),
     Ls(ls::Ls),
     Index(index::Index),
     Record(Box<record::Record>),

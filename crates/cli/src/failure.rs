@@ -40,6 +40,11 @@ impl Failure {
         Self::new(Exit::Failure, format!("{doing}: {error}"))
     }
 
+    /// What failed, and why.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// The line, and the hint's line if there is one. Control characters, which may come from an image or a registry,
     /// are escaped, and a long name that is repeated is shortened.
     pub(crate) fn text(&self) -> String {

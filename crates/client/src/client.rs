@@ -376,7 +376,7 @@ impl Client {
     }
 
     /// The error for a server that does not reply. `stopped`: its process, if that was found stopped.
-    fn unanswered(&self, error: &io::Error, stopped: Option<Pid>, patience: Duration) -> Error {
+    pub(crate) fn unanswered(&self, error: &io::Error, stopped: Option<Pid>, patience: Duration) -> Error {
         let step = "ask the server";
         if let Some(pid) = stopped {
             let pid = pid.as_raw_nonzero();
@@ -399,7 +399,7 @@ impl Client {
     }
 
     /// Connects. `None`: nothing listens.
-    fn connect(&self) -> Result<Option<UnixStream>> {
+    pub(crate) fn connect(&self) -> Result<Option<UnixStream>> {
         match wire::connect(&self.store.server_folder()) {
             Ok(stream) => Ok(Some(stream)),
             // The queue is full, so a server exists.
@@ -453,23 +453,23 @@ pub fn settled<T>(asked: Result<T>, mountpoint: &Path) -> Result<()> {
 }
 
 /// Checks if the server is stopped while its response is awaited.
-struct Health {
+pub(crate) struct Health {
     server: Option<Pid>,
     looks: u32,
     /// Set after enough consecutive checks found it stopped that it will not continue by itself.
-    stopped: Option<Pid>,
+    pub(crate) stopped: Option<Pid>,
 }
 
 /// Number of consecutive checks. A process that a debugger inspects for a moment continues before that.
 const STOPPED_LOOKS: u32 = 4;
 
 impl Health {
-    fn of(stream: &UnixStream) -> Self {
+    pub(crate) fn of(stream: &UnixStream) -> Self {
         let server = wire::peer(stream);
         Self { server, looks: 0, stopped: None }
     }
 
-    fn check(&mut self) -> io::Result<()> {
+    pub(crate) fn check(&mut self) -> io::Result<()> {
         let stopped = self.server.filter(|pid| is_stopped(*pid));
         self.looks = if stopped.is_some() { self.looks + 1 } else { 0 };
         if self.looks < STOPPED_LOOKS {
@@ -488,7 +488,7 @@ fn is_stopped(process: Pid) -> bool {
 }
 
 /// Whether the error means that the server closed the connection or ended before it accepted it.
-fn is_end(error: &io::Error) -> bool {
+pub(crate) fn is_end(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::NotConnected)
 }
 

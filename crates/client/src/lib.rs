@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! client          sends requests to the server; starts it if none runs
+//! bring           has the server fetch what a start needs
 //! protocol        requests, responses, the status of mounts
 //! wire            one JSON object per line on a Unix socket
 //! mount_record    the description of a mount in the store, from which a server mounts it again
@@ -14,6 +15,7 @@
 //! child           child processes that report in one line; server_log: the log of a server
 //! ```
 
+mod bring;
 pub mod child;
 mod client;
 mod container_name;

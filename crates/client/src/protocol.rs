@@ -52,6 +52,9 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         place: Option<String>,
     },
+    /// Fetch what the start of an image is likely to need, at the lowest priority, and report it. Responses are [`Response::Bringing`],
+    /// at least every few seconds, then [`Response::Brought`]. It ends with the connection.
+    BringStart(Box<StartRequest>),
     /// Use other credentials for the image at this path from now on: those it was mounted with may have expired.
     RenewCredentials {
         /// Absolute and without symbolic links.
@@ -122,6 +125,7 @@ impl Request {
             | Self::Hold
             | Self::HandOver { .. }
             | Self::RenewCredentials { .. }
+            | Self::BringStart(_)
             | Self::PrefetchPack { .. } => SOON,
             Self::Mount { .. }
             | Self::Unmount { .. }
@@ -148,6 +152,15 @@ pub enum Response {
     /// The fetch has started.
     #[serde(rename = "coming")]
     PrefetchStarted,
+    /// What a start needs is being fetched.
+    Bringing {
+        /// Bytes requested.
+        requested: u64,
+        /// Bytes that were missing.
+        missing: u64,
+    },
+    /// What a start needs was fetched, as far as it could be.
+    Brought(BroughtStart),
     /// Later requests for the image have the credentials.
     Renewed,
     /// The server stays up until the connection closes.
@@ -183,6 +196,84 @@ pub enum Response {
     Mended(Mended),
     /// The request failed.
     Failed(Error),
+}
+
+/// An image of which is fetched what its start is likely to need.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StartRequest {
+    /// The image, as the user wrote it.
+    pub image: String,
+    /// Digest of its manifest. The store holds the record of this name.
+    pub manifest: Digest,
+    /// How to access its blobs.
+    pub access: Access,
+    /// As [`MountRequest::index_places`].
+    pub index_places: Vec<String>,
+    /// Maximum bytes per second.
+    pub rate: Option<NonZeroU64>,
+    /// Whether files that the image's author marked are fetched if no start is known.
+    pub landmarks: bool,
+}
+
+/// How it is known what a start needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StartKind {
+    /// From a recorded start, which was published as a boot pack.
+    BootPack,
+    /// From starts on this host.
+    LearnedTrace,
+    /// From the image's author.
+    Landmarks,
+    /// It is not known.
+    Unknown,
+}
+
+impl StartKind {
+    /// Its name for programs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::BootPack => "boot-pack",
+            Self::LearnedTrace => "learned-trace",
+            Self::Landmarks => "landmarks",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// What is in the store of what a start needs. All sizes are of encoded bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BroughtStart {
+    /// How it is known.
+    pub kind: StartKind,
+    /// All of it.
+    pub wanted: u64,
+    /// What was missing before.
+    pub missing_before: u64,
+    /// What is missing still.
+    pub missing: u64,
+    /// Why it is missing, if that is known.
+    pub problem: Option<String>,
+    /// Whether the store refused it.
+    pub refused: bool,
+    /// Requests to the image's sources.
+    pub requests: u64,
+    /// Bytes received from them.
+    pub bytes: u64,
+}
+
+impl BroughtStart {
+    /// Nothing is known of the image's starts.
+    pub const UNKNOWN: Self = Self {
+        kind: StartKind::Unknown,
+        wanted: 0,
+        missing_before: 0,
+        missing: 0,
+        problem: None,
+        refused: false,
+        requests: 0,
+        bytes: 0,
+    };
 }
 
 /// The scrub of a store, which periodically hashes all objects.

@@ -1,6 +1,6 @@
 //! The line protocol on a socket: one JSON object per line, limited in length and time.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read as _, Take, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
@@ -47,23 +47,46 @@ pub(crate) fn receive_within<T: DeserializeOwned>(
     stream: &UnixStream,
     longest: u64,
     patience: Duration,
-    mut goes_on: impl FnMut() -> io::Result<()>,
+    goes_on: impl FnMut() -> io::Result<()>,
 ) -> io::Result<Option<T>> {
-    stream.set_read_timeout(Some(POLL_INTERVAL))?;
-    let until = Instant::now() + patience;
-    let (mut reader, mut line) = (BufReader::new(stream.take(longest)), Vec::new());
-    loop {
-        // The bytes before an error are already in the line.
-        match reader.read_until(b'\n', &mut line) {
-            Ok(_) => break,
-            Err(error) if is_late(&error) && Instant::now() < until => goes_on()?,
-            Err(error) => return Err(error),
-        }
+    Messages::new(stream, longest)?.next_within(patience, goes_on)
+}
+
+/// Several messages on one connection.
+pub(crate) struct Messages<'s> {
+    reader: BufReader<Take<&'s UnixStream>>,
+    longest: u64,
+}
+
+impl<'s> Messages<'s> {
+    /// Messages of at most `longest` bytes each.
+    pub(crate) fn new(stream: &'s UnixStream, longest: u64) -> io::Result<Self> {
+        stream.set_read_timeout(Some(POLL_INTERVAL))?;
+        Ok(Self { reader: BufReader::new(stream.take(longest)), longest })
     }
-    match line.last() {
-        None => Ok(None),
-        Some(b'\n') => Ok(Some(serde_json::from_slice(&line)?)),
-        Some(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "a message without an end")),
+
+    /// As [`receive_within`], for the next message.
+    pub(crate) fn next_within<T: DeserializeOwned>(
+        &mut self,
+        patience: Duration,
+        mut goes_on: impl FnMut() -> io::Result<()>,
+    ) -> io::Result<Option<T>> {
+        let until = Instant::now() + patience;
+        let mut line = Vec::new();
+        self.reader.get_mut().set_limit(self.longest);
+        loop {
+            // The bytes before an error are already in the line.
+            match self.reader.read_until(b'\n', &mut line) {
+                Ok(_) => break,
+                Err(error) if is_late(&error) && Instant::now() < until => goes_on()?,
+                Err(error) => return Err(error),
+            }
+        }
+        match line.last() {
+            None => Ok(None),
+            Some(b'\n') => Ok(Some(serde_json::from_slice(&line)?)),
+            Some(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "a message without an end")),
+        }
     }
 }
 
@@ -148,6 +171,17 @@ mod tests {
         assert!(!is_closed(&ours));
         drop(theirs);
         assert!(is_closed(&ours));
+    }
+
+    #[test]
+    fn messages_that_arrive_together_are_read_one_by_one_and_each_may_have_the_full_length() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let texts = ["a".repeat(90), "b".repeat(90), "c".repeat(110)];
+        texts.iter().for_each(|text| send(&theirs, text).unwrap());
+        let mut messages = Messages::new(&ours, 100).unwrap();
+        let mut next = || messages.next_within::<String>(ANSWER, || Ok(()));
+        assert_eq!((next().unwrap().as_ref(), next().unwrap().as_ref()), (Some(&texts[0]), Some(&texts[1])));
+        assert!(next().is_err(), "too long");
     }
 
     #[test]

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tarpon_engine::oci::{Platform, Source};
-use tarpon_engine::{Access, DEFAULT_PROFILE, ImageRequest, IndexChoice, LockFile, Pull, RegistriesChoice, auth_files};
+use tarpon_engine::{
+    Access, DEFAULT_PROFILE, ImageRequest, IndexChoice, LayerLimits, LockFile, Pull, RegistriesChoice, auth_files,
+};
 use utoipa::ToSchema;
 
 use crate::failure::Failure;
@@ -126,6 +128,7 @@ impl ImageSelection {
                 registries,
                 ..Access::default()
             },
+            limits: LayerLimits::default(),
         })
     }
 

@@ -8,6 +8,7 @@ use std::time::UNIX_EPOCH;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use serde::Serialize;
+use tarpon_engine::oci::Digest;
 use tokio::sync::watch;
 use utoipa::ToSchema;
 
@@ -42,7 +43,7 @@ pub(crate) struct Job {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum JobKind {
-    /// Fetches a whole image.
+    /// Fetches an image before it is used.
     Prefetch,
     /// Records the accesses of a start of an image.
     Recording,
@@ -76,15 +77,35 @@ impl JobState {
 pub(crate) struct JobOutcome {
     /// Digest of the image's manifest.
     pub(crate) manifest: String,
-    /// Of a pull: bytes fetched.
+    /// Of a prefetch: bytes fetched.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) fetched_bytes: Option<u64>,
+    /// Of a prefetch of what a start needs: how that is known: `boot-pack`, `learned-trace`, `landmarks`, or `unknown`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) content: Option<&'static str>,
+    /// Of the same: its encoded bytes, whether they were in the store or not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) content_bytes: Option<u64>,
     /// Of a recording: number of accessed contents.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) touches: Option<usize>,
     /// Of a recording: the exit code, if the container exited by itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) exit_code: Option<i32>,
+}
+
+impl JobOutcome {
+    /// Of an image with this manifest.
+    pub(crate) fn of(manifest: &Digest) -> Self {
+        Self {
+            manifest: manifest.to_string(),
+            fetched_bytes: None,
+            content: None,
+            content_bytes: None,
+            touches: None,
+            exit_code: None,
+        }
+    }
 }
 
 /// All jobs.
@@ -231,7 +252,7 @@ mod tests {
     use super::*;
 
     fn outcome() -> JobOutcome {
-        JobOutcome { manifest: "sha256:…".to_owned(), fetched_bytes: Some(7), touches: None, exit_code: None }
+        JobOutcome { fetched_bytes: Some(7), ..JobOutcome::of(&Digest::of(b"manifest")) }
     }
 
     #[tokio::test]

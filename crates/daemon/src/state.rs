@@ -246,6 +246,7 @@ impl Drop for RunningJob {
 mod tests {
     use super::*;
     use crate::jobs::{JobKind, JobState};
+    use tarpon_engine::oci::Digest;
 
     #[tokio::test]
     async fn a_job_whose_task_panics_has_failed() {
@@ -259,8 +260,7 @@ mod tests {
         assert!(task.await.is_err());
         assert_eq!(entry.job().state, JobState::Failed);
         let entry = jobs.begin(JobKind::Prefetch, "app".to_owned()).unwrap();
-        let outcome =
-            JobOutcome { manifest: "sha256:…".to_owned(), fetched_bytes: Some(7), touches: None, exit_code: None };
+        let outcome = JobOutcome { fetched_bytes: Some(7), ..JobOutcome::of(&Digest::of(b"manifest")) };
         RunningJob::new(Arc::default(), entry.clone()).end(Ok(outcome));
         assert_eq!(entry.job().state, JobState::Done);
     }

@@ -32,6 +32,7 @@
 //! | to | use |
 //! |---|---|
 //! | make an image mountable | [`Engine::prepare`]: [`ImageRequest`] → [`Prepared`]; [`Engine::pull`] fetches all of it |
+//! | make its next start fast | [`Engine::prefetch`]: [`PrefetchExtent`] → [`Prefetched`] |
 //! | mount it while a value lives | [`Engine::rootfs`]: [`RootfsRequest`] → [`Rootfs`] |
 //! | mount it on a directory | [`Engine::client`], then [`Client::mount`]: [`MountRequest::for_image`] → [`MountStatus`]; [`Client::unmount`], [`Client::recover`] |
 //! | serve mounts in this process | [`Server`]: ends with its last mount; [`PermanentServer`]: permanent, restores the mounts of its predecessor |
@@ -57,15 +58,17 @@
 mod containers;
 mod engine;
 mod mounts;
+mod prefetch;
 mod publish;
 mod why;
 
 pub use engine::{Engine, EngineOptions};
+pub use prefetch::{PrefetchExtent, Prefetched};
 pub use tarpon_blob::LogLimit;
 pub use tarpon_client::protocol::{
-    Backfill, BackfillState, BackfillStatus, DiffIds, EndpointKind, EndpointStatus, LayerVerification, LayersPart,
-    Mended, MountAccount, MountRequest, MountStatus, PodmanImage, PodmanNames, Request, Response, ScrubStatus,
-    UnmendedMount,
+    Backfill, BackfillState, BackfillStatus, BroughtStart, DiffIds, EndpointKind, EndpointStatus, LayerVerification,
+    LayersPart, Mended, MountAccount, MountRequest, MountStatus, PodmanImage, PodmanNames, Request, Response,
+    ScrubStatus, StartKind, UnmendedMount,
 };
 pub use tarpon_client::rootfs::{Rootfs, RootfsRequest};
 pub use tarpon_client::{
@@ -82,9 +85,9 @@ pub use tarpon_fetch::{Early, Event, Noted, PROFILE_BYTES, Stall, Stats, WaitSum
 pub use tarpon_images::index::places::shown as shown_place;
 pub use tarpon_images::{
     Access, Admission, Cause, Commits, Committed, ContainerdHosts, Credentials, DEFAULT_PROFILE, Error, ErrorKind,
-    Flights, ImageRequest, Images, IndexChoice, Inspection, Item, LayerInspection, LayerPlan, LayerWay, LockFile,
-    Login, PolicyChoice, Prepared, Progress, Pull, Pulled, RegistriesChoice, RegistriesPaths, Result, ResultExt,
-    Silent, StoredIn, TreeView, auth_files, log_out, log_out_of_all, logged_in, open_store,
+    Flights, ImageRequest, Images, IndexChoice, Inspection, Item, LayerInspection, LayerLimits, LayerPlan, LayerWay,
+    LockFile, Login, PolicyChoice, Prepared, Progress, Pull, Pulled, RegistriesChoice, RegistriesPaths, Result,
+    ResultExt, Silent, StoredIn, TreeView, auth_files, log_out, log_out_of_all, logged_in, open_store,
 };
 pub use tarpon_layer::toc::Format as LayerFormat;
 pub use tarpon_mount::{Capability, Feature, Mode, ModeChoice, Unmounted, Writable, probe};

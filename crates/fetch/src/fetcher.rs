@@ -182,7 +182,7 @@ impl Fetcher {
 
 /// An image that is registered with a [`Fetcher`], until dropped. Dropping it does not affect reads under way.
 pub struct ImageHandle {
-    host: Arc<FetchHost>,
+    pub(crate) host: Arc<FetchHost>,
     pub(crate) image: Arc<Image>,
 }
 

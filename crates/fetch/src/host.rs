@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use tarpon_blob::{ObjectStore, StoreError};
 use tarpon_layer::ObjectId;
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::bypass::Bypass;
@@ -45,6 +46,8 @@ pub(crate) struct FetchHost {
     /// Reads that timed out before any piece was late: the second request of the kernel must not wait as long again.
     pub(crate) late_reads: Failures,
     pub(crate) inodes: HeldInodes,
+    /// Number of objects that are being made local files.
+    pub(crate) publishing: watch::Sender<usize>,
     parts: AllParts,
     objects: Mutex<Lru<(ObjectId, ImageId), Arc<Object>>>,
 }
@@ -66,6 +69,7 @@ impl FetchHost {
             disputes: Disputes::new(&config),
             late_reads: Failures::new(config.outage_memo),
             inodes: HeldInodes::default(),
+            publishing: watch::Sender::default(),
             parts: AllParts::default(),
             objects: Mutex::new(Lru::new(config.live_objects)),
             config,

@@ -77,7 +77,11 @@ impl FetchHost {
             return;
         }
         let (host, object) = (self.clone(), object.clone());
-        self.runtime.spawn_blocking(move || host.publish(&object));
+        self.publishing.send_modify(|count| *count += 1);
+        self.runtime.spawn_blocking(move || {
+            host.publish(&object);
+            host.publishing.send_modify(|count| *count = count.saturating_sub(1));
+        });
     }
 
     fn publish(&self, object: &Object) {

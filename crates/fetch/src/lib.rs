@@ -62,6 +62,7 @@ pub use observed::ReadObserver;
 pub use pack::{
     BOOT_FRAMES, BOOT_PIECES, BootFrame, BootIndex, BootPiece, BootWriter, InvalidBootIndex, PROFILE_BYTES,
 };
+pub use prefetch::bring::{Brought, StartContent};
 pub use prefetch::hints::Hint;
 pub use prefetch::replay::{REPLAY_FIRST_BYTES, REPLAY_MOST_BYTES, REPLAY_REQUESTS};
 pub use prefetch::rules::Background;

@@ -37,12 +37,16 @@ impl FetchHost {
         !self.is_here(image, chunk) && !self.was_left(image, chunk)
     }
 
-    /// Whether an earlier process left the chunk. Hashes the bytes that it left.
+    /// Whether an earlier process left the chunk, or another image has it. Hashes the bytes that it left.
     fn was_left(self: &Arc<Self>, image: &Arc<Image>, chunk: &PieceChunk) -> bool {
         if chunk.is_whole_object() {
             return false;
         }
         let Some(object) = self.object_in(image, &chunk.object) else { return false };
+        // Another image with the same list may have searched for it already.
+        if object.has_at(chunk.object_offset) {
+            return true;
+        }
         let place = chunk.object_offset..chunk.object_offset.saturating_add(1);
         let candidates = object.candidates(&*self.store, object.chunks_of(place).collect());
         !candidates.is_empty() && !self.take_leftover_chunks(&object, candidates).is_empty()

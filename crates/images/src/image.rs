@@ -1,9 +1,12 @@
 //! Requests for images, and prepared images.
 
+use std::num::NonZeroU64;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use tarpon_oci::{Digest, IndexLock, IndexRepo, Platform, Source};
+use tarpon_registry::Stats;
 use tarpon_store::{ImageRecord, Verification};
 
 use crate::access::Access;
@@ -55,6 +58,21 @@ impl FromStr for IndexChoice {
     }
 }
 
+/// Limits on what preparing an image, or pulling it, fetches of its layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerLimits {
+    /// Most bytes of layers per second. Manifests and indexes, which are small, come at once.
+    pub rate: Option<NonZeroU64>,
+    /// Whether a layer without a table of contents may be streamed whole. Otherwise its image is not prepared.
+    pub may_stream: bool,
+}
+
+impl Default for LayerLimits {
+    fn default() -> Self {
+        Self { rate: None, may_stream: true }
+    }
+}
+
 /// The default profile of a start.
 pub const DEFAULT_PROFILE: &str = "default";
 
@@ -79,6 +97,8 @@ pub struct ImageRequest {
     pub profile: Option<String>,
     /// How to access it.
     pub access: Access,
+    /// What may be fetched of its layers to prepare it.
+    pub limits: LayerLimits,
 }
 
 impl ImageRequest {
@@ -100,6 +120,7 @@ impl ImageRequest {
             index_repos: Vec::new(),
             profile: None,
             access: Access::default(),
+            limits: LayerLimits::default(),
         }
     }
 }
@@ -117,13 +138,27 @@ pub struct Prepared {
     pub index_places: Vec<String>,
     /// Fallbacks to something slower, one line each.
     pub fallbacks: Vec<String>,
+    /// Requests to its source to prepare it now, and bytes received.
+    pub fetched: Stats,
 }
 
 impl Prepared {
     /// The requested image, with its record.
     pub(crate) fn of(request: &ImageRequest, record: ImageRecord, fallbacks: Vec<String>) -> Self {
         let index_places = request.index_sources().map(|place| place.to_string()).collect();
-        Self { text: request.text.clone(), record, access: request.access.clone(), index_places, fallbacks }
+        Self {
+            text: request.text.clone(),
+            record,
+            access: request.access.clone(),
+            index_places,
+            fallbacks,
+            fetched: Stats::default(),
+        }
+    }
+
+    /// The same, after these requests.
+    pub(crate) fn after(self, fetched: Stats) -> Self {
+        Self { fetched, ..self }
     }
 
     /// Digest of the manifest, to which a mount of it is pinned.

@@ -27,6 +27,11 @@ pub trait Progress: Send + Sync {
         let _ = layer;
     }
 
+    /// Of what a start needs, `requested` of the `missing` bytes were requested so far.
+    fn start_requested(&self, requested: u64, missing: u64) {
+        let _ = (requested, missing);
+    }
+
     /// A line for the user: a fallback and its reason.
     fn note(&self, line: &str) {
         let _ = line;

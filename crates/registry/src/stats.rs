@@ -1,5 +1,6 @@
 //! Network counters: of a mount, and of each endpoint of its image.
 
+use std::ops::Add;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -15,6 +16,14 @@ pub struct Stats {
     pub requests: u64,
     /// Bytes of bodies received.
     pub bytes: u64,
+}
+
+impl Add for Stats {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { requests: self.requests.saturating_add(other.requests), bytes: self.bytes.saturating_add(other.bytes) }
+    }
 }
 
 /// What one endpoint of an image was asked for, and what it sent.

@@ -41,6 +41,8 @@ pub(super) fn carry_out(mounts: &Arc<MountTable>, request: Request) -> Result<Re
         Request::Scrub => Ok(Response::Scrub(mounts.scrub.status().unwrap_or_default())),
         Request::Mend => mounts.mend().map(Response::Mended),
         Request::Hold => Ok(Response::Held),
+        // Served by the listener, because it takes long.
+        Request::BringStart(_) => Err(Error::new(ErrorKind::Other, "serve the request", "it has no single answer")),
         Request::HandOver { successor } => mounts.hand_over(successor).map(|()| Response::HandingOver),
         Request::Upgrade => mounts.upgrade(),
         Request::Status => Ok(Response::Status { mounts: mounts.status() }),

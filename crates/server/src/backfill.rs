@@ -4,7 +4,6 @@
 //! It streams what `pull` streams ([`Completion`]). If a layer does not match the index that the image was mounted by, an alarm is logged,
 //! counted and shown, and the mounts read no more data from that layer.
 
-mod paced;
 mod throttle;
 
 use std::collections::HashMap;
@@ -14,6 +13,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
+use tarpon_blob::Paced;
 use tarpon_client::protocol::{Backfill, BackfillState, BackfillStatus, MountRequest};
 use tarpon_fetch::{Background, Fetcher};
 use tarpon_images::prepare::STREAMS;
@@ -24,7 +24,6 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-use self::paced::Paced;
 use self::throttle::{Throttle, Turn};
 use super::images::{LoadedImage, LoadedImages};
 use crate::ErrorKind;

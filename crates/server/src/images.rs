@@ -395,9 +395,10 @@ impl LoadedImages {
         let is_layer = |blob: Blob| record.layers.iter().any(|layer| layer.digest == blob.digest);
         let mut pack_repository = None;
         let mut source = repository.blobs();
-        if let (Some(place), Some(blob)) =
-            (boot_source(record, request), pack.map(|pack| pack.blob).filter(|blob| !is_layer(*blob)))
-        {
+        if let (Some(place), Some(blob)) = (
+            boot_source(record, &request.image, &request.index_places),
+            pack.map(|pack| pack.blob).filter(|blob| !is_layer(*blob)),
+        ) {
             let opened = match known {
                 Some((known, opened)) if known == place => Ok(opened),
                 _ => self.open_place(place, &request.image, &request.access),
@@ -485,7 +486,7 @@ fn mounted_parts(record: &ImageRecord) -> impl Iterator<Item = &PartRecord> {
 }
 
 /// The index of the boot pack. An unreadable one is ignored.
-fn boot_index(image: &str, boot: &[u8]) -> Option<BootIndex> {
+pub(super) fn boot_index(image: &str, boot: &[u8]) -> Option<BootIndex> {
     match BootIndex::read(boot) {
         Ok(index) => Some(index),
         Err(error) => {
@@ -497,15 +498,11 @@ fn boot_index(image: &str, boot: &[u8]) -> Option<BootIndex> {
 
 /// The place of the boot pack, if it is one that the user named: a worker wrote the record, and must not choose which hosts and files are
 /// opened.
-fn boot_source<'a>(record: &'a ImageRecord, request: &MountRequest) -> Option<&'a str> {
+pub(super) fn boot_source<'a>(record: &'a ImageRecord, image: &str, index_places: &[String]) -> Option<&'a str> {
     let place = record.boot_source.as_deref()?;
-    let is_named = request.index_places.iter().any(|named| named == place);
+    let is_named = index_places.iter().any(|named| named == place);
     if !is_named {
-        tracing::info!(
-            image = request.image,
-            place,
-            "the boot pack is not used: its place is no index repository of this mount"
-        );
+        tracing::info!(image, place, "the boot pack is not used: its place is no index repository of this mount");
     }
     is_named.then_some(place)
 }

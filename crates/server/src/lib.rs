@@ -14,6 +14,7 @@
 //! succession               what a server does for its successor, and with what its predecessor left
 //! recover                  mounts that a dead server left: adopted with their connections, or made again
 //! early, hints, backfill   what is fetched before a reader requests it; learning, start: what earlier starts read
+//! bring                    what a start needs, fetched before its mount
 //! scrub, damage, mend      damaged files: found, known, repaired
 //! exhibit, host            content in another form than a mount, which another crate adds (Podman's stores)
 //! status, why, metrics     what is reported; observer, changes: events
@@ -21,6 +22,7 @@
 
 mod answer;
 mod backfill;
+mod bring;
 mod changes;
 mod counters;
 mod damage;
@@ -59,6 +61,7 @@ mod succession;
 mod sync;
 mod why;
 
+pub use bring::StartBringer;
 pub use changes::MountChange;
 pub use exhibit::Exhibit;
 pub use holding::hold;

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use tarpon_blob::LogLimit;
-use tarpon_client::protocol::{LINE_BYTES, Request, Response};
+use tarpon_client::protocol::{LINE_BYTES, Request, Response, StartRequest};
 use tarpon_client::wire;
 use tokio::sync::Semaphore;
 
 use super::answer::answer;
+use super::bring;
 use super::mount_table::MountTable;
 
 /// Maximum number of clients served concurrently. More wait in the socket's queue.
@@ -61,12 +62,16 @@ pub(super) fn listen(listener: UnixListener, mounts: Arc<MountTable>) -> io::Res
                     let Some(client) = mounts.enter() else { continue };
                     let mounts = mounts.clone();
                     tokio::spawn(async move {
-                        let held = serve(stream, mounts).await;
+                        let held = serve(stream, mounts.clone()).await;
                         drop(place);
                         match held {
-                            Some(stream) => {
+                            Some(Lasting::Held(stream)) => {
                                 let _holder = client.hold();
                                 ended(stream).await;
+                            }
+                            Some(Lasting::Bringing(stream, request)) => {
+                                let _holder = client.hold();
+                                bring::serve(stream, mounts, *request).await;
                             }
                             None => drop(client),
                         }
@@ -91,8 +96,16 @@ fn blocking(stream: tokio::net::UnixStream) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Serves one request of one client. Returns the connection if the server must keep running for the client.
-async fn serve(stream: UnixStream, mounts: Arc<MountTable>) -> Option<UnixStream> {
+/// A client that the server must keep running for.
+enum Lasting {
+    /// As long as the connection is open.
+    Held(UnixStream),
+    /// As long as this takes.
+    Bringing(UnixStream, Box<StartRequest>),
+}
+
+/// Serves one request of one client. Returns the client if more is to be done for it.
+async fn serve(stream: UnixStream, mounts: Arc<MountTable>) -> Option<Lasting> {
     let received = tokio::task::spawn_blocking(move || {
         let request = wire::receive::<Request>(&stream, LINE_BYTES);
         (stream, request)
@@ -119,6 +132,7 @@ async fn serve(stream: UnixStream, mounts: Arc<MountTable>) -> Option<UnixStream
     }
     let holds = matches!(request, Request::Hold | Request::Upgrade);
     let request = match request {
+        Request::BringStart(request) => return Some(Lasting::Bringing(stream, request)),
         // As this process sees its number, in its namespace.
         Request::HandOver { .. } => Request::HandOver { successor: successor(&stream) },
         other => other,
@@ -132,7 +146,7 @@ async fn serve(stream: UnixStream, mounts: Arc<MountTable>) -> Option<UnixStream
                 // Not before: the client of a server that ends without an answer would start another one.
                 mounts.succession.request();
             }
-            holds.then_some(stream)
+            holds.then_some(Lasting::Held(stream))
         }
         Ok(Err(error)) => {
             tracing::debug!(%error, "a client did not wait for its answer");

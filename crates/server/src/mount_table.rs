@@ -18,6 +18,7 @@ use tarpon_mount::{Host, Inheritance, Mode, ModeChoice, MountError, MountSpec, M
 use tarpon_oci::Digest;
 use tarpon_store::{MountRecord, Store};
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 
 use super::changes::Changes;
 use super::counters::{MountCounts, Transfers};
@@ -39,6 +40,25 @@ use crate::{Error, ErrorKind, Result, ResultExt};
 /// Why a remembered mount of a stopped server is not mounted.
 pub(super) const STOPPED: &str = "its server was stopped: the next one mounts it again";
 
+/// Images for which the server fetches at a time what their starts need. Each has requests of its own, at the lowest priority; more would
+/// only wait.
+pub(super) const BRINGING: usize = 8;
+
+/// Clients that wait for that or for their turn, at most. Each costs a connection.
+pub(super) const BRINGING_CLIENTS: usize = 64;
+
+/// Permits for clients that have the server fetch what starts need.
+pub(super) struct Bringing {
+    pub(super) clients: Semaphore,
+    pub(super) turns: Semaphore,
+}
+
+impl Default for Bringing {
+    fn default() -> Self {
+        Self { clients: Semaphore::new(BRINGING_CLIENTS), turns: Semaphore::new(BRINGING) }
+    }
+}
+
 /// All mounts of the server.
 pub(crate) struct MountTable {
     store: Store,
@@ -57,6 +77,7 @@ pub(crate) struct MountTable {
     pub(super) scrub: Scrub,
     pub(super) holding: Arc<Holding>,
     pub(super) succession: Succession,
+    pub(super) bringing: Bringing,
 }
 
 /// A mount.
@@ -112,6 +133,7 @@ impl MountTable {
             scrub,
             holding,
             succession: Succession::default(),
+            bringing: Bringing::default(),
         })
     }
 

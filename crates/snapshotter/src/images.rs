@@ -141,7 +141,7 @@ impl EngineImages {
         let source: Source = text.parse().map_err(|error| format!("{text:?} is no image: {error}"))?;
         let ImageOptions { index, index_repos, profile, .. } = (*self.options).clone();
         let (text, platform, pull) = (text.to_owned(), Platform::host(), Pull::Missing);
-        Ok(ImageRequest { text, source, platform, platform_named: false, pull, index, index_repos, profile, access })
+        Ok(ImageRequest { pull, index, index_repos, profile, access, ..ImageRequest::new(text, source, platform) })
     }
 
     /// Whether the policy demands signatures of the image. Containerd does not check them.

@@ -1,6 +1,7 @@
 //! A set of byte ranges.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Disjoint, non-adjacent ranges, keyed by their starts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,6 +27,11 @@ impl Intervals {
     /// Whether any byte of `start..end` is in the set.
     pub(crate) fn touches(&self, start: u64, end: u64) -> bool {
         start < end && self.0.range(..end).next_back().is_some_and(|(_, &stop)| stop > start)
+    }
+
+    /// The ranges, ascending.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.0.iter().map(|(&start, &end)| start..end)
     }
 
     /// Whether the set is empty.

@@ -8,7 +8,7 @@
 //! after its chunk digest matched.
 //!
 //! One process at a time works on a partial file (a lock on it); another process works without it. A small object needs
-//! no file: it stays in memory until it is complete.
+//! no file: it stays in memory until it is complete, unless its bytes are [to last](PartialObject::persist) longer than the process.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -80,12 +80,7 @@ pub(crate) fn open(
     if let Some(partial) = shared_one(&partials) {
         return Ok(partial);
     }
-    let content = if size <= SMALL_OBJECT {
-        let size = usize::try_from(size).map_err(|_| StoreError::Full)?;
-        Content::Memory(Mutex::new(vec![0; size]))
-    } else {
-        claim_file(shared, &key, size)?
-    };
+    let content = begin(shared, &key, size)?;
     if partials.len() >= MAP_SWEEP {
         partials.retain(|_, shared| shared.partial.strong_count() > 0);
     }
@@ -100,6 +95,32 @@ pub(crate) fn open(
     });
     partials.insert(key, SharedPartial { size, partial: Arc::downgrade(&partial) });
     Ok(partial)
+}
+
+/// Where the bytes of a partial object go.
+fn begin(shared: &Shared, key: &PartialKey, size: u64) -> Result<Content, StoreError> {
+    if size > SMALL_OBJECT {
+        return claim_file(shared, key, size);
+    }
+    if has_file(shared, key)? {
+        match claim_file(shared, key, size) {
+            // Another process holds it.
+            Err(StoreError::Full) => {}
+            claimed => return claimed,
+        }
+    }
+    let size = usize::try_from(size).map_err(|_| StoreError::Full)?;
+    Ok(Content::Memory(Mutex::new(vec![0; size])))
+}
+
+/// Whether an earlier process left the object a file.
+fn has_file(shared: &Shared, (object, list): &PartialKey) -> Result<bool, StoreError> {
+    let path = shared.layout.partial(object, list);
+    match shared.storage().metadata(&path) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(shared.bypass("examining", &path)(error)),
+    }
 }
 
 /// Opens and locks the sparse file. If another process holds it, the caller works without it.
@@ -275,6 +296,21 @@ impl PartialObject for Partial {
         self.write(bytes, offset)
     }
 
+    fn persist(&self) -> Result<(), StoreError> {
+        let mut content = self.content.write();
+        let Content::Memory(bytes) = &*content else { return Ok(()) };
+        if self.written.lock().is_empty() {
+            return Ok(());
+        }
+        self.shared.make_room(self.size)?;
+        let claimed = claim_file(&self.shared, &(self.object, self.list), self.size)?;
+        if let Content::File { file, .. } = &claimed {
+            self.write_out(&bytes.lock(), file)?;
+        }
+        *content = claimed;
+        Ok(())
+    }
+
     fn publish(&self) -> Result<(), StoreError> {
         let mut content = self.content.write();
         if matches!(*content, Content::Published(_)) {
@@ -307,6 +343,18 @@ impl PartialObject for Partial {
 }
 
 impl Partial {
+    /// Writes the bytes that were in memory to the file.
+    fn write_out(&self, bytes: &[u8], file: &File) -> Result<(), StoreError> {
+        for range in self.written.lock().ranges() {
+            let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+            let written = bytes.get(self.range(range.start, length)?).unwrap_or_default();
+            let outcome = files::write_all_at(self.shared.storage(), file, written, range.start);
+            outcome.map_err(self.shared.bypass("writing", &self.path()))?;
+        }
+        self.charge.lock().grow_to(on_disk(self.size));
+        Ok(())
+    }
+
     fn write(&self, bytes: &[u8], offset: u64) -> Result<(), StoreError> {
         let range = self.range(offset, bytes.len())?;
         let end = offset + bytes.len() as u64;

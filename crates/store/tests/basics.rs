@@ -111,6 +111,31 @@ fn what_a_partial_object_held_may_be_held_after_a_restart() {
 }
 
 #[test]
+fn a_part_of_a_small_object_lasts_longer_than_the_process_if_it_is_to() {
+    let bytes = content(6, 40_000);
+    let digest = Digest::of(&bytes);
+    for lasts in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path());
+        let partial = store.partial(&digest, &LIST, 40_000).unwrap();
+        partial.write_at(&verified(&bytes[10_000..20_000]), 10_000).unwrap();
+        if lasts {
+            partial.persist().unwrap();
+        }
+        drop((partial, store));
+        let store = open(folder.path());
+        let partial = store.partial(&digest, &LIST, 40_000).unwrap();
+        assert_eq!(partial.may_hold(12_288, 4096), lasts);
+        partial.write_at(&verified(&bytes[..10_000]), 0).unwrap();
+        partial.write_at(&verified(&bytes[20_000..]), 20_000).unwrap();
+        assert_eq!(partial.publish().is_ok(), lasts, "the part in the middle");
+        assert_eq!(get(&store, &digest), lasts.then(|| bytes.clone()));
+        drop(partial);
+        assert_eq!(store.usage().unwrap().partials, 0);
+    }
+}
+
+#[test]
 fn a_partial_object_that_was_never_written_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());

@@ -11,7 +11,7 @@ use tarpon_blob::{Fault, SourceError};
 use tarpon_images::access::Settled;
 use tarpon_images::index::places::IndexPlace;
 use tarpon_images::preparer::Task;
-use tarpon_images::{Access, LayerPlan, RegistriesChoice};
+use tarpon_images::{Access, LayerLimits, LayerPlan, RegistriesChoice};
 use tarpon_oci::{Blob, Digest, InvalidReference, limits};
 use tarpon_policy::Demands;
 use tarpon_registry::{Address, Endpoint, EndpointAccount, EndpointCounts, Stats};
@@ -188,6 +188,8 @@ pub(crate) struct Job {
     pub(crate) profile: Option<String>,
     /// What the user's policy demands of the image.
     pub(crate) demands: Demands,
+    /// What may be fetched of its layers.
+    pub(crate) limits: LayerLimits,
 }
 
 /// Where indexes of an image are in an index repository, and the name of that repository.

@@ -21,6 +21,8 @@ const COPIES: &[(&str, &str)] = &[
     ("contrib/systemd/tarpon.service", "lib/systemd/system/tarpon.service"),
     ("contrib/systemd/tarpon.socket", "lib/systemd/system/tarpon.socket"),
     ("contrib/systemd/tarpon-snapshotter.service", "lib/systemd/system/tarpon-snapshotter.service"),
+    ("contrib/systemd/tarpon-prefetch.service", "lib/systemd/system/tarpon-prefetch.service"),
+    ("contrib/systemd/tarpon-prefetch.timer", "lib/systemd/system/tarpon-prefetch.timer"),
     ("contrib/systemd/user/tarpon.service", "lib/systemd/user/tarpon.service"),
     ("contrib/systemd/user/tarpon.socket", "lib/systemd/user/tarpon.socket"),
     ("contrib/systemd/cri-proxy.conf", "share/doc/tarpon/examples/cri-proxy.conf"),

@@ -8,8 +8,8 @@ use clap::builder::TypedValueParser;
 use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 use rustix::fs::{Access as Mode, access};
 use tarpon_engine::{
-    Access, DEFAULT_PROFILE, ErrorKind, ImageRequest, IndexChoice, LockFile, PROFILE_BYTES, PolicyChoice, Pull,
-    RegistriesChoice, ResultExt as _, auth_files,
+    Access, DEFAULT_PROFILE, ErrorKind, ImageRequest, IndexChoice, LayerLimits, LockFile, PROFILE_BYTES, PolicyChoice,
+    Pull, RegistriesChoice, ResultExt as _, auth_files,
 };
 use tarpon_oci::{IndexRepo, InvalidIndexRepo, InvalidSource, Platform, Source};
 
@@ -305,6 +305,7 @@ impl ImageOptions {
             index_repos: self.choice.index_repos.clone(),
             profile: self.choice.profile(),
             access,
+            limits: LayerLimits::default(),
         })
     }
 }

@@ -32,7 +32,8 @@ pub(crate) struct ScrubChoice {
     pub(crate) scrub: Option<NonZeroU64>,
 }
 
-fn rate(text: &str) -> Result<NonZeroU64, String> {
+/// Parses a rate: `20M`, `20MB/s`.
+pub(super) fn rate(text: &str) -> Result<NonZeroU64, String> {
     let bytes = size::parse(text.strip_suffix("/s").unwrap_or(text))?;
     let enough = NonZeroU64::new(bytes).filter(|bytes| bytes.get() >= MIN_RATE);
     enough.ok_or_else(|| {

@@ -12,7 +12,7 @@ use tarpon_engine::{Progress, Silent};
 
 use bars::Bars;
 use lines::Lines;
-use words::{CONVERTING, PREPARING, PULLING, PUSHING, Words};
+use words::{CONVERTING, PREFETCHING, PREPARING, PULLING, PUSHING, Words};
 
 /// The progress display on stderr while an image is prepared. It is erased when it is dropped.
 pub(crate) fn progress(quiet: bool) -> Box<dyn Progress> {
@@ -22,6 +22,11 @@ pub(crate) fn progress(quiet: bool) -> Box<dyn Progress> {
 /// The same while an image is pulled.
 pub(crate) fn pull_progress(quiet: bool) -> Box<dyn Progress> {
     display(quiet, &PULLING)
+}
+
+/// The same while an image is prefetched.
+pub(crate) fn prefetch_progress(quiet: bool) -> Box<dyn Progress> {
+    display(quiet, &PREFETCHING)
 }
 
 /// The same while an image is converted.

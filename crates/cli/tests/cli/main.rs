@@ -16,6 +16,7 @@ mod local;
 mod lock;
 mod login;
 mod mounts;
+mod prefetch;
 mod pull;
 mod terminal;
 mod tls;

@@ -1,10 +1,12 @@
 //! `/v1/images`.
 
+use std::num::NonZeroU64;
+
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use tarpon_engine::store::{ImageRecord, LayerRecord};
-use tarpon_engine::{Error, ErrorKind, Pulled};
+use tarpon_engine::{Error, ErrorKind, ImageRequest, LayerLimits, PrefetchExtent};
 use utoipa::ToSchema;
 
 use super::extract::{JsonBody, time_limit};
@@ -90,7 +92,30 @@ pub(super) struct Prepared {
     fallbacks: Vec<String>,
 }
 
-/// An image to fetch completely.
+/// How much of an image is fetched.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+enum Extent {
+    /// The whole image, as by `tarpon pull`.
+    #[default]
+    All,
+    /// What a start needs, as by `tarpon prefetch`: the record, and the boot pack, or what earlier starts read, or what the image's author marked.
+    Start,
+    /// As `start`, and the image is refused if layers would have to be streamed, as by `tarpon prefetch --pack-only`.
+    PackOnly,
+}
+
+impl From<Extent> for PrefetchExtent {
+    fn from(extent: Extent) -> Self {
+        match extent {
+            Extent::All => Self::Whole,
+            Extent::Start => Self::Start,
+            Extent::PackOnly => Self::StartOnly,
+        }
+    }
+}
+
+/// An image to fetch before it is used.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PrefetchBody {
@@ -99,6 +124,12 @@ pub(super) struct PrefetchBody {
     image: String,
     #[serde(default)]
     image_options: ImageOptions,
+    /// How much of it is fetched. Default: `all`.
+    #[serde(default)]
+    extent: Extent,
+    /// Maximum rate in bytes per second of boot packs and layers. Default: unlimited.
+    #[schema(value_type = Option<u64>, minimum = 1)]
+    rate: Option<NonZeroU64>,
 }
 
 /// Lists the images in the store.
@@ -127,7 +158,8 @@ pub(super) async fn prepare(
     Ok(found(Prepared { image: prepared.record.into(), fallbacks: prepared.fallbacks }))
 }
 
-/// Starts to fetch and verify a whole image, as `tarpon pull` does. Returns the job.
+/// Starts to fetch an image: all of it, as `tarpon pull` does, or what a start needs, as `tarpon prefetch` does. A tag is resolved again.
+/// Returns the job.
 #[utoipa::path(post, path = "/v1/images/prefetch", tag = "images", operation_id = "prefetchImage", request_body = PrefetchBody, responses(
     (status = 202, description = "The job has started", body = Job),
     (status = "default", description = "The request failed", body = Failure),
@@ -144,24 +176,33 @@ pub(super) async fn prefetch(
     let work = RunningJob::new(state.feed.clone(), entry.clone());
     tokio::spawn(async move {
         let outcome = tokio::select! {
-            outcome = pull(&state, &selection) => outcome,
-            () = entry.cancelled() => Err(Failure::cancelled("pull the image")),
+            outcome = bring(&state, &selection, body.extent.into(), body.rate) => outcome,
+            () = entry.cancelled() => Err(Failure::cancelled("prefetch the image")),
         };
         work.end(outcome);
     });
     Ok(Answer(StatusCode::ACCEPTED, job))
 }
 
-async fn pull(state: &ApiState, selection: &ImageSelection) -> Result<JobOutcome, Failure> {
+async fn bring(
+    state: &ApiState,
+    selection: &ImageSelection,
+    extent: PrefetchExtent,
+    rate: Option<NonZeroU64>,
+) -> Result<JobOutcome, Failure> {
     let request = state.admit(selection).await?;
+    let request = ImageRequest { limits: LayerLimits { rate, ..request.limits }, ..request };
     let _turn = state.limits.pull().await;
     state.feed.publish(EventKind::Preparing { image: selection.image.clone() });
-    let Pulled { record, fetched } =
-        state.engine.pull(&request, &FeedProgress::new(state.feed.clone(), selection.image.clone())).await?;
+    let progress = FeedProgress::new(state.feed.clone(), selection.image.clone());
+    let prefetched = state.engine.prefetch(&request, extent, &progress).await?;
+    if let Some(error) = prefetched.lacks() {
+        return Err(error.into());
+    }
     Ok(JobOutcome {
-        manifest: record.manifest.to_string(),
-        fetched_bytes: Some(fetched.bytes),
-        touches: None,
-        exit_code: None,
+        content: prefetched.start.as_ref().map(|start| start.kind.name()),
+        content_bytes: prefetched.start.as_ref().map(|start| start.wanted),
+        fetched_bytes: Some(prefetched.fetched.bytes),
+        ..JobOutcome::of(&prefetched.record.manifest)
     })
 }

@@ -116,10 +116,9 @@ async fn recorded(
     let recorded = state.engine.record_prepared(&request, prepared, entry.cancelled()).await?;
     entry.keep_trace(recorded.trace.write());
     Ok(JobOutcome {
-        manifest: recorded.trace.header.manifest.to_string(),
-        fetched_bytes: None,
         touches: Some(recorded.trace.touches.len()),
         exit_code: recorded.exit,
+        ..JobOutcome::of(&recorded.trace.header.manifest)
     })
 }
 

@@ -31,6 +31,8 @@ async fn an_invalid_request_fails_with_its_cause() {
         ("/v1/images/prepare", with(app.clone(), json!({"timeout_seconds": 0})), "1 to 3600"),
         ("/v1/images/prepare", with(app.clone(), json!({"timeout_seconds": 86_400})), "1 to 3600"),
         ("/v1/images/prefetch", json!({"image": ""}), ""),
+        ("/v1/images/prefetch", with(app.clone(), json!({"extent": "half"})), "unknown variant `half`"),
+        ("/v1/images/prefetch", with(app.clone(), json!({"rate": 0})), "nonzero"),
         ("/v1/mounts", with(app.clone(), json!({"mountpoint": "mnt"})), "mnt is not absolute"),
         ("/v1/mounts", with(app.clone(), json!({"mountpoint": place, "upper": "up"})), "up is not absolute"),
         ("/v1/containers", with(app.clone(), json!({"name": "../x"})), "no name of a container"),

@@ -41,10 +41,13 @@ impl Fixture {
     pub(crate) async fn with(auth: Auth) -> Self {
         let items = [Item::directory("etc"), Item::file("etc/hello", HELLO)];
         let image = ImageBuilder::new().layer(estargz(&items, EstargzOptions::default())).build();
+        let marked = [Item::file("tool", "tool"), Item::file(".prefetch.landmark", b"\x0f"), Item::file("rest", HELLO)];
+        let marked = ImageBuilder::new().layer(estargz(&marked, EstargzOptions::default())).build();
         let mut contents = Contents::new();
-        for (_, blob) in image.blobs() {
+        for (_, blob) in image.blobs().into_iter().chain(marked.blobs()) {
             contents.add_blob(blob);
         }
+        contents.add_manifest(Some(("marked", "v1")), media_type::OCI_MANIFEST, marked.manifest);
         contents.add_manifest(Some(("app", "v1")), media_type::OCI_MANIFEST, image.manifest);
         contents.add_manifest(Some(("odd", "v1")), media_type::OCI_MANIFEST, "{}");
         let registry = TestServer::start(Arc::new(FakeRegistry::new(contents, auth, None))).await.unwrap();

@@ -2,6 +2,7 @@
 
 use hyper::{Method, StatusCode};
 use serde_json::json;
+use tarpon_engine::oci::Digest;
 use tarpon_testkit::registry::Fault;
 
 use crate::fixture::{Fixture, Lines, request, with};
@@ -92,6 +93,29 @@ async fn a_prefetch_job_fetches_a_whole_image_and_stays_listed() {
     assert_eq!((status, &failure["kind"]), (StatusCode::NOT_FOUND, &json!("not-found")));
     assert_eq!(fixture.send(Method::DELETE, &path, b"").await.0, StatusCode::NO_CONTENT);
     assert_eq!(fixture.get("/v1/jobs").await, json!([]));
+}
+
+#[tokio::test]
+async fn a_prefetch_job_fetches_what_a_start_needs_and_nothing_if_that_is_there() {
+    let fixture = Fixture::new().await;
+    let mut events = Lines::of(fixture.open(Method::GET, "/v1/events", b"").await);
+    let mut outcomes = Vec::new();
+    for (image, extent) in [("marked:v1", "pack-only"), ("marked:v1", "start"), ("marked:v1", "start")] {
+        let body = with(fixture.image_body(image), json!({"extent": extent, "rate": 1 << 20}));
+        let (status, job) = fixture.post("/v1/images/prefetch", &body).await;
+        assert_eq!(status, StatusCode::ACCEPTED, "{job}");
+        assert_eq!(events.until("job-ended").await["state"], "done");
+        let job = fixture.get(&format!("/v1/jobs/{}", job["id"].as_str().unwrap())).await;
+        outcomes.push(job["outcome"].clone());
+    }
+    let of = |field: &str| outcomes.iter().map(|outcome| outcome[field].clone()).collect::<Vec<_>>();
+    assert_eq!(of("content"), ["unknown", "landmarks", "landmarks"], "{outcomes:?}");
+    let (bytes, fetched) = (of("content_bytes"), of("fetched_bytes"));
+    assert!(bytes[0] == 0 && bytes[1].as_u64() > Some(0) && bytes[2] == bytes[1], "{outcomes:?}");
+    assert!(fetched[2].as_u64() < fetched[1].as_u64(), "only the manifest again: {outcomes:?}");
+    assert!(fixture.engine.store().contains(&Digest::of(b"tool")));
+    let images = fixture.get("/v1/images").await;
+    assert_eq!(images[0]["layers"][0]["verification"], "toc-verified");
 }
 
 #[tokio::test]

@@ -24,7 +24,7 @@ use crate::prefetch::rules::{Prefetcher, Step};
 /// the end of a large layer must not turn a lazy mount into a download.
 const HINT_BYTES: u64 = 256 << 20;
 /// Requests at a time. The ranges of a trace are scattered, so most requests are small and cost little but their round trip.
-const REQUESTS: usize = 8;
+pub(super) const REQUESTS: usize = 8;
 
 /// A part of an image that is likely to be read soon.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub enum Hint {
 
 impl Image {
     /// Numbers of the chunks that the hints lead to, each once, in their order, up to [`HINT_BYTES`].
-    fn hinted(&self, hints: &[Hint]) -> Vec<u32> {
+    pub(super) fn hinted(&self, hints: &[Hint]) -> Vec<u32> {
         let (mut seen, mut numbers, mut bytes) = (HashSet::new(), Vec::new(), 0_u64);
         for hint in hints {
             for number in self.led_to(hint) {
@@ -140,7 +140,7 @@ impl FetchHost {
         (runs, next)
     }
 
-    fn lacking_piece(self: &Arc<Self>, image: &Arc<Image>, number: u32) -> Option<Piece> {
+    pub(super) fn lacking_piece(self: &Arc<Self>, image: &Arc<Image>, number: u32) -> Option<Piece> {
         let entry = image.table.chunk(number)?;
         let (id, object) = image.table.object(entry.object)?;
         let chunk = PieceChunk::new(id, &object, &entry.chunk);

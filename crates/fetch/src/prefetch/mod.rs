@@ -13,6 +13,8 @@
 //! | backfill, idle (and the early part of a boot pack) | | while any request is on the wire | as the first | none | a request lasts 25 ms or four round trips |
 //! | backfill, now | | while a reader's request is on the wire | as the first | none | the same |
 //!
+//! A boot pack or hints that are [brought](bring) before anything reads the image follow the same rows.
+//!
 //! A *prediction* is a boot pack that is replayed or hints that are followed. The first request of a whole download is the
 //! decision for it. Hints and whole downloads run as one task each per image.
 //!
@@ -20,6 +22,7 @@
 //! wire, and give demand room of its own. The policy never holds up a reader's request: that is the part of `gate.rs` and `lanes.rs`.
 
 pub(crate) mod allowance;
+pub(crate) mod bring;
 pub(crate) mod governor;
 pub(crate) mod hints;
 mod neighbours;

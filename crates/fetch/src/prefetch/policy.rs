@@ -110,11 +110,16 @@ impl Prefetch {
 
     /// Makes this the boot pack of the image, and starts to replay it. `false` if the rules forbid it.
     pub(crate) fn start_pack(&self, pack: Arc<Pack>, spawn: impl FnOnce() -> AbortHandle) -> bool {
-        let starts = self.may(Prefetcher::BootPack, Step::Begin) && self.pack.set(pack).is_ok();
+        let starts = self.use_pack(pack);
         if starts {
             self.running.lock().prediction = Some(spawn());
         }
         starts
+    }
+
+    /// Makes this the boot pack of the image, which the caller fetches. `false` if the rules forbid it.
+    pub(crate) fn use_pack(&self, pack: Arc<Pack>) -> bool {
+        self.may(Prefetcher::BootPack, Step::Begin) && self.pack.set(pack).is_ok()
     }
 
     /// Starts to follow hints. `false` if the rules forbid it, or other hints are being followed.

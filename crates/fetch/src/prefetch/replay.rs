@@ -59,7 +59,7 @@ impl FetchHost {
     }
 
     /// The frame, beginning with a missing chunk.
-    fn lacking(self: &Arc<Self>, image: &Arc<Image>, pack: &Pack, frame: u32) -> Option<Piece> {
+    pub(super) fn lacking(self: &Arc<Self>, image: &Arc<Image>, pack: &Pack, frame: u32) -> Option<Piece> {
         let mut piece = piece_in_frame(image, pack, frame, |_| true)?;
         let first = piece.chunks.iter().position(|chunk| self.lacks(image, chunk))?;
         piece.chunks.swap(0, first);

@@ -1,12 +1,13 @@
 //! [`IndexPlaces`]: where indexes of an image are in the user's index repositories.
 
 use std::fmt;
+use std::ops::Add;
 use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 use tarpon_oci::{Source, limits};
 use tarpon_policy::Demands;
-use tarpon_registry::Repository;
+use tarpon_registry::{Repository, Stats};
 
 use crate::access::{self, Access};
 use crate::error::{Error, ErrorKind, Result, ResultExt as _};
@@ -77,6 +78,11 @@ impl<'a> IndexPlaces<'a> {
         }
         let repository = Arc::new((self.open)(number, place)?);
         Ok(opened.get_or_init(|| repository).clone())
+    }
+
+    /// Requests to all places that were opened, and bytes received.
+    pub fn stats(&self) -> Stats {
+        self.opened.iter().filter_map(|opened| Some(opened.get()?.stats())).fold(Stats::default(), Stats::add)
     }
 
     /// Connects to the places in the background, while the image is resolved.

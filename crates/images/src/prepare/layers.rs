@@ -1,12 +1,13 @@
 //! Indexes every layer of an image: from a kept index, from its table of contents, or by streaming.
 
 use std::collections::{HashMap, HashSet};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::FutureExt;
 use futures::stream::{self, StreamExt, TryStreamExt};
-use tarpon_blob::BlobSource;
+use tarpon_blob::{BlobSource, Paced};
 use tarpon_layer::toc::Claim;
 use tarpon_layer::{Allowance, Node};
 use tarpon_oci::{Blob, Digest, ImageConfig};
@@ -19,6 +20,7 @@ use super::stream_job::StreamJob;
 use super::{kept, toc};
 use crate::access;
 use crate::error::{Error, ErrorKind, Result};
+use crate::image::LayerLimits;
 use crate::index::find;
 use crate::index::search_result::{FoundPack, SearchResult};
 use crate::progress::{LayerPlan, LayerWay, Progress};
@@ -47,6 +49,7 @@ pub(super) async fn index_all(
     repository: &Repository,
     image: &ResolvedImage,
     extent: Extent<'_>,
+    limits: LayerLimits,
     progress: &dyn Progress,
 ) -> Result<Indexes> {
     let is_whole = matches!(extent, Extent::Whole);
@@ -78,7 +81,7 @@ pub(super) async fn index_all(
     let lacking = if is_whole { lacking(store, &wanted, &found) } else { HashSet::new() };
     progress.resolved(image.manifest.digest(), &plan(&wanted, &found, &by_index, &lacking));
     by_index.notes.iter().for_each(|note| progress.note(note));
-    let blobs = repository.blobs();
+    let blobs = at_rate(repository.blobs(), limits.rate);
     let missing: Vec<&Wanted> = wanted.iter().filter(|layer| !found.contains_key(&layer.blob.digest)).collect();
     // The config and the tables of contents share one round trip.
     let tocs: Vec<_> = missing.iter().map(|layer| through_toc(layer, &*blobs, &allowance, progress).boxed()).collect();
@@ -130,6 +133,9 @@ pub(super) async fn index_all(
             (ByToc::MustStream { fallback }, None) => to_stream.push((layer, fallback)),
         }
     }
+    if let Some((layer, _)) = to_stream.first().filter(|_| !limits.may_stream) {
+        return Err(must_stream(layer, to_stream.len()));
+    }
     // Boxed and collected: otherwise the compiler rejects the returned future as not `Send`.
     let streams: Vec<_> = to_stream
         .into_iter()
@@ -161,6 +167,19 @@ pub(super) async fn index_all(
     }
     let fetched = by_index.fetched + only_boot.fetched;
     Ok(Indexes { config, layers, boot: by_index.boot.or(only_boot.boot), fetched })
+}
+
+/// The source, of which at most `rate` bytes per second are read.
+fn at_rate(source: Arc<dyn BlobSource>, rate: Option<NonZeroU64>) -> Arc<dyn BlobSource> {
+    if rate.is_none() { source } else { Arc::new(Paced::new(source, rate, |_| ())) }
+}
+
+/// The error of an image that can only be prepared by streaming this layer, of `count` such layers.
+fn must_stream(layer: &Wanted, count: usize) -> Error {
+    let others = if count > 1 { format!(", and neither for {} others", count - 1) } else { String::new() };
+    let cause = format!("there is no table of contents and no index for it{others}: it would be fetched whole");
+    Error::new(ErrorKind::Refused, step(layer.number, &layer.blob.digest), cause)
+        .hint("make an index of the image with `tarpon index --push`, or let its layers be fetched whole")
 }
 
 /// The layers of which some bytes were not seen, or some objects are missing.

@@ -17,7 +17,7 @@ use super::layers::{self, Indexes};
 use super::{assemble, exclusive, local, platform};
 use crate::admission::{self, Admission};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
-use crate::image::{ImageRequest, IndexChoice, Prepared, Pull};
+use crate::image::{ImageRequest, IndexChoice, LayerLimits, Prepared, Pull};
 use crate::images::Images;
 use crate::index::find::Choice;
 use crate::index::pack::{PackListener, PackWanted};
@@ -213,7 +213,7 @@ impl Images {
     ) -> Result<Prepared> {
         let finished = preparer.prepare(task, self.store().folder(), request, listener, progress).await?;
         let record = self.made(request, &finished.manifest)?;
-        Ok(Prepared::of(request, record, finished.fallbacks))
+        Ok(Prepared::of(request, record, finished.fallbacks).after(finished.fetched))
     }
 
     /// The record that another process made.
@@ -259,7 +259,7 @@ impl Images {
                 }
             };
             part.note_name(request, &record)?;
-            Ok(Prepared::of(request, record, fallbacks))
+            Ok(Prepared::of(request, record, fallbacks).after(repository.stats() + places.stats()))
         }
         .boxed()
     }
@@ -288,7 +288,8 @@ impl Images {
         }
         // Objects of this import are not evicted before the record that needs them exists.
         let _pin = self.store().pin().context(ErrorKind::Store, "pin the import")?;
-        let indexes = layers::index_all(self.store(), repository, &resolved, extent, progress).await?;
+        let limits = request.limits;
+        let indexes = layers::index_all(self.store(), repository, &resolved, extent, limits, progress).await?;
         let by_index = indexes.layers.iter().any(|layer| layer.verification.is_by_index());
         let fetched = repository.stats().bytes + indexes.fetched;
         let places = extent.places();
@@ -298,7 +299,7 @@ impl Images {
             }
             done => return done,
         }
-        let indexes = layers::index_all(self.store(), repository, &resolved, Extent::Own, progress).await?;
+        let indexes = layers::index_all(self.store(), repository, &resolved, Extent::Own, limits, progress).await?;
         self.assemble(request, resolved, indexes, &[], repository.stats().bytes).await
     }
 
@@ -334,7 +335,8 @@ pub async fn index_layers(
     progress: &dyn Progress,
 ) -> Result<Vec<Layer>> {
     let _pin = images.store().pin().context(ErrorKind::Store, "pin the import")?;
-    Ok(layers::index_all(images.store(), repository, image, Extent::Own, progress).await?.layers)
+    let limits = LayerLimits::default();
+    Ok(layers::index_all(images.store(), repository, image, Extent::Own, limits, progress).await?.layers)
 }
 
 /// The indexes that may be used for the image, by the user's choice and the policy.

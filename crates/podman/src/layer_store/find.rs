@@ -80,8 +80,8 @@ impl LayerStore {
             let record = self.store.image(&manifest).context(ErrorKind::Store, step)?;
             let record =
                 record.ok_or_else(|| Error::new(ErrorKind::Store, step, "it is not in the store, or damaged"))?;
-            let index_places = Vec::new();
-            let prepared = Prepared { text: image.to_string(), record, access, index_places, fallbacks };
+            let (index_places, fetched) = (Vec::new(), Default::default());
+            let prepared = Prepared { text: image.to_string(), record, access, index_places, fallbacks, fetched };
             let mut request = MountRequest::for_image(&prepared, self.place(image, &manifest));
             request.layers = Some(LayersPart::Image { uses: Default::default() });
             request.backfill = backfill(diff_ids);

@@ -5,7 +5,7 @@
 
 mod health;
 
-use std::ops::Range;
+use std::ops::{Add as _, Range};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -103,10 +103,7 @@ impl Endpoints {
     /// What was transferred, of all endpoints together.
     pub(crate) fn stats(&self) -> Stats {
         let hosts = self.mirrors.iter().map(|mirror| &mirror.host).chain([&self.registry]);
-        hosts.map(|host| host.counters().read()).fold(Stats::default(), |sum, one| Stats {
-            requests: sum.requests.saturating_add(one.requests),
-            bytes: sum.bytes.saturating_add(one.bytes),
-        })
+        hosts.map(|host| host.counters().read()).fold(Stats::default(), Stats::add)
     }
 
     /// The account of each endpoint, by its number.

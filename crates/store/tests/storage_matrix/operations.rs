@@ -9,7 +9,7 @@ use tarpon_blob::{ObjectStore as _, StoreError};
 use tarpon_oci::Digest;
 use tarpon_store::{Isolation, IsolationError, RemoveError, ScrubRun, Scrubber, Store};
 
-use crate::common::{content, put, put_by_pieces};
+use crate::common::{LIST, content, put, put_by_pieces, verified};
 use crate::states::{Image, PIECE, State, damage, make_old, mount_point, path_of};
 
 /// An open store, and what is in it.
@@ -61,6 +61,7 @@ pub(crate) fn operations() -> Vec<Operation> {
         operation("fill and publish a small object", |scene| fill(scene, 1)),
         operation("fill and publish a large object", |scene| fill(scene, 2)),
         operation("fill a part of an object", |scene| scene.image.write_pieces(&scene.store, 2)),
+        operation("keep a part of a small object", keep_small_part),
         operation("install an image", |scene| scene.image.install(&scene.store, scene.image.name)),
         operation("install an image again", |scene| scene.other.install(&scene.store, "a second name")),
         operation("prepare an image", prepare),
@@ -138,6 +139,13 @@ fn publish_and_stop(scene: &Scene) -> Result<(), StoreError> {
 
 fn fill(scene: &Scene, number: usize) -> Result<(), StoreError> {
     put_by_pieces(&scene.store, &scene.image.objects[number], PIECE).map(drop)
+}
+
+fn keep_small_part(scene: &Scene) -> Result<(), StoreError> {
+    let bytes = &scene.image.objects[1];
+    let partial = scene.store.partial(&Digest::of(bytes), &LIST, bytes.len() as u64)?;
+    partial.write_at(&verified(&bytes[..bytes.len() / 2]), 0)?;
+    partial.persist()
 }
 
 fn prepare(scene: &Scene) -> Result<(), StoreError> {

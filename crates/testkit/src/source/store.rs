@@ -248,6 +248,10 @@ impl PartialObject for Partial {
         Ok(())
     }
 
+    fn persist(&self) -> Result<(), StoreError> {
+        self.store().accept()
+    }
+
     fn publish(&self) -> Result<(), StoreError> {
         let store = self.store();
         drop(store.released.wait_while(lock(&store.held), |held| *held));

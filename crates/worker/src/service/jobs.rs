@@ -78,7 +78,7 @@ async fn prepare(job: &Job, credentials: &Opened, reporter: &Arc<Reporter>) -> R
         }
         Work::Documents => return documents(&request, &repository).await,
     };
-    let Stats { requests, bytes } = repository.stats();
+    let Stats { requests, bytes } = repository.stats() + places.stats();
     let fallbacks = fallbacks.iter().map(|line| one_line(line)).collect();
     Ok(Event::Done { manifest, fallbacks, requests, bytes })
 }
@@ -118,6 +118,7 @@ pub(crate) fn request(job: &Job) -> Result<ImageRequest> {
         pull: Pull::Always,
         index,
         profile: job.profile.clone(),
+        limits: job.limits,
         access: Access {
             policy: PolicyChoice::Settled(Box::new(job.demands.clone())),
             ..image.access().context(ErrorKind::Other, step)?

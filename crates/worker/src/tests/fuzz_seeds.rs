@@ -1,12 +1,13 @@
 //! Runs the fuzz targets of the channels on their seeds.
 
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use tarpon_blob::{Fault, SourceError};
 use tarpon_images::index::places::IndexPlace;
 use tarpon_images::preparer::Task;
-use tarpon_images::{Access, Error, ErrorKind, LayerPlan, LayerWay, RegistriesChoice, access};
+use tarpon_images::{Access, Error, ErrorKind, LayerLimits, LayerPlan, LayerWay, RegistriesChoice, access};
 use tarpon_layer::Codec;
 use tarpon_oci::{Blob, Digest};
 use tarpon_registry::{Endpoint, EndpointAccount, EndpointCounts, Stats};
@@ -92,6 +93,7 @@ fn job(index: IndexName) -> Job {
         }],
         profile: None,
         demands: tarpon_policy::Demands::nothing(),
+        limits: LayerLimits { rate: NonZeroU64::new(1 << 20), may_stream: true },
     }
 }
 

@@ -1,8 +1,6 @@
 //! `tarpon index sync`: indexes for a list of images.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
@@ -10,6 +8,7 @@ use tarpon_engine::{ImageRequest, MAX_SYNC_JOBS, SYNC_LIST_BYTES, SyncEntry, Syn
 use tarpon_oci::{InvalidSource, Platform};
 
 use crate::commands::image::ImageChoice;
+use crate::commands::image_list;
 use crate::commands::session::{Session, runtime};
 use crate::commands::sign::Signing;
 use crate::exit::Exit;
@@ -65,7 +64,7 @@ struct Summary {
 impl Sync {
     pub(super) fn run(&self, global: &Global) -> Result {
         let doing = || format!("cannot index the images of {}", self.list.display());
-        let text = read(&self.list).doing(doing)?;
+        let text = image_list::read(&self.list, SYNC_LIST_BYTES).doing(doing)?;
         let entries =
             SyncEntry::list(&text).map_err(|why| Failure::new(Exit::Usage, format_args!("{}: {why}", doing())))?;
         let key = self.signing.key()?;
@@ -146,15 +145,4 @@ fn line(synced: &Synced) -> String {
         SyncState::Unneeded => format!("{image}: needs no index"),
         SyncState::Failed { error } => format!("{image}: {}", escape(error.as_bytes())),
     }
-}
-
-fn read(list: &Path) -> io::Result<String> {
-    let input: Box<dyn Read> =
-        if list == Path::new("-") { Box::new(io::stdin().lock()) } else { Box::new(File::open(list)?) };
-    let mut text = String::new();
-    input.take(SYNC_LIST_BYTES + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > SYNC_LIST_BYTES {
-        return Err(io::Error::other(format!("it has more than {SYNC_LIST_BYTES} bytes")));
-    }
-    Ok(text)
 }

@@ -38,15 +38,9 @@ impl Bars {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(REDRAWS));
         Self { words, bar, total: Arc::default() }
     }
-}
 
-impl Progress for Bars {
-    fn resolved(&self, _: &Digest, layers: &[LayerPlan]) {
-        let streamed: Vec<bool> = layers.iter().map(|layer| layer.way.is_streamed()).collect();
-        let bytes = layers.iter().filter(|layer| layer.way.is_streamed()).map(|layer| layer.size).sum();
-        if !streamed.contains(&true) {
-            return;
-        }
+    /// Begins to show these bytes.
+    fn show(&self, bytes: u64, streamed: Vec<bool>) {
         let Ok(mut total) = self.total.lock() else { return };
         *total = Some(Total { meter: Meter::new(bytes, Instant::now()), streamed });
         drop(total);
@@ -62,6 +56,34 @@ impl Progress for Bars {
         let style = ProgressStyle::with_template("{line}").expect("the template is well formed").with_key("line", draw);
         self.bar.set_style(style);
         self.bar.enable_steady_tick(TICK);
+    }
+
+    /// Whether the bytes that are shown are those of a start.
+    fn shows_start(&self) -> bool {
+        self.total.lock().is_ok_and(|total| total.as_ref().is_some_and(|total| total.streamed.is_empty()))
+    }
+}
+
+impl Progress for Bars {
+    fn resolved(&self, _: &Digest, layers: &[LayerPlan]) {
+        let streamed: Vec<bool> = layers.iter().map(|layer| layer.way.is_streamed()).collect();
+        let bytes = layers.iter().filter(|layer| layer.way.is_streamed()).map(|layer| layer.size).sum();
+        if !streamed.contains(&true) {
+            return;
+        }
+        self.show(bytes, streamed);
+    }
+
+    fn start_requested(&self, requested: u64, missing: u64) {
+        if !self.shows_start() {
+            self.show(missing, Vec::new());
+        }
+        if let Ok(mut total) = self.total.lock()
+            && let Some(total) = total.as_mut()
+        {
+            let more = requested.saturating_sub(total.meter.received());
+            total.meter.add(more, Instant::now());
+        }
     }
 
     fn received(&self, layer: usize, bytes: u64) {

@@ -65,6 +65,22 @@ impl State {
         Some(format!("{} layers: {}", self.words.doing, facts.join(", ")))
     }
 
+    /// Records that so many of a start's missing bytes were requested. Returns the line, if one is due.
+    fn start_requested(&mut self, requested: u64, missing: u64, now: Instant) -> Option<String> {
+        if !self.streamed.is_empty() || self.meter.total() != missing {
+            *self = Self::new(self.words, Vec::new(), now);
+            self.meter = Meter::new(missing, now);
+        }
+        self.meter.add(requested.saturating_sub(self.meter.received()), now);
+        if now.duration_since(*self.last.get_or_insert(now)) < INTERVAL {
+            return None;
+        }
+        self.last = Some(now);
+        let Speed { rate, left } = self.meter.speed(now);
+        let facts = [Some(self.meter.amount()), rate, left].into_iter().flatten().collect::<Vec<_>>();
+        Some(format!("{} what a start needs: {}", self.words.doing, facts.join(", ")))
+    }
+
     /// The line for a finished layer, if it took time.
     fn finish(&mut self, layer: usize) -> Option<String> {
         if !self.is_streamed(layer) {
@@ -88,6 +104,12 @@ impl Progress for Lines {
 
     fn received(&self, layer: usize, bytes: u64) {
         let line = self.state.lock().ok().and_then(|mut state| state.receive(layer, bytes, Instant::now()));
+        line.iter().for_each(|line| note(line));
+    }
+
+    fn start_requested(&self, requested: u64, missing: u64) {
+        let line =
+            self.state.lock().ok().and_then(|mut state| state.start_requested(requested, missing, Instant::now()));
         line.iter().for_each(|line| note(line));
     }
 
@@ -115,6 +137,15 @@ mod tests {
         let line = state.receive(0, 1024, start + INTERVAL).expect("a second has passed");
         assert_eq!(line, "streaming layers: 3.0 KiB of 8.0 KiB, 3.0 KiB/s, 2 s left, 0 of 2 done");
         assert_eq!(state.receive(0, 1024, start + INTERVAL), None);
+    }
+
+    #[test]
+    fn a_start_is_counted_after_the_layers() {
+        let start = Instant::now();
+        let mut state = State::new(&PREPARING, vec![Some(4096)], start);
+        assert_eq!(state.start_requested(1024, 4096, start), None);
+        let line = state.start_requested(3072, 4096, start + INTERVAL).expect("a second has passed");
+        assert_eq!(line, "streaming what a start needs: 3.0 KiB of 4.0 KiB, 3.0 KiB/s, 1 s left");
     }
 
     #[test]

@@ -23,6 +23,9 @@ pub(super) const PREPARING: Words = Words {
 };
 pub(super) const PULLING: Words =
     Words { title: "fetching", doing: "fetching", why: "", arrived: "verifying", done: "verified" };
+/// For an image that is prepared or pulled, and for what its start needs.
+pub(super) const PREFETCHING: Words =
+    Words { title: "fetching", doing: "fetching", why: "", arrived: "storing", done: "stored" };
 pub(super) const CONVERTING: Words =
     Words { title: "converting", doing: "converting", why: "", arrived: "uploading", done: "converted" };
 pub(super) const PUSHING: Words =
