@@ -78,6 +78,7 @@ fn start() -> Trace {
         command: Vec::new(),
         ready: None,
         truncated: false,
+        starts: 0,
     };
     Trace { header, touches: touches.into_iter().map(touch).collect() }
 }
