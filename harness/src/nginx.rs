@@ -1,7 +1,8 @@
 //! [`Nginx`]: the configurations of `contrib/nginx`, run as they are shipped.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
+use std::ops::Not as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -57,16 +58,18 @@ impl Nginx {
             "worker_processes 1; daemon off; user root; pid {here}/pid; error_log {here}/error.log warn;\n\
              events {{ worker_connections 1024; }}\nhttp {{ access_log off; {temporary}\n{conf}\n}}"
         );
-        let file = folder.join("nginx.conf");
+        let (file, pid) = (folder.join("nginx.conf"), folder.join("pid"));
         fs::write(&file, main).with_context(|| format!("cannot write {}", file.display()))?;
         let mut nginx = Command::new("nginx");
         nginx.arg("-p").arg(folder).arg("-c").arg(&file);
         let process = nginx.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit()).spawn();
-        let nginx = Self { process: process.context("cannot start nginx")?, address, folder: folder.to_owned() };
+        let mut nginx = Self { process: process.context("cannot start nginx")?, address, folder: folder.to_owned() };
         let began = Instant::now();
-        while TcpStream::connect(address).is_err() {
-            if began.elapsed() > START {
-                bail!("nginx does not listen at {address}");
+        // It writes the file when it listens. A connection would prove nothing: another program may have taken the port.
+        while fs::read_to_string(&pid).is_ok_and(|pid| !pid.is_empty()).not() {
+            if began.elapsed() > START || nginx.process.try_wait()?.is_some() {
+                let log = fs::read_to_string(folder.join("error.log")).unwrap_or_default();
+                bail!("nginx does not listen at {address}: {log}");
             }
             thread::sleep(POLL_INTERVAL);
         }

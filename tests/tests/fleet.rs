@@ -115,25 +115,35 @@ fn hosts_behind_the_cache_cost_the_registry_what_one_costs() {
     assert!(all * 10 <= one * 11, "{all} bytes for {hosts} hosts, {one} for one");
 }
 
-/// Three caches and a balancer.
+/// Three caches and a balancer, with a line to each.
 struct Caches {
     balancer: Nginx,
-    caches: Vec<Cache>,
+    caches: [(Cache, Wire); 3],
     _folder: TempDir,
 }
 
 impl Caches {
     fn of(registry: &str) -> Self {
-        let caches: [Cache; 3] = std::array::from_fn(|_| Cache::of(registry));
-        let addresses = caches.each_ref().map(Cache::address);
+        let caches: [(Cache, Wire); 3] = std::array::from_fn(|_| {
+            let cache = Cache::of(registry);
+            let line = Wire::to(&cache.address()).unwrap();
+            (cache, line)
+        });
+        let addresses = caches.each_ref().map(|(_, line)| line.address());
         let folder = real::scratch().unwrap();
         let balancer = Nginx::balancer(addresses.each_ref().map(String::as_str), folder.path()).unwrap();
-        Self { balancer, caches: caches.into(), _folder: folder }
+        Self { balancer, caches, _folder: folder }
+    }
+
+    /// The number of slices in all caches but one.
+    fn slices_beside(&self, at: usize) -> usize {
+        let others = self.caches.iter().enumerate().filter(|(number, _)| *number != at);
+        others.map(|(_, (cache, _))| cache.slices().len()).sum()
     }
 }
 
 #[test]
-fn each_blob_is_on_one_of_several_caches_and_moves_when_that_one_dies() {
+fn each_blob_is_on_one_of_several_caches_and_moves_when_that_one_fails() {
     if is_skipped() {
         return;
     }
@@ -141,18 +151,18 @@ fn each_blob_is_on_one_of_several_caches_and_moves_when_that_one_dies() {
     let plain = MirroredHost::new(&registry, &registry);
     let expected = plain.mount_plain(&registry);
     let one = egress(1, &expected, &registry);
-    let wire = Wire::to(&registry).unwrap();
-    let mut caches = Caches::of(&wire.address());
-    let mirror = caches.balancer.address();
-    start(4, &wire, &mirror, &expected);
-    assert!(wire.bytes() * 10 <= one * 11, "{} bytes for 4 hosts, {one} for one", wire.bytes());
-    let at = caches.caches.iter().position(|cache| !cache.slices().is_empty()).unwrap();
-    let mut dead = caches.caches.remove(at);
-    dead.nginx.kill();
-    let slices = |caches: &Caches| caches.caches.iter().map(|cache| cache.slices().len()).sum::<usize>();
-    let before = slices(&caches);
-    start(1, &wire, &mirror, &expected);
-    assert!(slices(&caches) > before, "another cache has its blobs now");
+    for failure in [Behaviour::Dead, Behaviour::Silent] {
+        let wire = Wire::to(&registry).unwrap();
+        let caches = Caches::of(&wire.address());
+        let mirror = caches.balancer.address();
+        start(4, &wire, &mirror, &expected);
+        assert!(wire.bytes() * 10 <= one * 11, "{} bytes for 4 hosts, {one} for one", wire.bytes());
+        let at = caches.caches.iter().position(|(cache, _)| !cache.slices().is_empty()).unwrap();
+        caches.caches[at].1.behave(failure);
+        let before = caches.slices_beside(at);
+        start(1, &wire, &mirror, &expected);
+        assert!(caches.slices_beside(at) > before, "{failure:?}: another cache has its blobs now");
+    }
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! Learned starts, from three runs of a container to a boot pack that other hosts use: by the command, and by the daemon.
 
 use std::process::{Child, Command};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tarpon_tests::manager::Manager;
 use tarpon_tests::real;
 use tarpon_tests::tarpon::Tarpon;
+use tarpon_tests::wait::wait_for;
 
 const IMAGE: &str = "dev/debian-base:gzip";
 /// How long a pack of half a megabyte may take, with the start of a process that makes it.
@@ -105,9 +106,6 @@ fn a_daemon_publishes_by_itself() {
     command.args(["--learn", "publish", "--index-repo", &repository, "--listen"]);
     command.arg(format!("unix://{}", tarpon.store().with_file_name("api.sock").display()));
     let _daemon = Daemon(Manager::new(&tarpon.store().with_file_name("notify.sock")).start(&mut command));
-    let began = Instant::now();
-    while packs(&tarpon, &image, &repository) != ["default"] {
-        assert!(began.elapsed() < PATIENCE, "nothing is published");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    let is_published = || (packs(&tarpon, &image, &repository) == ["default"]).then_some(());
+    wait_for(PATIENCE, "the daemon publishes", is_published);
 }

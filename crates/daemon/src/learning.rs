@@ -100,6 +100,8 @@ impl Publisher {
             Err(error) => return tracing::warn!(%error, "learned starts are not published"),
         };
         let due = self.due(&learned);
+        // Publishing takes minutes, and traces take megabytes.
+        drop(learned);
         for image in due {
             let outcome = self.publish(&image.pinned).await;
             let rest = match outcome {

@@ -223,7 +223,7 @@ impl Handle {
         words: &[&str],
         read: impl Fn(&Output) -> Option<T>,
     ) -> Result<Option<T>> {
-        let began = Instant::now();
+        let (began, mut pause) = (Instant::now(), POLL_INTERVAL);
         while self.is_remembered() {
             let output = self.ask(step, words)?;
             if let Some(answer) = read(&output) {
@@ -232,7 +232,8 @@ impl Handle {
             if began.elapsed() > DELETION && self.is_remembered() {
                 return Err(runtime_error(step, &output));
             }
-            std::thread::sleep(POLL_INTERVAL);
+            std::thread::sleep(pause);
+            pause *= 2;
         }
         Ok(None)
     }

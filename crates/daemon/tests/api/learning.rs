@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use hyper::Method;
 use serde_json::json;
@@ -12,6 +13,9 @@ use tarpon_engine::trace::{Header, Trace};
 use crate::fixture::{Fixture, Lines, options};
 
 const IMAGE: &str = "registry.example/app:v1";
+
+/// How long a process may take to end.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A daemon on a store with learned starts. The process that publishes writes its ID and its image to the first file, and what it reports
 /// comes from the second one, on which it waits.
@@ -76,7 +80,10 @@ async fn a_daemon_that_stops_ends_the_process_that_publishes() {
         let status = std::fs::read_to_string(format!("/proc/{process}/stat"));
         status.is_ok_and(|status| !status.contains(") Z "))
     };
-    while is_running() {
-        tokio::task::yield_now().await;
-    }
+    let ended = async {
+        while is_running() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, ended).await.expect("it ends");
 }

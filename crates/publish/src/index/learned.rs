@@ -19,7 +19,7 @@ use tarpon_images::index::search_result::CANDIDATES;
 use tarpon_images::progress::Silent;
 use tarpon_images::{Access, Admission, DEFAULT_PROFILE, ImageRequest, Images, access, admission};
 use tarpon_oci::{Digest, IndexRepo, Platform, Reference, Source};
-use tarpon_policy::SigningKey;
+use tarpon_policy::{SigningKey, signature_tag};
 use tarpon_registry::Repository;
 use tarpon_store::Store;
 use tarpon_trace::Trace;
@@ -240,7 +240,8 @@ async fn publish_one(
     let own = access::open(&image.text, &image.access).await?;
     // Here the policy is obeyed with the signatures of the image.
     admission::resolve(&own, &image.access, &image.platform).boxed().await?;
-    if let Some(known) = known_pack(&places, &own, &learned.manifest).boxed().await? {
+    let wanted = if key.is_some() { Wanted::Signed } else { Wanted::Any };
+    if let Some(known) = known_pack(&places, &own, &learned.manifest, wanted).boxed().await? {
         return Ok(known);
     }
     let mut trace = learned.trace.clone();
@@ -248,13 +249,15 @@ async fn publish_one(
     let made = make_index(images, &image, &[trace], &Silent).boxed().await?;
     let upload = Upload::contents(&made, &place, &image.access).boxed().await?;
     let target = access::open_origin(&place.to_string(), &access_to_place)?;
-    if let Some(index_digest) = pack_at(&target, &learned.manifest).await.map_err(|error| looked(&place, error))? {
+    let known = pack_at(&target, &learned.manifest, wanted).await.map_err(|error| looked(&place, error))?;
+    if let Some(index_digest) = known {
         return Ok(LearnedState::Known { index_digest, place: shown(&place.to_string()).to_owned() });
     }
-    let index_digest = upload.finish().await?;
+    // Before the index can be found: one without a signature would be taken for published.
     if let Some(key) = key {
-        sign(key, &index_digest, &place, &access_to_place).boxed().await?;
+        sign(key, &Digest::of(&made.manifest), &place, &access_to_place).boxed().await?;
     }
+    let index_digest = upload.finish().await?;
     let pack_size = made.boots.iter().filter(|boot| boot.profile == DEFAULT_PROFILE).map(|boot| boot.size).sum();
     Ok(LearnedState::Published { index_digest, pack_size, place: shown(&place.to_string()).to_owned() })
 }
@@ -289,21 +292,34 @@ async fn check_readers(image: &ImageRequest, manifest: &Digest, place: &Source) 
         .hint("without --index-repo they go to the image's own repository; --publish-private publishes them anyway"))
 }
 
+/// Which packs make another one needless.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Any,
+    /// Those whose index has a signature. Hosts check it; here it means that somebody with a key published the index.
+    Signed,
+}
+
 /// The pack that the image already has, in an index repository or in its own.
-async fn known_pack(places: &IndexPlaces<'_>, own: &Repository, manifest: &Digest) -> Result<Option<LearnedState>> {
+async fn known_pack(
+    places: &IndexPlaces<'_>,
+    own: &Repository,
+    manifest: &Digest,
+    wanted: Wanted,
+) -> Result<Option<LearnedState>> {
     for (number, place) in places.list().iter().enumerate() {
         // One that the policy rejects is not asked.
         if place.demands.check_before().is_err() {
             continue;
         }
         let source: Source = place.source.parse().context(ErrorKind::Other, "look for a boot pack")?;
-        let found = pack_at(&*places.open(number)?, manifest).await.map_err(|error| looked(&source, error))?;
+        let found = pack_at(&*places.open(number)?, manifest, wanted).await.map_err(|error| looked(&source, error))?;
         if let Some(index_digest) = found {
             return Ok(Some(LearnedState::Known { index_digest, place: shown(&place.source).to_owned() }));
         }
     }
     let failed = |error| access::registry("look for a boot pack in the image's repository", error);
-    let found = pack_at(own, manifest).await.map_err(failed)?;
+    let found = pack_at(own, manifest, wanted).await.map_err(failed)?;
     let repository = own.name().split('@').next().unwrap_or_default().to_owned();
     Ok(found.map(|index_digest| LearnedState::Known { index_digest, place: repository }))
 }
@@ -316,11 +332,17 @@ fn looked(place: &Source, error: tarpon_registry::Error) -> Error {
 async fn pack_at(
     repository: &Repository,
     manifest: &Digest,
+    wanted: Wanted,
 ) -> std::result::Result<Option<Digest>, tarpon_registry::Error> {
     for candidate in listed(repository, manifest).await?.iter().rev().take(CANDIDATES) {
         if let Ok(artifact) = read(repository, manifest, &candidate.digest).await {
             let has_pack = boots(&artifact).any(|(profile, _)| profile == DEFAULT_PROFILE);
-            return Ok(has_pack.then_some(candidate.digest));
+            let is_wanted = has_pack
+                && match wanted {
+                    Wanted::Any => true,
+                    Wanted::Signed => repository.attached(&signature_tag(&candidate.digest)).await?.is_some(),
+                };
+            return Ok(is_wanted.then_some(candidate.digest));
         }
     }
     Ok(None)

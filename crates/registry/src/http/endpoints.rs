@@ -221,7 +221,8 @@ impl Endpoints {
         for mirror in self.mirrors.iter().filter(|mirror| mirror.health.lacks(blob)) {
             is_another_asked = true;
             if mirror.host.counters().read().bytes > 0 {
-                let why = format!("bytes of {blob} were wrong, and the blob is not requested from it any more");
+                let why =
+                    format!("bytes of {blob} from this or another host were wrong: it is not asked for the blob again");
                 mirror.host.counters().failed(&SourceError::new(Fault::BadData, why));
             }
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tarpon_registry::EndpointCounts;
+use tarpon_registry::{EndpointAccount, EndpointCounts};
 
 use crate::endpoints::ImageEndpoints;
 
@@ -59,8 +59,11 @@ impl EndpointLedger {
             }
             !is_gone
         });
-        let accounts: Vec<_> = images.iter().flat_map(|image| image.accounts()).map(|(_, account)| account).collect();
-        let hosts: Vec<_> = accounts.iter().map(|account| label(gone, &account.host).to_owned()).collect();
+        let accounts = images.iter().flat_map(|image| image.accounts()).map(|(_, account)| account);
+        // Mirrors that were never asked take no place among the hosts.
+        let is_used = |account: &EndpointAccount| !account.counts.is_zero() || account.rest.is_some();
+        let accounts: Vec<_> = accounts.filter(is_used).collect();
+        let hosts: Vec<_> = accounts.iter().map(|account| claim_label(gone, &account.host).to_owned()).collect();
         let known =
             |(host, counts): (&String, &EndpointCounts)| (host.clone(), HostAccount { counts: *counts, resting: 0 });
         let mut all: BTreeMap<_, _> = gone.iter().map(known).collect();
@@ -79,13 +82,13 @@ impl EndpointLedger {
 }
 
 fn add(hosts: &mut BTreeMap<String, EndpointCounts>, host: &str, counts: EndpointCounts) {
-    let label = label(hosts, host).to_owned();
+    let label = claim_label(hosts, host).to_owned();
     let sum = hosts.entry(label).or_default();
     *sum = sum.plus(counts);
 }
 
 /// The name under which a host is counted. The first ones keep theirs.
-fn label<'a>(hosts: &mut BTreeMap<String, EndpointCounts>, host: &'a str) -> &'a str {
+fn claim_label<'a>(hosts: &mut BTreeMap<String, EndpointCounts>, host: &'a str) -> &'a str {
     if hosts.contains_key(host) {
         return host;
     }

@@ -25,8 +25,8 @@ const LEAST_DIGITS: usize = 4;
 /// List the traces that starts left in the store
 ///
 /// The first minute of an image without a boot pack leaves a trace. The next start of the image by the same command, or of another version
-/// of it, first fetches what the trace names. At most 32 MiB of traces are kept, the newest. STARTS is how many starts in a row read the same,
-/// except for a tenth of the files: `tarpon trace publish` makes boot packs of images by it.
+/// of it, first fetches what the trace names. At most 32 MiB of traces are kept, the newest. STARTS is how many starts in a row read
+/// hardly any new files, a tenth at most: `tarpon trace publish` makes boot packs of images by it.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  tarpon trace ls\n  tarpon trace ls --json | jq -r '.[].id'")]
 pub(super) struct Ls {

@@ -22,7 +22,7 @@ Examples:
   tarpon trace publish --all --json | jq -r '.images[] | select(.state == \"refused\") | .error'
 
 `tarpon trace ls` shows how many starts in a row were equal: starts of the same image that read
-the same files, except for a tenth. An image that has a boot pack in its own repository or in an
+hardly any new files, a tenth at most. An image that has a boot pack in its own repository or in an
 index repository costs a few requests and is skipped, so any number of hosts may do this.
 The command exits with the code of the first image that failed or was refused.
 Credentials come from --authfile, or from the files of Podman and Docker.";
