@@ -258,6 +258,17 @@ async fn where_the_policy_demands_signatures_only_signed_packs_are_published() {
 }
 
 #[tokio::test]
+async fn a_pack_without_a_signature_is_published_again_by_a_host_with_a_key() {
+    let (repos, key) = (Repos::new().await, key());
+    let engine = host(&repos, "first", 3);
+    published(&publish(&engine, &request(&repos)).await[0]);
+    demand_signatures(&repos, &key);
+    let signed = published(&publish_signed(&engine, &request(&repos), Some(&key)).await[0]);
+    assert_eq!(known(&publish_signed(&engine, &request(&repos), Some(&key)).await[0]), signed);
+    assert_eq!(repos.prepared("second", &repos.request("app:v1")).await.0, "index-signed");
+}
+
+#[tokio::test]
 async fn a_dead_registry_costs_a_line_and_the_next_image_goes_on() {
     let mut repos = Repos::new().await;
     let engine = host(&repos, "first", 3);
