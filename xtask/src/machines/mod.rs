@@ -26,6 +26,7 @@ use crate::{debian, document, sample_image};
 mod disk;
 mod outcome;
 mod suites;
+mod tables;
 
 use crate::vm::{self, Machine, Parts};
 use disk::Disk;
@@ -52,7 +53,7 @@ pub(crate) struct Args {
     /// Boot so many machines at once, each of which needs a processor and 1.5 GiB of memory
     #[arg(long, value_name = "N", default_value_t = 1)]
     jobs: usize,
-    /// Boot nothing: write the last results of all machines into docs/machines.md
+    /// Boot nothing: write the last results into docs/machines.md, where machines that were not tested here keep theirs
     #[arg(long, conflicts_with_all = ["names", "only", "json", "bin", "package"])]
     document: bool,
 }
@@ -217,7 +218,7 @@ fn test(suite: &Suite, folder: &Path, tools: &Path, outcome: &mut Outcome) -> Re
 }
 
 fn report(args: &Args, outcomes: &[Outcome]) -> Result<()> {
-    println!("\n{}", outcome::tables(outcomes));
+    println!("\n{}", tables::write(outcomes));
     if let Some(file) = &args.json {
         write_results(file, &outcomes.iter().collect::<Vec<_>>())?;
     }
@@ -237,21 +238,30 @@ fn write_results(file: &Path, outcomes: &[&Outcome]) -> Result<()> {
     fs::write(file, format!("{value:#}\n")).with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// Replaces the tables in docs/machines.md.
+/// Replaces the tables in docs/machines.md. A machine that was not tested in this checkout keeps its column.
 fn write_document(folder: &Path) -> Result<()> {
-    let files = SUITES.iter().map(|suite| folder.join(suite.name).join(RESULTS)).filter(|file| file.exists());
-    let outcomes = files.map(|file| Outcome::read(&file)).collect::<Result<Vec<_>>>()?;
-    if outcomes.is_empty() {
-        bail!("no machine was tested yet: cargo xtask machines");
-    }
     let file = paths::root().join("docs/machines.md");
     let text = fs::read_to_string(&file)?;
     let missing = || format!("{} has no {}", file.display(), MARKS[0].trim());
     let (before, rest) = text.split_once(MARKS[0]).with_context(missing)?;
-    let (_, after) = rest.split_once(MARKS[1]).with_context(missing)?;
-    let tables = outcome::tables(&outcomes);
+    let (known, after) = rest.split_once(MARKS[1]).with_context(missing)?;
+    let known = tables::read(known).with_context(|| format!("cannot read the tables in {}", file.display()))?;
+    let (mut outcomes, mut new) = (Vec::new(), 0_usize);
+    for suite in SUITES {
+        let results = folder.join(suite.name).join(RESULTS);
+        if results.exists() {
+            outcomes.push(Outcome::read(&results)?);
+            new += 1;
+        } else {
+            outcomes.extend(known.iter().find(|outcome| outcome.machine == suite.title).cloned());
+        }
+    }
+    if new == 0 {
+        bail!("no machine was tested yet: cargo xtask machines");
+    }
+    let tables = tables::write(&outcomes);
     fs::write(&file, format!("{before}{}\n{tables}\n{}{after}", MARKS[0], MARKS[1]))?;
-    println!("wrote the results of {} machines into {}", outcomes.len(), file.display());
+    println!("wrote the results of {new} machines into {}, of {} in all", file.display(), outcomes.len());
     Ok(())
 }
 
