@@ -31,7 +31,8 @@ mod tables;
 use crate::vm::{self, Machine, Parts};
 use disk::Disk;
 use outcome::Outcome;
-use suites::{SUITES, Suite};
+use suites::{SENTENCES, SUITES, Suite};
+use tables::MARKS;
 
 /// The options of `cargo xtask machines`.
 #[derive(clap::Args)]
@@ -69,7 +70,6 @@ const TOOLS: &[Tool] = &[
     tool("dpkg-deb", "dpkg"),
 ];
 
-const SENTENCES: &str = include_str!("sentences.sh");
 /// The files of the image: enough that every sentence finds some that are not local.
 const FILES: usize = 400;
 /// Those of the image with plain layers, which is read as a whole once.
@@ -83,9 +83,6 @@ const MESSAGE_LIMIT: Duration = Duration::from_secs(600);
 
 /// File with a machine's results: each sentence's last one.
 const RESULTS: &str = "results.json";
-/// Where the tables begin and end in docs/machines.md.
-const MARKS: [&str; 2] = ["<!-- results -->\n", "<!-- end of results -->\n"];
-
 pub(crate) fn run(args: &Args) -> Result<()> {
     let folder = paths::target().join("machines");
     if args.document {
@@ -115,8 +112,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             let tested = test(suite, &folder, &tools, &mut outcome);
             let file = folder.join(suite.name).join(RESULTS);
             let is_whole = tested.is_ok() && args.only.is_none();
-            let known =
-                Some(&file).filter(|file| !is_whole && file.exists()).map(|file| Outcome::read(file)).transpose()?;
+            let known = if is_whole { None } else { known(suite, &file)? };
             let all = known.map_or_else(|| outcome.clone(), |known| known.updated(&outcome));
             write_results(&file, &[&all])?;
             tested.with_context(|| format!("cannot test {}", suite.name))?;
@@ -217,6 +213,15 @@ fn test(suite: &Suite, folder: &Path, tools: &Path, outcome: &mut Outcome) -> Re
     Ok(())
 }
 
+/// The last results of a machine, which those of a part of the sentences replace in part: of this checkout, or in the document.
+fn known(suite: &Suite, file: &Path) -> Result<Option<Outcome>> {
+    if file.exists() {
+        return Outcome::read(file).map(Some);
+    }
+    let document = Document::read()?;
+    Ok(document.outcomes()?.into_iter().find(|outcome| outcome.machine == suite.title))
+}
+
 fn report(args: &Args, outcomes: &[Outcome]) -> Result<()> {
     println!("\n{}", tables::write(outcomes));
     if let Some(file) = &args.json {
@@ -238,14 +243,39 @@ fn write_results(file: &Path, outcomes: &[&Outcome]) -> Result<()> {
     fs::write(file, format!("{value:#}\n")).with_context(|| format!("cannot write {}", file.display()))
 }
 
+/// docs/machines.md, with what is before, between and after its marks.
+struct Document {
+    file: PathBuf,
+    before: String,
+    tables: String,
+    after: String,
+}
+
+impl Document {
+    fn read() -> Result<Self> {
+        let file = paths::root().join("docs/machines.md");
+        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let missing = || format!("{} has no {}", file.display(), MARKS[0].trim());
+        let (before, rest) = text.split_once(MARKS[0]).with_context(missing)?;
+        let (tables, after) = rest.split_once(MARKS[1]).with_context(missing)?;
+        Ok(Self { before: before.to_owned(), tables: tables.to_owned(), after: after.to_owned(), file })
+    }
+
+    fn outcomes(&self) -> Result<Vec<Outcome>> {
+        tables::read(&self.tables).with_context(|| format!("cannot read the tables in {}", self.file.display()))
+    }
+
+    fn write(&self, outcomes: &[Outcome]) -> Result<()> {
+        let (tables, [start, end]) = (tables::write(outcomes), MARKS);
+        fs::write(&self.file, format!("{}{start}\n{tables}\n{end}{}", self.before, self.after))
+            .with_context(|| format!("cannot write {}", self.file.display()))
+    }
+}
+
 /// Replaces the tables in docs/machines.md. A machine that was not tested in this checkout keeps its column.
 fn write_document(folder: &Path) -> Result<()> {
-    let file = paths::root().join("docs/machines.md");
-    let text = fs::read_to_string(&file)?;
-    let missing = || format!("{} has no {}", file.display(), MARKS[0].trim());
-    let (before, rest) = text.split_once(MARKS[0]).with_context(missing)?;
-    let (known, after) = rest.split_once(MARKS[1]).with_context(missing)?;
-    let known = tables::read(known).with_context(|| format!("cannot read the tables in {}", file.display()))?;
+    let document = Document::read()?;
+    let known = document.outcomes()?;
     let (mut outcomes, mut new) = (Vec::new(), 0_usize);
     for suite in SUITES {
         let results = folder.join(suite.name).join(RESULTS);
@@ -259,9 +289,12 @@ fn write_document(folder: &Path) -> Result<()> {
     if new == 0 {
         bail!("no machine was tested yet: cargo xtask machines");
     }
-    let tables = tables::write(&outcomes);
-    fs::write(&file, format!("{before}{}\n{tables}\n{}{after}", MARKS[0], MARKS[1]))?;
-    println!("wrote the results of {new} machines into {}, of {} in all", file.display(), outcomes.len());
+    for outcome in &mut outcomes {
+        // The document may know some by older names.
+        outcome.sentences.retain(|(name, _)| suites::position(name).is_some());
+    }
+    document.write(&outcomes)?;
+    println!("wrote the results of {new} machines into {}, of {} in all", document.file.display(), outcomes.len());
     Ok(())
 }
 

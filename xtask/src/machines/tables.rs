@@ -5,6 +5,10 @@ use std::fmt::Write as _;
 use anyhow::{Context, Result, bail};
 
 use super::outcome::{Outcome, Verdict};
+use super::suites;
+
+/// Where the tables begin and end in docs/machines.md.
+pub(super) const MARKS: [&str; 2] = ["<!-- results -->\n", "<!-- end of results -->\n"];
 
 const TRUE: &str = "yes";
 const FALSE: &str = "**no**";
@@ -28,6 +32,7 @@ pub(super) fn write(outcomes: &[Outcome]) -> String {
             sentences.push(name);
         }
     }
+    sentences.sort_by_key(|name| suites::position(name));
     head(&mut text, outcomes);
     for sentence in sentences {
         row(&mut text, sentence, outcomes, |outcome| mark(outcome, sentence).to_owned());
@@ -168,8 +173,8 @@ mod tests {
     #[test]
     fn the_results_in_the_document_can_be_read() {
         let document = include_str!("../../../docs/machines.md");
-        let (_, rest) = document.split_once(super::super::MARKS[0]).unwrap();
-        let (tables, _) = rest.split_once(super::super::MARKS[1]).unwrap();
+        let (_, rest) = document.split_once(MARKS[0]).unwrap();
+        let (tables, _) = rest.split_once(MARKS[1]).unwrap();
         assert_eq!(write(&read(tables).unwrap()), tables.trim_start().strip_suffix('\n').unwrap());
     }
 }
