@@ -26,11 +26,13 @@ use crate::{debian, document, sample_image};
 mod disk;
 mod outcome;
 mod suites;
+mod tables;
 
 use crate::vm::{self, Machine, Parts};
 use disk::Disk;
 use outcome::Outcome;
-use suites::{SUITES, Suite};
+use suites::{SENTENCES, SUITES, Suite};
+use tables::MARKS;
 
 /// The options of `cargo xtask machines`.
 #[derive(clap::Args)]
@@ -52,7 +54,7 @@ pub(crate) struct Args {
     /// Boot so many machines at once, each of which needs a processor and 1.5 GiB of memory
     #[arg(long, value_name = "N", default_value_t = 1)]
     jobs: usize,
-    /// Boot nothing: write the last results of all machines into docs/machines.md
+    /// Boot nothing: write the last results into docs/machines.md, where machines that were not tested here keep theirs
     #[arg(long, conflicts_with_all = ["names", "only", "json", "bin", "package"])]
     document: bool,
 }
@@ -68,7 +70,6 @@ const TOOLS: &[Tool] = &[
     tool("dpkg-deb", "dpkg"),
 ];
 
-const SENTENCES: &str = include_str!("sentences.sh");
 /// The files of the image: enough that every sentence finds some that are not local.
 const FILES: usize = 400;
 /// Those of the image with plain layers, which is read as a whole once.
@@ -82,9 +83,6 @@ const MESSAGE_LIMIT: Duration = Duration::from_secs(600);
 
 /// File with a machine's results: each sentence's last one.
 const RESULTS: &str = "results.json";
-/// Where the tables begin and end in docs/machines.md.
-const MARKS: [&str; 2] = ["<!-- results -->\n", "<!-- end of results -->\n"];
-
 pub(crate) fn run(args: &Args) -> Result<()> {
     let folder = paths::target().join("machines");
     if args.document {
@@ -114,8 +112,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             let tested = test(suite, &folder, &tools, &mut outcome);
             let file = folder.join(suite.name).join(RESULTS);
             let is_whole = tested.is_ok() && args.only.is_none();
-            let known =
-                Some(&file).filter(|file| !is_whole && file.exists()).map(|file| Outcome::read(file)).transpose()?;
+            let known = if is_whole { None } else { known(suite, &file)? };
             let all = known.map_or_else(|| outcome.clone(), |known| known.updated(&outcome));
             write_results(&file, &[&all])?;
             tested.with_context(|| format!("cannot test {}", suite.name))?;
@@ -216,8 +213,17 @@ fn test(suite: &Suite, folder: &Path, tools: &Path, outcome: &mut Outcome) -> Re
     Ok(())
 }
 
+/// The last results of a machine, which those of a part of the sentences replace in part: of this checkout, or in the document.
+fn known(suite: &Suite, file: &Path) -> Result<Option<Outcome>> {
+    if file.exists() {
+        return Outcome::read(file).map(Some);
+    }
+    let document = Document::read()?;
+    Ok(document.outcomes()?.into_iter().find(|outcome| outcome.machine == suite.title))
+}
+
 fn report(args: &Args, outcomes: &[Outcome]) -> Result<()> {
-    println!("\n{}", outcome::tables(outcomes));
+    println!("\n{}", tables::write(outcomes));
     if let Some(file) = &args.json {
         write_results(file, &outcomes.iter().collect::<Vec<_>>())?;
     }
@@ -237,21 +243,58 @@ fn write_results(file: &Path, outcomes: &[&Outcome]) -> Result<()> {
     fs::write(file, format!("{value:#}\n")).with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// Replaces the tables in docs/machines.md.
+/// docs/machines.md, with what is before, between and after its marks.
+struct Document {
+    file: PathBuf,
+    before: String,
+    tables: String,
+    after: String,
+}
+
+impl Document {
+    fn read() -> Result<Self> {
+        let file = paths::root().join("docs/machines.md");
+        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let missing = || format!("{} has no {}", file.display(), MARKS[0].trim());
+        let (before, rest) = text.split_once(MARKS[0]).with_context(missing)?;
+        let (tables, after) = rest.split_once(MARKS[1]).with_context(missing)?;
+        Ok(Self { before: before.to_owned(), tables: tables.to_owned(), after: after.to_owned(), file })
+    }
+
+    fn outcomes(&self) -> Result<Vec<Outcome>> {
+        tables::read(&self.tables).with_context(|| format!("cannot read the tables in {}", self.file.display()))
+    }
+
+    fn write(&self, outcomes: &[Outcome]) -> Result<()> {
+        let (tables, [start, end]) = (tables::write(outcomes), MARKS);
+        fs::write(&self.file, format!("{}{start}\n{tables}\n{end}{}", self.before, self.after))
+            .with_context(|| format!("cannot write {}", self.file.display()))
+    }
+}
+
+/// Replaces the tables in docs/machines.md. A machine that was not tested in this checkout keeps its column.
 fn write_document(folder: &Path) -> Result<()> {
-    let files = SUITES.iter().map(|suite| folder.join(suite.name).join(RESULTS)).filter(|file| file.exists());
-    let outcomes = files.map(|file| Outcome::read(&file)).collect::<Result<Vec<_>>>()?;
-    if outcomes.is_empty() {
+    let document = Document::read()?;
+    let known = document.outcomes()?;
+    let (mut outcomes, mut new) = (Vec::new(), 0_usize);
+    for suite in SUITES {
+        let results = folder.join(suite.name).join(RESULTS);
+        if results.exists() {
+            outcomes.push(Outcome::read(&results)?);
+            new += 1;
+        } else {
+            outcomes.extend(known.iter().find(|outcome| outcome.machine == suite.title).cloned());
+        }
+    }
+    if new == 0 {
         bail!("no machine was tested yet: cargo xtask machines");
     }
-    let file = paths::root().join("docs/machines.md");
-    let text = fs::read_to_string(&file)?;
-    let missing = || format!("{} has no {}", file.display(), MARKS[0].trim());
-    let (before, rest) = text.split_once(MARKS[0]).with_context(missing)?;
-    let (_, after) = rest.split_once(MARKS[1]).with_context(missing)?;
-    let tables = outcome::tables(&outcomes);
-    fs::write(&file, format!("{before}{}\n{tables}\n{}{after}", MARKS[0], MARKS[1]))?;
-    println!("wrote the results of {} machines into {}", outcomes.len(), file.display());
+    for outcome in &mut outcomes {
+        // The document may know some by older names.
+        outcome.sentences.retain(|(name, _)| suites::position(name).is_some());
+    }
+    document.write(&outcomes)?;
+    println!("wrote the results of {new} machines into {}, of {} in all", document.file.display(), outcomes.len());
     Ok(())
 }
 

@@ -1,7 +1,6 @@
 //! What a machine printed about the sentences.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
@@ -10,7 +9,7 @@ use serde_json::{Value, json};
 
 /// Whether a sentence is true on a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Verdict {
+pub(super) enum Verdict {
     True,
     False(String),
     /// The machine lacks something that the sentence is about.
@@ -20,11 +19,11 @@ enum Verdict {
 /// The results of one machine.
 #[derive(Debug, Clone)]
 pub(super) struct Outcome {
-    machine: String,
+    pub(super) machine: String,
     /// Versions of the kernel and of programs, and modes.
-    facts: BTreeMap<String, String>,
+    pub(super) facts: BTreeMap<String, String>,
     /// In the order of the suite.
-    sentences: Vec<(String, Verdict)>,
+    pub(super) sentences: Vec<(String, Verdict)>,
     is_whole: bool,
 }
 
@@ -70,14 +69,6 @@ impl Outcome {
         let count = |is: fn(&Verdict) -> bool| self.sentences.iter().filter(|(_, verdict)| is(verdict)).count();
         let skipped = count(|verdict| matches!(verdict, Verdict::Skipped(_)));
         format!("{} true, {} false, {skipped} skipped", count(|it| *it == Verdict::True), self.failures())
-    }
-
-    fn of(&self, sentence: &str) -> &'static str {
-        match self.sentences.iter().find(|(name, _)| name == sentence) {
-            Some((_, Verdict::True)) => "yes",
-            Some((_, Verdict::False(_))) => "**no**",
-            Some((_, Verdict::Skipped(_))) | None => "–",
-        }
     }
 
     pub(super) fn to_json(&self) -> Value {
@@ -130,58 +121,12 @@ impl Outcome {
     }
 }
 
-/// Two tables in Markdown, with a column for each machine: a row for each fact, then one for each sentence; and the reasons
-/// why a sentence is not true, or was skipped.
-pub(super) fn tables(outcomes: &[Outcome]) -> String {
-    let mut facts: Vec<_> = outcomes.iter().flat_map(|outcome| outcome.facts.keys()).collect();
-    facts.sort_unstable();
-    facts.dedup();
-    let mut text = String::new();
-    head(&mut text, outcomes);
-    for fact in facts {
-        row(&mut text, fact, outcomes, |outcome| outcome.facts.get(fact).cloned().unwrap_or_default());
-    }
-    text.push('\n');
-    let mut sentences: Vec<&String> = Vec::new();
-    for (name, _) in outcomes.iter().flat_map(|outcome| &outcome.sentences) {
-        if !sentences.contains(&name) {
-            sentences.push(name);
-        }
-    }
-    head(&mut text, outcomes);
-    for sentence in sentences {
-        row(&mut text, sentence, outcomes, |outcome| outcome.of(sentence).to_owned());
-    }
-    text.push('\n');
-    for outcome in outcomes {
-        for (name, verdict) in &outcome.sentences {
-            let (kind, why) = match verdict {
-                Verdict::True => continue,
-                Verdict::False(why) => ("**no**", why),
-                Verdict::Skipped(why) => ("–", why),
-            };
-            let _ = writeln!(text, "- {}, {name}: {kind}, {}", outcome.machine, why.trim_end_matches('|'));
-        }
-    }
-    text
-}
-
-fn head(text: &mut String, outcomes: &[Outcome]) {
-    row(text, "", outcomes, |outcome| outcome.machine.clone());
-    let _ = writeln!(text, "|---|{}", "---|".repeat(outcomes.len()));
-}
-
-fn row(text: &mut String, first: &str, outcomes: &[Outcome], cell: impl Fn(&Outcome) -> String) {
-    let cells = outcomes.iter().map(|outcome| format!(" {} |", cell(outcome))).collect::<String>();
-    let _ = writeln!(text, "| {first} |{cells}");
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn messages_become_facts_and_verdicts_and_tables_also_from_a_file() {
+    fn messages_become_facts_and_verdicts_also_from_a_file() {
         let mut outcome = Outcome::new("a");
         for line in ["fact kernel: 6.1", "true it_mounts", "skipped it_runs: no crun|", "false it_reads: EIO: x"] {
             outcome.note(line);
@@ -192,10 +137,8 @@ mod tests {
         assert_eq!((outcome.failures(), &*outcome.sum()), (1, "1 true, 1 false, 1 skipped"));
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), outcome.to_json().to_string()).unwrap();
-        let wanted = "|  | a |\n|---|---|\n| kernel | 6.1 |\n\n|  | a |\n|---|---|\n| it mounts | yes |\n| it runs | – |\n\
-                      | it reads | **no** |\n\n- a, it runs: –, no crun\n- a, it reads: **no**, EIO: x\n";
-        assert_eq!(tables(&[outcome]), wanted);
-        assert_eq!(tables(&[Outcome::read(file.path()).unwrap()]), wanted);
+        let read = Outcome::read(file.path()).unwrap();
+        assert_eq!((read.facts, read.sentences), (outcome.facts, outcome.sentences));
     }
 
     #[test]

@@ -308,6 +308,16 @@ it_writes_to_a_writable_mount_of_an_ordinary_user() {
     user tarpon umount rw
 }
 
+it_mounts_in_mode_native_in_the_user_namespace_of_an_ordinary_user() {
+    kernel_is 6.16 || skip "mode native in a user namespace needs Linux 6.16"
+    user mkdir -p rw
+    user tarpon mount --rw --mode native "$image" rw
+    mode=$(user tarpon unshare tarpon status rw | awk '$1 == "mode" { print $2 }')
+    [ "$mode" = native ] || fail "the mode is $mode"
+    user tarpon unshare sh -c "'cd rw && shuf -n 20 $tools/image-sums | sha256sum --check --quiet'"
+    user tarpon umount rw
+}
+
 it_shows_images_to_the_podman_of_an_ordinary_user() {
     users_mount_overlays
     user tarpon podman setup

@@ -36,3 +36,22 @@ pub(super) const SUITES: &[Suite] = &[
     Suite { name: "debian-13", title: "Debian 13", suite: "trixie", more: &["passt"], kernel_from: None },
     Suite { name: "debian-sid", title: "Debian sid", suite: "sid", more: &["passt"], kernel_from: Some("sid") },
 ];
+
+/// The suite that runs in each machine.
+pub(super) const SENTENCES: &str = include_str!("sentences.sh");
+
+/// Where the suite has this sentence, if it does.
+pub(super) fn position(sentence: &str) -> Option<usize> {
+    SENTENCES.find(&format!("\n{}() {{", sentence.replace(' ', "_")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sentences_have_the_order_of_the_suite() {
+        assert!(position("it mounts in mode fuse") < position("then the store is sound"));
+        assert_eq!(position("it mounts"), None);
+    }
+}
