@@ -304,13 +304,20 @@ impl PartialObject for Partial {
     fn persist(&self) -> Result<(), StoreError> {
         let mut content = self.content.write();
         let Content::Memory(bytes) = &*content else { return Ok(()) };
-        if self.written.lock().is_empty() {
+        // A file beside a complete object would be in the way only.
+        if self.written.lock().is_empty() || self.shared.claim_existing(&self.object)? {
             return Ok(());
         }
         self.shared.make_room(self.size)?;
         let claimed = claim_file(&self.shared, &(self.object, self.list), self.size)?;
-        if let Content::File { file, .. } = &claimed {
-            self.write_out(&bytes.lock(), file)?;
+        if let Content::File { file, inherited } = &claimed {
+            let written = self.write_out(&bytes.lock(), file);
+            written.inspect_err(|_| {
+                // Still locked. What an earlier process left in it is worth as much as before.
+                if !inherited {
+                    remove_quietly(&self.shared, &self.path());
+                }
+            })?;
         }
         *content = claimed;
         Ok(())
