@@ -121,6 +121,11 @@ impl ImageHandle {
         let problem = refusal.map(|error| error.to_string()).or_else(|| work.problem());
         Brought { wanted, missing_before, missing, problem, refused }
     }
+
+    /// Whether the image has anything that [`ImageHandle::bring`] would fetch for these hints.
+    pub fn has_hinted(&self, hints: &[Hint]) -> bool {
+        !self.image.hinted_pieces(hints).is_empty()
+    }
 }
 
 impl Image {
