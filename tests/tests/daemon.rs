@@ -380,9 +380,10 @@ fn the_script_of_the_daemonset_prefetches_a_list_and_reports_what_failed() {
     let socket = fixture.place("api.sock").display().to_string();
     assert!(script.contains("/run/tarpon/tarpon.sock"));
     let script = script.replace("/run/tarpon/tarpon.sock", &socket);
-    for (list, is_done) in
-        [(format!("{}\n\n", fixture.image), true), (format!("{0}-none\n{0}\n", fixture.image), false)]
-    {
+    let image = &fixture.image;
+    let commented = format!("# of tomorrow\n  # and later\n{image} # this one\n\n");
+    let without_newline = format!("{image}-none\n{image}");
+    for (list, is_done) in [(commented, true), (without_newline, false)] {
         let images = fixture.place("images");
         std::fs::write(&images, list).unwrap();
         let output = Command::new("sh").args(["-c", &script]).env("IMAGES", &images).output().unwrap();

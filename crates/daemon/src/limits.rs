@@ -12,6 +12,9 @@ use crate::failure::Failure;
 const PREPARES: usize = 4;
 /// Images that are fetched whole at once: each may take hours, and no client waits for it.
 const PULLS: usize = 2;
+/// Images at once of which jobs fetch what a start needs, which at a low rate may take an hour too. Each is prepared first, at the cost of
+/// one of [`PREPARES`].
+const STARTS: usize = 4;
 /// Requests that wait for an image, including one that another request prepares.
 const WAITING: usize = 32;
 /// Calls that wait for the kernel, a runtime or the store, each in a thread, and containers that are being created. With stops,
@@ -39,6 +42,7 @@ pub(crate) type Permit = OwnedSemaphorePermit;
 pub(crate) struct RequestLimits {
     prepares: Arc<Semaphore>,
     pulls: Arc<Semaphore>,
+    starts: Arc<Semaphore>,
     stops: Arc<Semaphore>,
     recordings: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
@@ -52,6 +56,7 @@ impl Default for RequestLimits {
         Self {
             prepares: semaphore(PREPARES),
             pulls: semaphore(PULLS),
+            starts: semaphore(STARTS),
             stops: semaphore(STOPS),
             recordings: semaphore(RECORDINGS),
             waiting: semaphore(WAITING),
@@ -71,6 +76,11 @@ impl RequestLimits {
     /// Waits for a permit to fetch a whole image.
     pub(crate) async fn pull(&self) -> Option<Permit> {
         self.pulls.clone().acquire_owned().await.ok()
+    }
+
+    /// Waits for a permit to fetch what a start needs.
+    pub(crate) async fn start(&self) -> Option<Permit> {
+        self.starts.clone().acquire_owned().await.ok()
     }
 
     /// Waits for a permit to make a call, for at most [`CALL_WAIT`].

@@ -16,6 +16,22 @@ use crate::image::Image;
 use crate::journal::Event;
 use crate::object::Object;
 
+/// Counts an object as one that is being made a local file, until it is dropped: also if that panics, or never runs.
+struct Publishing(Arc<FetchHost>);
+
+impl Publishing {
+    fn begin(host: &Arc<FetchHost>) -> Self {
+        host.publishing.send_modify(|count| *count += 1);
+        Self(host.clone())
+    }
+}
+
+impl Drop for Publishing {
+    fn drop(&mut self) {
+        self.0.publishing.send_modify(|count| *count = count.saturating_sub(1));
+    }
+}
+
 impl FetchHost {
     /// Keeps a chunk for the next reader, and publishes the object with its last chunk.
     pub(crate) fn keep(self: &Arc<Self>, image: &Arc<Image>, chunk: &PieceChunk, bytes: &Verified<Bytes>) {
@@ -77,10 +93,10 @@ impl FetchHost {
             return;
         }
         let (host, object) = (self.clone(), object.clone());
-        self.publishing.send_modify(|count| *count += 1);
+        let counted = Publishing::begin(&host);
         self.runtime.spawn_blocking(move || {
+            let _counted = counted;
             host.publish(&object);
-            host.publishing.send_modify(|count| *count = count.saturating_sub(1));
         });
     }
 

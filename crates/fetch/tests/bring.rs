@@ -158,3 +158,36 @@ async fn what_did_not_come_is_reported_with_the_reason() {
     assert!(brought.missing > 0 && brought.refused);
     assert_eq!(brought.problem.as_deref(), Some("the store accepts nothing"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_stays_in_memory_only_is_missing() {
+    let files = files();
+    let (index, pack) = files.pack();
+    for content in [StartContent::Pack(index), StartContent::Hints(files.hints())] {
+        let world = files.world(&pack, MemoryStore::default());
+        world.store.forget_parts(true);
+        let brought = world.image.bring(content.clone(), &unlimited(), &silent).await;
+        assert!(brought.missing > 0 && brought.missing < brought.wanted && brought.refused, "{brought:?}");
+        assert_eq!(brought.problem.as_deref(), Some("the store has no room left"));
+        files.check_reads(&world).await;
+        let asked = world.asked();
+        world.store.forget_parts(false);
+        let brought = world.image.bring(content, &unlimited(), &silent).await;
+        assert_eq!(brought, Brought { wanted: brought.wanted, ..Brought::default() });
+        assert_eq!(world.asked(), asked, "what was in memory lasts now");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_reader_has_in_memory_is_made_to_last() {
+    let files = files();
+    let world = files.world(b"", MemoryStore::default());
+    world.store.forget_parts(true);
+    world.read(&files.cut.0, 16 << 10, 16 << 10).await.unwrap();
+    let hints = vec![Hint::Object { object: files.cut.0, range: 16 << 10..32 << 10 }];
+    let brought = world.image.bring(StartContent::Hints(hints.clone()), &unlimited(), &silent).await;
+    assert!(brought.missing == brought.wanted && brought.refused, "{brought:?}");
+    world.store.forget_parts(false);
+    let brought = world.image.bring(StartContent::Hints(hints), &unlimited(), &silent).await;
+    assert_eq!((brought.missing, brought.missing_before), (0, 0));
+}

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tarpon_blob::{BlobSource, Pace};
 use tarpon_client::protocol::{BroughtStart, Response, StartKind, StartRequest};
 use tarpon_client::{traces, wire};
-use tarpon_fetch::{BootIndex, Brought, Config, Fetcher, StartContent};
+use tarpon_fetch::{BootIndex, Brought, Config, Fetcher, ImageHandle, StartContent};
 use tarpon_images::index::places;
 use tarpon_images::sources::{OpenedImage, Sources};
 use tarpon_layer::chunks::ChunkTable;
@@ -32,6 +32,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const STEP: &str = "fetch what a start needs";
 
 /// A store, and how its images are read.
+#[derive(Clone)]
 pub struct StartBringer {
     store: Store,
     fetcher: Fetcher,
@@ -44,6 +45,14 @@ struct Opened {
     /// The index repository that has its boot pack.
     pack_repository: Option<Arc<dyn OpenedImage>>,
     source: Arc<dyn BlobSource>,
+}
+
+/// What the start of an image needs, and the image.
+struct Start {
+    kind: StartKind,
+    content: StartContent,
+    handle: ImageHandle,
+    opened: Opened,
 }
 
 impl StartBringer {
@@ -64,19 +73,9 @@ impl StartBringer {
         request: &StartRequest,
         progress: &(dyn Fn(u64, u64) + Send + Sync),
     ) -> Result<BroughtStart> {
-        let (store, manifest) = (self.store.clone(), request.manifest);
-        let loaded = tokio::task::spawn_blocking(move || store.load_image(&manifest));
-        let found = loaded.await.context(ErrorKind::Other, STEP)?.context(ErrorKind::Store, STEP)?;
-        let found =
-            found.ok_or_else(|| Error::new(ErrorKind::Store, STEP, "the image is not in the store any more"))?;
-        let pack = found.boot.as_deref().and_then(|boot| boot_index(&request.image, boot));
-        let Some((kind, content)) = self.content(request, &found.record, pack) else {
-            return Ok(BroughtStart::UNKNOWN);
-        };
-        let Opened { repository, pack_repository, source } = self.open(request, &found.record, &content)?;
-        let LoadedImage { chunks, .. } = found;
-        let table = ChunkTable::open(Bytes::from_owner(chunks)).context(ErrorKind::Store, STEP)?;
-        let handle = self.fetcher.add_image(table, source, request.image.as_str());
+        let (bringer, asked) = (self.clone(), request.clone());
+        let Some(start) = in_thread(move || bringer.find(&asked)).await? else { return Ok(BroughtStart::UNKNOWN) };
+        let Start { kind, content, handle, opened: Opened { repository, pack_repository, .. } } = start;
         let Brought { wanted, missing_before, missing, problem, refused } =
             handle.bring(content, &Pace::new(request.rate), progress).await;
         let own = repository.stats();
@@ -93,22 +92,40 @@ impl StartBringer {
         })
     }
 
-    /// What the start needs, from the best source of knowledge.
-    fn content(
+    /// What the start needs, and where it is. `None`: nothing is known of it. Blocks on the disk: it reads all traces of the store.
+    fn find(&self, request: &StartRequest) -> Result<Option<Start>> {
+        let found = self.store.load_image(&request.manifest).context(ErrorKind::Store, STEP)?;
+        let LoadedImage { record, chunks, boot, .. } =
+            found.ok_or_else(|| Error::new(ErrorKind::Store, STEP, "the image is not in the store any more"))?;
+        let pack = boot.as_deref().and_then(|boot| boot_index(&request.image, boot));
+        let known = self.known(request, &record, pack);
+        let Some((_, best)) = known.first() else { return Ok(None) };
+        let opened = self.open(request, &record, best)?;
+        let table = ChunkTable::open(Bytes::from_owner(chunks)).context(ErrorKind::Store, STEP)?;
+        let handle = self.fetcher.add_image(table, opened.source.clone(), request.image.as_str());
+        let matches = |content: &StartContent| match content {
+            StartContent::Pack(_) => true,
+            StartContent::Hints(hints) => handle.has_hinted(hints),
+        };
+        let matching = known.into_iter().find(|(_, content)| matches(content));
+        Ok(matching.map(|(kind, content)| Start { kind, content, handle, opened }))
+    }
+
+    /// What is known of the start, from the best source of knowledge, which is the only one if it is a pack.
+    fn known(
         &self,
         request: &StartRequest,
         record: &ImageRecord,
         pack: Option<BootIndex>,
-    ) -> Option<(StartKind, StartContent)> {
+    ) -> Vec<(StartKind, StartContent)> {
         if let Some(pack) = pack {
-            return Some((StartKind::BootPack, StartContent::Pack(pack)));
+            return vec![(StartKind::BootPack, StartContent::Pack(pack))];
         }
-        let learned: Vec<_> = self.learned(request, record).iter().flat_map(hints::of_trace).collect();
-        if !learned.is_empty() {
-            return Some((StartKind::LearnedTrace, StartContent::Hints(learned)));
-        }
+        let learned = self.learned(request, record).iter().flat_map(hints::of_trace).collect::<Vec<_>>();
         let landmarks = if request.landmarks { hints::of_landmarks(&record.layers) } else { Vec::new() };
-        (!landmarks.is_empty()).then_some((StartKind::Landmarks, StartContent::Hints(landmarks)))
+        let known = [(StartKind::LearnedTrace, learned), (StartKind::Landmarks, landmarks)];
+        let known = known.into_iter().filter(|(_, hints)| !hints.is_empty());
+        known.map(|(kind, hints)| (kind, StartContent::Hints(hints))).collect()
     }
 
     /// The traces that starts of the image's repository left, by any command.
@@ -155,7 +172,8 @@ pub(super) async fn serve(stream: UnixStream, mounts: Arc<MountTable>, request: 
     let (reported, seen) = watch::channel((0, 0));
     let work = async {
         let _turn = mounts.bringing.turns.acquire().await.context(ErrorKind::Other, STEP)?;
-        let domain = mounts.domains.of(&request.image, &request.access)?;
+        let (table, asked) = (mounts.clone(), request.clone());
+        let domain = in_thread(move || table.domains.of(&asked.image, &asked.access)).await?;
         let images = &domain.images;
         let bringer = StartBringer {
             store: domain.store.clone(),
@@ -182,6 +200,11 @@ pub(super) async fn serve(stream: UnixStream, mounts: Arc<MountTable>, request: 
             }
         }
     }
+}
+
+/// Runs work that blocks on the disk.
+async fn in_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.context(ErrorKind::Other, STEP)?
 }
 
 /// Sends a response. `false`: the client is gone.

@@ -43,8 +43,9 @@ struct Partial {
     object: Digest,
     list: Digest,
     size: u64,
-    /// Writers and readers share it; publishing excludes them.
+    /// Writers and readers share it; publishing and persisting exclude them. Taken before the locks of the other fields.
     content: RwLock<Content>,
+    /// What `content` holds. A writer keeps `content` until its bytes are in here.
     written: Mutex<Intervals>,
     charge: Mutex<Charge>,
 }
@@ -84,15 +85,7 @@ pub(crate) fn open(
     if partials.len() >= MAP_SWEEP {
         partials.retain(|_, shared| shared.partial.strong_count() > 0);
     }
-    let partial: Arc<dyn PartialObject> = Arc::new(Partial {
-        shared: Arc::clone(shared),
-        object: *object,
-        list: *list,
-        size,
-        content: RwLock::new(content),
-        written: Mutex::default(),
-        charge: Mutex::new(Charge::new(&shared.budget)),
-    });
+    let partial: Arc<dyn PartialObject> = Arc::new(Partial::new(shared, key, size, content));
     partials.insert(key, SharedPartial { size, partial: Arc::downgrade(&partial) });
     Ok(partial)
 }
@@ -168,6 +161,18 @@ fn claim_file(shared: &Shared, (object, list): &PartialKey, size: u64) -> Result
 }
 
 impl Partial {
+    fn new(shared: &Arc<Shared>, (object, list): PartialKey, size: u64, content: Content) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            object,
+            list,
+            size,
+            content: RwLock::new(content),
+            written: Mutex::default(),
+            charge: Mutex::new(Charge::new(&shared.budget)),
+        }
+    }
+
     fn path(&self) -> std::path::PathBuf {
         self.shared.layout.partial(&self.object, &self.list)
     }
@@ -299,13 +304,20 @@ impl PartialObject for Partial {
     fn persist(&self) -> Result<(), StoreError> {
         let mut content = self.content.write();
         let Content::Memory(bytes) = &*content else { return Ok(()) };
-        if self.written.lock().is_empty() {
+        // A file beside a complete object would be in the way only.
+        if self.written.lock().is_empty() || self.shared.claim_existing(&self.object)? {
             return Ok(());
         }
         self.shared.make_room(self.size)?;
         let claimed = claim_file(&self.shared, &(self.object, self.list), self.size)?;
-        if let Content::File { file, .. } = &claimed {
-            self.write_out(&bytes.lock(), file)?;
+        if let Content::File { file, inherited } = &claimed {
+            let written = self.write_out(&bytes.lock(), file);
+            written.inspect_err(|_| {
+                // Still locked. What an earlier process left in it is worth as much as before.
+                if !inherited {
+                    remove_quietly(&self.shared, &self.path());
+                }
+            })?;
         }
         *content = claimed;
         Ok(())
@@ -358,7 +370,9 @@ impl Partial {
     fn write(&self, bytes: &[u8], offset: u64) -> Result<(), StoreError> {
         let range = self.range(offset, bytes.len())?;
         let end = offset + bytes.len() as u64;
-        match &*self.content.read() {
+        // Kept until the range is in `written`: `persist` writes nothing else to the file.
+        let content = self.content.read();
+        match &*content {
             Content::Memory(content) => {
                 if let Some(target) = content.lock().get_mut(range) {
                     target.copy_from_slice(bytes);
@@ -398,3 +412,6 @@ fn remove_quietly(shared: &Shared, path: &Path) {
         tracing::debug!(%error, "cannot remove {}", path.display());
     }
 }
+
+#[cfg(test)]
+mod tests;

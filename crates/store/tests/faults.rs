@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use common::{content, get, install, put};
-use tarpon_blob::StoreError;
+use common::{LIST, content, get, install, put, verified};
+use tarpon_blob::{ObjectStore, PartialObject, StoreError};
 use tarpon_oci::Digest;
 use tarpon_store::{Clock, Health, PROBE_INTERVAL, Part, Store, StoreConfig};
 use tarpon_testkit::storage::{EIO, ENOSPC, Fault, FaultyDisk};
@@ -124,4 +124,47 @@ fn a_disk_that_refused_a_write_is_retried_after_half_a_minute() {
     put(&store, b"after").unwrap();
     assert_eq!(store.health(), Health::Healthy);
     assert_eq!(get(&store, &Digest::of(b"before")).as_deref(), Some(&b"before"[..]));
+}
+
+/// Writes a part of a small object that is to last.
+fn keep_part(store: &Store) -> (Arc<dyn PartialObject>, Result<(), StoreError>) {
+    let bytes = content(6, 40_000);
+    let partial = store.partial(&Digest::of(&bytes), &LIST, 40_000).unwrap();
+    partial.write_at(&verified(&bytes[..10_000]), 0).unwrap();
+    let kept = partial.persist();
+    (partial, kept)
+}
+
+#[test]
+fn a_part_of_a_small_object_that_cannot_be_written_leaves_no_file() {
+    let folder = common::folder().unwrap();
+    let (disk, store) = open_on(FaultyDisk::healthy(), folder.path());
+    let store = store.unwrap();
+    let (_partial, kept) = keep_part(&store);
+    kept.unwrap();
+    assert_eq!(store.usage().unwrap().partials, 1);
+    let at = 1 + disk.log().iter().rposition(|what| what.starts_with("write")).unwrap() as u64;
+    for error in [EIO, ENOSPC] {
+        let folder = common::folder().unwrap();
+        let (disk, store) = open_on(FaultyDisk::new(at, Fault::Once(error)), folder.path());
+        let store = store.unwrap();
+        let (partial, kept) = keep_part(&store);
+        assert!(kept.is_err(), "error {error} at {at}: {:?}", disk.log().last());
+        assert_eq!(store.usage().unwrap().partials, 0);
+        let mut bytes = vec![0; 10_000];
+        partial.read_at(&mut bytes, 0).unwrap();
+        assert_eq!(bytes, content(6, 40_000)[..10_000], "it stays in memory");
+    }
+}
+
+#[test]
+fn a_small_object_that_was_published_meanwhile_gets_no_file_of_its_parts() {
+    let folder = common::folder().unwrap();
+    let store = open_on(FaultyDisk::healthy(), folder.path()).1.unwrap();
+    let bytes = content(6, 40_000);
+    let partial = store.partial(&Digest::of(&bytes), &LIST, 40_000).unwrap();
+    partial.write_at(&verified(&bytes[..10_000]), 0).unwrap();
+    put(&store, &bytes).unwrap();
+    partial.persist().unwrap();
+    assert_eq!(store.usage().unwrap().partials, 0);
 }

@@ -1,6 +1,6 @@
 //! `tarpon prefetch`: fetches images into the store before they are started.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 
@@ -61,7 +61,7 @@ pub(crate) struct Prefetch {
     /// File with a list of images, - for standard input
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Number of images fetched at the same time, which share the rate equally
+    /// Number of images fetched at the same time; each has a fixed Nth part of the rate
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..=MOST_JOBS))]
     jobs: usize,
     /// Print the result as JSON, one object for each image
@@ -199,20 +199,38 @@ struct How {
 
 /// Prefetches all images. The results have the order of the images.
 async fn run(engine: &Engine, wanted: Vec<Wanted>, how: How) -> Vec<Done> {
-    let (mut running, mut done) = (JoinSet::new(), Vec::new());
+    let work = |wanted| {
+        let engine = engine.clone();
+        async move { prefetch(&engine, wanted, how).await }
+    };
+    let lost = |image| Done::lost(image, how);
+    in_tasks(wanted, how.jobs, work, lost).await
+}
+
+/// Deals with each image in a task of its own, `jobs` at a time. `lost` is the result for an image whose task panicked.
+async fn in_tasks<F: Future<Output = Done> + Send + 'static>(
+    wanted: Vec<Wanted>,
+    jobs: usize,
+    work: impl Fn(Wanted) -> F,
+    lost: impl Fn(String) -> Done,
+) -> Vec<Done> {
+    let (mut running, mut known, mut done) = (JoinSet::new(), HashMap::new(), Vec::new());
     let mut waiting = wanted.into_iter().enumerate();
     loop {
-        while running.len() < how.jobs
+        while running.len() < jobs
             && let Some((number, wanted)) = waiting.next()
         {
-            let engine = engine.clone();
-            running.spawn(async move { (number, prefetch(&engine, wanted, how).await) });
+            let image = wanted.image.clone();
+            known.insert(running.spawn(work(wanted)).id(), (number, image));
         }
-        match running.join_next().await {
+        let (id, one) = match running.join_next_with_id().await {
             None => break,
-            Some(Ok(one)) => done.push(one),
+            Some(Ok((id, one))) => (id, Some(one)),
             // A panic was reported already.
-            Some(Err(error)) => tracing::error!(%error, "an image was not dealt with"),
+            Some(Err(error)) => (error.id(), None),
+        };
+        if let Some((number, image)) = known.remove(&id) {
+            done.push((number, one.unwrap_or_else(|| lost(image))));
         }
     }
     done.sort_by_key(|(number, _)| *number);
@@ -263,6 +281,15 @@ impl Progress for Notes {
 }
 
 impl Done {
+    /// An image whose task panicked.
+    fn lost(image: String, how: How) -> Self {
+        let failure = Failure::new(Exit::Failure, format_args!("cannot prefetch {image}: tarpon failed while it did"));
+        let failure = failure.hint("please report it, with the lines above; the other images are not affected");
+        let done = Self { image, extent: how.extent, fetched: None, failure: Some(failure) };
+        done.show(how.shown);
+        done
+    }
+
     /// Prints the line of the image.
     fn show(&self, shown: Shown) {
         match (&self.failure, &self.fetched) {
@@ -327,4 +354,27 @@ fn summary(done: &[Done]) -> String {
         "{} images: {new} prefetched, {known} already in the store, {failed} failed; fetched {bytes} of {all}",
         done.len()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_image_whose_task_panics_is_one_that_failed() {
+        let shown = Shown { quiet: true, single: true, alone: false };
+        let how = How { extent: PrefetchExtent::Start, limits: LayerLimits::default(), jobs: 2, shown };
+        let wanted = ["first", "second", "third"].map(|image| {
+            let request = Err(Failure::new(Exit::NotFound, "is not there"));
+            Wanted { image: image.to_owned(), request }
+        });
+        let work = |wanted: Wanted| async move {
+            assert_ne!(wanted.image, "second", "the panic of this test");
+            Done { image: wanted.image, extent: how.extent, fetched: None, failure: None }
+        };
+        let done = in_tasks(wanted.into(), how.jobs, work, |image| Done::lost(image, how)).await;
+        let states: Vec<_> = done.iter().map(|done| (done.image.as_str(), done.report().state)).collect();
+        assert_eq!(states, [("first", "prefetched"), ("second", "failed"), ("third", "prefetched")]);
+        assert_eq!(done[1].failure.as_ref().map(|failure| failure.exit), Some(Exit::Failure));
+    }
 }

@@ -18,6 +18,9 @@ use crate::image::{ImageOptions, ImageSelection};
 use crate::jobs::{Job, JobKind, JobOutcome};
 use crate::state::{ApiState, Purpose, RunningJob};
 
+/// Minimum rate, as of `tarpon prefetch --rate`: at less, a job would take a turn for days.
+const MIN_RATE: u64 = 64 << 10;
+
 /// An image in the store.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Image {
@@ -127,9 +130,18 @@ pub(super) struct PrefetchBody {
     /// How much of it is fetched. Default: `all`.
     #[serde(default)]
     extent: Extent,
-    /// Maximum rate in bytes per second of boot packs and layers. Default: unlimited.
-    #[schema(value_type = Option<u64>, minimum = 1)]
-    rate: Option<NonZeroU64>,
+    /// Maximum rate in bytes per second of boot packs and layers, at least 65536. Default: unlimited.
+    #[schema(minimum = 65536)]
+    rate: Option<u64>,
+}
+
+impl PrefetchBody {
+    fn rate(&self) -> Result<Option<NonZeroU64>, Failure> {
+        let Some(rate) = self.rate else { return Ok(None) };
+        let enough = NonZeroU64::new(rate).filter(|rate| rate.get() >= MIN_RATE);
+        let cause = || format!("a rate is at least {MIN_RATE} bytes per second, not {rate}");
+        enough.map(Some).ok_or_else(|| Failure::invalid("read the request", cause()))
+    }
 }
 
 /// Lists the images in the store.
@@ -168,6 +180,7 @@ pub(super) async fn prefetch(
     State(state): State<ApiState>,
     JsonBody(body): JsonBody<PrefetchBody>,
 ) -> Result<Answer<Job>, Failure> {
+    let (rate, extent) = (body.rate()?, body.extent.into());
     let selection = ImageSelection::new(body.image, body.image_options);
     // Invalid requests fail at once.
     selection.request()?;
@@ -176,7 +189,7 @@ pub(super) async fn prefetch(
     let work = RunningJob::new(state.feed.clone(), entry.clone());
     tokio::spawn(async move {
         let outcome = tokio::select! {
-            outcome = bring(&state, &selection, body.extent.into(), body.rate) => outcome,
+            outcome = bring(&state, &selection, extent, rate) => outcome,
             () = entry.cancelled() => Err(Failure::cancelled("prefetch the image")),
         };
         work.end(outcome);
@@ -192,7 +205,10 @@ async fn bring(
 ) -> Result<JobOutcome, Failure> {
     let request = state.admit(selection).await?;
     let request = ImageRequest { limits: LayerLimits { rate, ..request.limits }, ..request };
-    let _turn = state.limits.pull().await;
+    let _turn = match extent {
+        PrefetchExtent::Whole => state.limits.pull().await,
+        PrefetchExtent::Start | PrefetchExtent::StartOnly => state.limits.start().await,
+    };
     state.feed.publish(EventKind::Preparing { image: selection.image.clone() });
     let progress = FeedProgress::new(state.feed.clone(), selection.image.clone());
     let prefetched = state.engine.prefetch(&request, extent, &progress).await?;

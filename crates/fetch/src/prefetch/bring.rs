@@ -5,7 +5,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use tarpon_blob::Pace;
+use tarpon_blob::{Pace, StoreError};
 use tarpon_layer::ChunkPlace;
 use tokio::time::timeout;
 
@@ -16,7 +16,7 @@ use crate::image::Image;
 use crate::object::Object;
 use crate::pack::BootIndex;
 use crate::pack::places::Pack;
-use crate::pieces::{piece_in_frame, piece_in_layer};
+use crate::pieces::{piece_in_frame, piece_in_layer, placed};
 use crate::plan::{self, Piece};
 use crate::prefetch::hints::{self, Hint};
 use crate::prefetch::open_requests::OpenRequests;
@@ -74,6 +74,16 @@ struct Work {
     pieces: Pieces,
 }
 
+/// What is in the store of the pieces. Encoded bytes.
+#[derive(Default)]
+struct Survey {
+    wanted: u64,
+    /// Of pieces of which something is not local, or in memory only.
+    missing: u64,
+    /// Why something stays in memory only.
+    refusal: Option<StoreError>,
+}
+
 /// The next requests.
 struct Segment {
     runs: Vec<Vec<Piece>>,
@@ -96,18 +106,25 @@ impl ImageHandle {
         if let Pieces::Pack(pack) = &work.pieces {
             work.image.prefetch.use_pack(pack.clone());
         }
-        let (wanted, missing_before) = work.survey().await;
+        let Survey { wanted, missing: missing_before, .. } = work.survey().await;
         if missing_before == 0 {
             return Brought { wanted, ..Brought::default() };
         }
         work.request(pace, &|requested| progress(requested, missing_before)).await;
         // A pack that was given up on the way has no pieces any more.
         let again = Arc::new(Work::new(work.host.clone(), work.image.clone(), &content));
-        let (_, missing) = again.survey().await;
+        let Survey { missing, refusal, .. } = again.survey().await;
         if missing == 0 {
             return Brought { wanted, missing_before, ..Brought::default() };
         }
-        Brought { wanted, missing_before, missing, problem: work.problem(), refused: work.host.bypass.is_active() }
+        let refused = refusal.is_some() || work.host.bypass.is_active();
+        let problem = refusal.map(|error| error.to_string()).or_else(|| work.problem());
+        Brought { wanted, missing_before, missing, problem, refused }
+    }
+
+    /// Whether the image has anything that [`ImageHandle::bring`] would fetch for these hints.
+    pub fn has_hinted(&self, hints: &[Hint]) -> bool {
+        !self.image.hinted_pieces(hints).is_empty()
     }
 }
 
@@ -129,6 +146,19 @@ impl Image {
             }
         }
         pieces
+    }
+}
+
+impl FetchHost {
+    /// Makes the local parts of a small object last. Nothing is to be done if it is complete.
+    fn make_last(&self, object: &Object) -> Result<(), StoreError> {
+        if self.store.contains(&self.contents.kept_as(&object.id)) {
+            return Ok(());
+        }
+        let persisted = object.partial(&*self.store).and_then(|partial| partial.persist());
+        persisted.inspect_err(|error| {
+            tracing::debug!(object = %object.id, %error, "a part of a small object does not last");
+        })
     }
 }
 
@@ -227,15 +257,36 @@ impl Work {
         }
     }
 
-    /// Encoded bytes of all pieces, and of those of which something is missing.
-    async fn survey(self: &Arc<Self>) -> (u64, u64) {
+    /// Looks for all pieces in the store, and makes last what is local of them.
+    async fn survey(self: &Arc<Self>) -> Survey {
         let work = self.clone();
-        let count = move || {
-            let all = (0..work.count()).map(|number| work.bytes(number)).sum();
-            let lacking = (0..work.count()).filter_map(|number| work.lacking(number)).map(|piece| piece.key.length);
-            (all, lacking.sum())
+        let look = move || {
+            let mut survey = Survey::default();
+            for number in 0..work.count() {
+                let bytes = work.bytes(number);
+                survey.wanted += bytes;
+                if let Some(piece) = work.lacking(number) {
+                    survey.missing += piece.key.length;
+                } else if let Err(error) = work.make_last(number) {
+                    survey.missing += bytes;
+                    survey.refusal.get_or_insert(error);
+                }
+            }
+            survey
         };
-        self.host.runtime.spawn_blocking(count).await.unwrap_or_default()
+        self.host.runtime.spawn_blocking(look).await.unwrap_or_default()
+    }
+
+    /// Makes the parts of small objects last that this piece holds.
+    fn make_last(&self, number: usize) -> Result<(), StoreError> {
+        let chunks = match &self.pieces {
+            Pieces::Pack(_) => self.piece(number).map_or_else(Vec::new, |piece| piece.chunks),
+            Pieces::Chunks(pieces) => {
+                let numbers = pieces.get(number).map_or(&[][..], |piece| &piece.chunks);
+                numbers.iter().filter_map(|chunk| Some(placed(&self.image, *chunk)?.0)).collect()
+            }
+        };
+        self.small_objects(&chunks).iter().try_for_each(|object| self.host.make_last(object))
     }
 
     /// What is missing of the pieces from `next` on, about `most` bytes of it.
@@ -248,16 +299,17 @@ impl Work {
             }
             next += 1;
         }
-        let small = self.small_objects(&pieces);
+        let small = self.small_objects(pieces.iter().flat_map(|piece| &piece.chunks));
         Segment { runs: plan::runs(pieces, &self.host.config), small, next }
     }
 
-    /// The small objects of which these pieces hold a part.
-    fn small_objects(&self, pieces: &[Piece]) -> Vec<Arc<Object>> {
-        let is_part = |chunk: &&PieceChunk| !chunk.is_all_of_object() && chunk.object_size <= SMALL_BYTES;
-        let parts = pieces.iter().flat_map(|piece| &piece.chunks).filter(is_part);
-        let objects: HashSet<_> = parts.map(|chunk| chunk.object).collect();
-        objects.iter().filter_map(|object| self.host.object_in(&self.image, object)).collect()
+    /// The small objects that these chunks are parts of.
+    fn small_objects<'c>(&self, chunks: impl IntoIterator<Item = &'c PieceChunk>) -> Vec<Arc<Object>> {
+        let is_part = |chunk: &&PieceChunk| !chunk.is_whole_object() && chunk.object_size <= SMALL_BYTES;
+        let objects: HashSet<_> = chunks.into_iter().filter(is_part).map(|chunk| chunk.object).collect();
+        let objects = objects.iter().filter_map(|object| self.host.object_in(&self.image, object));
+        // The others are never partly local.
+        objects.filter(|object| object.parts.is_some()).collect()
     }
 
     /// Waits until complete objects are files, and makes the parts of the small ones last.
@@ -268,10 +320,9 @@ impl Work {
         let _in_time = timeout(self.host.config.read_deadline, published).await;
         let host = self.host.clone();
         let persist = move || {
-            for object in small.iter().filter(|object| !host.store.contains(&object.id)) {
-                if let Err(error) = object.partial(&*host.store).and_then(|partial| partial.persist()) {
-                    tracing::debug!(object = %object.id, %error, "a part of a small object does not last");
-                }
+            for object in &small {
+                // The last survey tries it again, and counts it.
+                let _refused = host.make_last(object);
             }
         };
         let _going_down = self.host.runtime.spawn_blocking(persist).await;

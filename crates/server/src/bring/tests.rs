@@ -26,7 +26,9 @@ fn noise(seed: u8) -> Vec<u8> {
 /// A registry with two images of equal files.
 async fn registry() -> TestServer {
     let mut contents = Contents::new();
-    let items = [Item::file("read", noise(1)), Item::file("unread", noise(2)), Item::file("also", noise(3))];
+    let marked = [Item::file("read", noise(1)), Item::file(".prefetch.landmark", b"\x0f".to_vec())];
+    let items = marked.into_iter().chain([Item::file("unread", noise(2)), Item::file("also", noise(3))]);
+    let items: Vec<_> = items.collect();
     let image = ImageBuilder::new().layer(estargz(&items, EstargzOptions::default())).build();
     for (_, blob) in image.blobs() {
         contents.add_blob(blob);
@@ -94,6 +96,20 @@ async fn what_starts_of_another_version_read_is_brought_by_whatever_command_they
     assert_eq!((is_here(1), is_here(2), is_here(3)), (true, false, true));
     let other = prepared(&images, &server, "other").await;
     assert_eq!(bringer.bring(&other, &|_, _| ()).await.unwrap(), BroughtStart::UNKNOWN, "another repository");
+}
+
+#[tokio::test]
+async fn a_trace_of_which_the_image_has_nothing_hides_no_landmarks() {
+    let (server, folder) = (registry().await, tempfile::tempdir().unwrap());
+    let images = images(folder.path());
+    learn(images.store(), &server, &[], &[noise(8), noise(9)]);
+    let bringer = StartBringer::new(images.store().clone(), Arc::new(InProcess));
+    let request = prepared(&images, &server, "app").await;
+    assert_eq!(bringer.bring(&request, &|_, _| ()).await.unwrap(), BroughtStart::UNKNOWN);
+    let with_landmarks = StartRequest { landmarks: true, ..request };
+    let brought = bringer.bring(&with_landmarks, &|_, _| ()).await.unwrap();
+    assert_eq!((brought.kind, brought.missing), (StartKind::Landmarks, 0));
+    assert!(images.store().contains(&Digest::of(&noise(1))));
 }
 
 #[tokio::test]

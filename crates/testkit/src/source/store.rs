@@ -34,6 +34,8 @@ struct Inner {
     /// Keyed by object and chunk list.
     partials: Mutex<HashMap<(Digest, Digest), Arc<Partial>>>,
     refusal: Mutex<Option<Refusal>>,
+    /// Whether parts are accepted only as long as they need not last.
+    forgets_parts: Mutex<bool>,
     /// Whether publishing is blocked.
     held: Mutex<bool>,
     released: Condvar,
@@ -59,6 +61,11 @@ impl MemoryStore {
     /// From now on every write fails with `refusal`.
     pub fn refuse(&self, refusal: Option<Refusal>) {
         *lock(&self.inner.refusal) = refusal;
+    }
+
+    /// While `forget`, parts of objects cannot be made to last, nor complete ones published, as if there were no room for files.
+    pub fn forget_parts(&self, forget: bool) {
+        *lock(&self.inner.forgets_parts) = forget;
     }
 
     /// While `hold`, partial objects are not published; publishing calls wait.
@@ -158,6 +165,10 @@ impl Inner {
             Some(Refusal::Io) => Err(StoreError::Io { doing: "writing".into(), error: io::ErrorKind::Other.into() }),
         }
     }
+
+    fn accept_to_last(&self) -> Result<(), StoreError> {
+        if *lock(&self.forgets_parts) { Err(StoreError::Full) } else { self.accept() }
+    }
 }
 
 impl ObjectStore for MemoryStore {
@@ -249,13 +260,13 @@ impl PartialObject for Partial {
     }
 
     fn persist(&self) -> Result<(), StoreError> {
-        self.store().accept()
+        self.store().accept_to_last()
     }
 
     fn publish(&self) -> Result<(), StoreError> {
         let store = self.store();
         drop(store.released.wait_while(lock(&store.held), |held| *held));
-        store.accept()?;
+        store.accept_to_last()?;
         let bytes = Bytes::from(lock(&self.bytes).clone());
         if Digest::of(&bytes) != self.object {
             lock(&self.written).fill(false);

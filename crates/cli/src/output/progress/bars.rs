@@ -75,12 +75,17 @@ impl Progress for Bars {
     }
 
     fn start_requested(&self, requested: u64, missing: u64) {
+        // A server reports nothing before it has looked for what is missing.
+        if missing == 0 {
+            return;
+        }
         if !self.shows_start() {
             self.show(missing, Vec::new());
         }
         if let Ok(mut total) = self.total.lock()
             && let Some(total) = total.as_mut()
         {
+            total.meter.set_total(missing);
             let more = requested.saturating_sub(total.meter.received());
             total.meter.add(more, Instant::now());
         }
@@ -147,7 +152,7 @@ fn columns() -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::words::{PREPARING, PULLING};
+    use super::super::words::{PREFETCHING, PREPARING, PULLING};
     use super::*;
 
     fn meter(now: Instant) -> Meter {
@@ -184,6 +189,19 @@ mod tests {
                 assert!(!line.is_empty() && line.chars().count() < columns, "{columns}: {line}");
             }
         }
+    }
+
+    #[test]
+    fn the_total_of_a_start_is_the_last_one_that_is_known() {
+        let bars = Bars::new(&PREFETCHING);
+        let amount = || bars.total.lock().unwrap().as_ref().map(|total| total.meter.amount());
+        bars.start_requested(0, 0);
+        assert_eq!(amount(), None);
+        bars.start_requested(1 << 20, 3 << 20);
+        assert_eq!(amount().as_deref(), Some("1.0 MiB of 3.0 MiB"));
+        bars.start_requested(2 << 20, 4 << 20);
+        bars.start_requested(0, 0);
+        assert_eq!(amount().as_deref(), Some("2.0 MiB of 4.0 MiB"));
     }
 
     #[test]

@@ -32,6 +32,10 @@ impl Meter {
         self.total
     }
 
+    pub(super) fn set_total(&mut self, total: u64) {
+        self.total = total;
+    }
+
     pub(super) fn received(&self) -> u64 {
         self.received
     }
