@@ -19,8 +19,8 @@ const QUOTED_LINES: usize = 15;
 /// host is too busy to run qemu meanwhile.
 pub(crate) const KERNEL_PARAMETERS: &str = "console=ttyS0 quiet loglevel=4 panic=-1 no_timer_check";
 
-/// The processor. Without `cmpxchg16b`, which kernels replace: qemu 7.2 leaves a wrong EFLAGS after it, and kernels whose allocator
-/// of memory uses it in an unlucky place (6.12 of Debian 12's backports) end with a double fault in each boot.
+/// The processor. Without `cmpxchg16b`, which kernels do without: under qemu 7.2, Debian's 6.12 of backports ended each boot with a double
+/// fault right after this instruction, and boots without it.
 const PROCESSOR: &str = "max,-cx16";
 
 /// A running machine. Dropping it is a power cut.

@@ -296,7 +296,7 @@ async fn check_readers(image: &ImageRequest, manifest: &Digest, place: &Source) 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     Any,
-    /// Those whose index has a signature. Hosts check it; here it means that somebody with a key published the index.
+    /// Those whose index has a signature. Hosts check it; here it means that a host with a key published the index.
     Signed,
 }
 
