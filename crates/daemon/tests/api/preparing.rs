@@ -135,18 +135,6 @@ async fn a_cancelled_or_failed_job_reports_its_failure() {
 }
 
 #[tokio::test]
-async fn jobs_for_starts_leave_the_turns_of_whole_images_free() {
-    let fixture = Fixture::new().await;
-    let mut events = Lines::of(fixture.open(Method::GET, "/v1/events", b"").await);
-    fixture.registry.script([Fault::Never, Fault::Never, Fault::Never]);
-    for extent in ["start", "pack-only", "all"] {
-        let body = with(fixture.image_body("app:v1"), json!({"extent": extent}));
-        fixture.post("/v1/images/prefetch", &body).await;
-        events.until("preparing").await;
-    }
-}
-
-#[tokio::test]
 async fn listeners_get_the_failure_of_a_missing_image() {
     let fixture = Fixture::new().await;
     let mut events = Lines::of(fixture.open(Method::GET, "/v1/events", b"").await);
