@@ -26,7 +26,7 @@ fn noise(seed: u8) -> Vec<u8> {
 /// A registry with two images of equal files.
 async fn registry() -> TestServer {
     let mut contents = Contents::new();
-    let marked = [Item::file("read", noise(1)), Item::file(".prefetch.landmark", b"\x0f".to_vec())];
+    let marked = [Item::file("read", noise(1)), Item::file(".prefetch.landmark", b"\x0f")];
     let items = marked.into_iter().chain([Item::file("unread", noise(2)), Item::file("also", noise(3))]);
     let items: Vec<_> = items.collect();
     let image = ImageBuilder::new().layer(estargz(&items, EstargzOptions::default())).build();
