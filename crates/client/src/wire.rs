@@ -73,7 +73,9 @@ impl<'s> Messages<'s> {
     ) -> io::Result<Option<T>> {
         let until = Instant::now() + patience;
         let mut line = Vec::new();
-        self.reader.get_mut().set_limit(self.longest);
+        // Bytes that arrived with the last message count too.
+        let buffered = self.reader.buffer().len() as u64;
+        self.reader.get_mut().set_limit(self.longest.saturating_sub(buffered));
         loop {
             // The bytes before an error are already in the line.
             match self.reader.read_until(b'\n', &mut line) {
