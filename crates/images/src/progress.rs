@@ -1,14 +1,10 @@
 //! Progress reports of long work.
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use futures::future::BoxFuture;
-use futures::stream::StreamExt;
-use futures::{FutureExt, TryStreamExt};
 use serde::{Deserialize, Serialize};
-use tarpon_blob::{BlobSource, BlobStream, SourceError};
-use tarpon_oci::{Blob, Digest};
+use tarpon_blob::{BlobSource, Paced};
+use tarpon_oci::Digest;
 
 /// Receives progress while an image is prepared. Called from several threads at once; must not block.
 pub trait Progress: Send + Sync {
@@ -79,36 +75,7 @@ impl LayerWay {
     }
 }
 
-/// A source that reports what it reads.
-pub struct Counted {
-    /// The source.
-    pub source: Arc<dyn BlobSource>,
-    /// Receives the number of bytes.
-    pub progress: Arc<dyn Progress>,
-    /// The layer that it reads.
-    pub number: usize,
-}
-
-impl BlobSource for Counted {
-    fn read(&self, blob: Blob, range: Range<u64>) -> BoxFuture<'_, Result<BlobStream, SourceError>> {
-        let (progress, number) = (self.progress.clone(), self.number);
-        async move {
-            let pieces = self.source.read(blob, range).await?;
-            let counted = pieces.inspect_ok(move |piece| progress.received(number, piece.len() as u64));
-            Ok(counted.boxed())
-        }
-        .boxed()
-    }
-
-    fn probe(&self, blob: Blob, at: u64) -> BoxFuture<'_, Result<BlobStream, SourceError>> {
-        self.source.probe(blob, at)
-    }
-
-    fn distrust(&self, blob: &Digest) -> bool {
-        self.source.distrust(blob)
-    }
-
-    fn name(&self) -> String {
-        self.source.name()
-    }
+/// A source that reports the number of bytes that are read of a layer.
+pub fn counted(source: Arc<dyn BlobSource>, progress: Arc<dyn Progress>, number: usize) -> Arc<dyn BlobSource> {
+    Arc::new(Paced::new(source, None, move |bytes| progress.received(number, bytes)))
 }

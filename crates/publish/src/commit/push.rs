@@ -13,7 +13,7 @@ use serde::Serialize;
 use tarpon_blob::BlobSource;
 use tarpon_images::access;
 use tarpon_images::commits::{Commits, HeldCommit};
-use tarpon_images::progress::{Counted, LayerPlan, LayerWay, Progress};
+use tarpon_images::progress::{LayerPlan, LayerWay, Progress, counted};
 use tarpon_images::{Access, Images};
 use tarpon_oci::media_type::OCI_MANIFEST;
 use tarpon_oci::{Blob, Digest, Document, Manifest, Platform, Source, Verified};
@@ -214,8 +214,8 @@ impl Work {
             true => (self.kept.blobs(), PushedOutcome::Uploaded),
             false => (self.base.blobs(), PushedOutcome::Streamed),
         };
-        let source = Counted { source, progress: self.progress.clone(), number };
-        let copied = self.destination.copy_blob(blob, Arc::new(source)).await;
+        let source = counted(source, self.progress.clone(), number);
+        let copied = self.destination.copy_blob(blob, source).await;
         copied.map_err(|error| match (outcome, error) {
             (PushedOutcome::Uploaded, error @ tarpon_registry::Error::Source(_)) => {
                 stored(error).hint("it is damaged: commit again")

@@ -8,7 +8,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use tarpon_blob::BlobSource;
 use tarpon_images::access;
 use tarpon_images::prepare::toc::{self, TocFailure};
-use tarpon_images::progress::{Counted, LayerPlan, LayerWay, Progress};
+use tarpon_images::progress::{LayerPlan, LayerWay, Progress, counted};
 use tarpon_layer::toc::{Claim, Format};
 use tarpon_layer::write::ExternalToc;
 use tarpon_layer::{Allowance, LayerPath};
@@ -164,8 +164,8 @@ impl Work<'_> {
                 None => false,
             };
         if !is_there {
-            let source = Counted { source: self.source.clone(), progress: self.progress.clone(), number };
-            self.destination.copy_blob(blob, Arc::new(source)).await.map_err(failed)?;
+            let source = counted(self.source.clone(), self.progress.clone(), number);
+            self.destination.copy_blob(blob, source).await.map_err(failed)?;
         }
         let compression = match layer.descriptor.media_type {
             MediaType::Layer(compression) => compression,
