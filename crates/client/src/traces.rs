@@ -90,15 +90,7 @@ mod tests {
     fn a_trace_is_taken_once_and_only_from_where_clients_leave_it() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&folder.path().join("store"), StoreConfig::default()).unwrap();
-        let header = Header {
-            image: "a".into(),
-            manifest: Digest::of(b"m"),
-            profile: "default".into(),
-            command: Vec::new(),
-            ready: None,
-            truncated: false,
-            starts: 0,
-        };
+        let header = Header::new("a", Digest::of(b"m"), "default");
         let trace = Trace { header, touches: Vec::new() };
         let path = leave(&store, &trace).unwrap();
         let path = path.as_ref();

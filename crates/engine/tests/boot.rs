@@ -78,15 +78,7 @@ fn start(profile: &str, touched: &[(&[u8], Range<u64>)]) -> Trace {
         from: None,
         stall: Duration::ZERO,
     };
-    let header = Header {
-        image: "app".to_owned(),
-        manifest: Digest::of(b"some image"),
-        profile: profile.to_owned(),
-        command: Vec::new(),
-        ready: None,
-        truncated: false,
-        starts: 0,
-    };
+    let header = Header::new("app", Digest::of(b"some image"), profile);
     Trace { header, touches: (0..).zip(touched).map(touch).collect() }
 }
 

@@ -71,15 +71,7 @@ fn start() -> Trace {
         stall: Duration::ZERO,
     };
     let touches = [(large(), LARGE_PART), (small(), SMALL_PART), (tool(), 0..9_000)];
-    let header = Header {
-        image: "app".to_owned(),
-        manifest: Digest::of(b"some image"),
-        profile: "default".to_owned(),
-        command: Vec::new(),
-        ready: None,
-        truncated: false,
-        starts: 0,
-    };
+    let header = Header::new("app", Digest::of(b"some image"), "default");
     Trace { header, touches: touches.into_iter().map(touch).collect() }
 }
 

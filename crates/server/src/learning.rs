@@ -100,15 +100,8 @@ impl LoadedImage {
 
     /// The trace that replaces the earlier one; `None`: it stays.
     fn next_trace(&self, start: &Start, earlier: Option<Trace>) -> Option<Trace> {
-        let trace = start.trace(Header {
-            image: self.handle().name().to_owned(),
-            manifest: self.record.manifest,
-            profile: DEFAULT_PROFILE.to_owned(),
-            command: start.profile.command.clone(),
-            ready: None,
-            truncated: false,
-            starts: 0,
-        });
+        let header = Header::new(self.handle().name(), self.record.manifest, DEFAULT_PROFILE);
+        let trace = start.trace(Header { command: start.profile.command.clone(), ..header });
         let bytes: u64 = trace.touches.iter().map(|touch| touch.range.end - touch.range.start).sum();
         if bytes == 0 {
             return self.counted(start, earlier?);

@@ -73,15 +73,7 @@ impl Recording {
             let cause = "the server was restarted during the recording, and what it had recorded is lost";
             return Err(Error::new(ErrorKind::Other, step, cause).hint("record it again"));
         }
-        let header = Header {
-            image: request.image.clone(),
-            manifest: request.manifest,
-            profile: String::new(),
-            command: Vec::new(),
-            ready: None,
-            truncated: false,
-            starts: 0,
-        };
+        let header = Header::new(request.image.clone(), request.manifest, "");
         let trace = self.recorder.finish(header).write();
         let mut file = tempfile::Builder::new()
             .prefix("trace-")

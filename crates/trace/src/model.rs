@@ -38,6 +38,22 @@ pub struct Header {
     pub starts: u32,
 }
 
+impl Header {
+    /// The header of a complete trace of an image, of whose command, end and number of starts nothing is known. Change the fields that
+    /// should differ.
+    pub fn new(image: impl Into<String>, manifest: Digest, profile: impl Into<String>) -> Self {
+        Self {
+            image: image.into(),
+            manifest,
+            profile: profile.into(),
+            command: Vec::new(),
+            ready: None,
+            truncated: false,
+            starts: 0,
+        }
+    }
+}
+
 /// Bytes of an object that were touched for the first time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Touch {

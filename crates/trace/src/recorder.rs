@@ -165,9 +165,7 @@ mod tests {
     const DEMAND: Origin = Origin::Demand;
 
     fn header() -> Header {
-        let manifest = Digest::of(b"manifest");
-        let (image, profile) = ("app:v1".to_owned(), "default".to_owned());
-        Header { image, manifest, profile, command: Vec::new(), ready: None, truncated: false, starts: 0 }
+        Header::new("app:v1", Digest::of(b"manifest"), "default")
     }
 
     fn millis(millis: u64) -> Duration {

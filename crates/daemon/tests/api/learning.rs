@@ -23,15 +23,7 @@ async fn fixture() -> (Fixture, PathBuf, PathBuf) {
     let mut fixture = Fixture::new().await;
     fixture.stop().await;
     for (image, starts) in [(IMAGE, 2), ("registry.example/other:v1", 1)] {
-        let header = Header {
-            image: image.to_owned(),
-            manifest: Digest::of(b"manifest"),
-            profile: "default".to_owned(),
-            command: Vec::new(),
-            ready: None,
-            truncated: false,
-            starts,
-        };
+        let header = Header { starts, ..Header::new(image, Digest::of(b"manifest"), "default") };
         let trace = Trace { header, touches: Vec::new() };
         fixture.engine.store().set_trace(&Digest::of(image.as_bytes()), &trace.write()).unwrap();
     }

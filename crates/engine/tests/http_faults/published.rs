@@ -160,15 +160,7 @@ fn start(files: &[(&str, Vec<u8>)]) -> Trace {
         from: None,
         stall: Duration::ZERO,
     };
-    let header = Header {
-        image: "app".to_owned(),
-        manifest: Digest::of(b"some image"),
-        profile: "default".to_owned(),
-        command: Vec::new(),
-        ready: None,
-        truncated: false,
-        starts: 0,
-    };
+    let header = Header::new("app", Digest::of(b"some image"), "default");
     Trace { header, touches: vec![touch(&files[1], usize::MAX), touch(&files[2], 50_000)] }
 }
 

@@ -38,15 +38,7 @@ pub(crate) fn start() -> Trace {
         from: None,
         stall: Duration::ZERO,
     };
-    let header = Header {
-        image: "app".to_owned(),
-        manifest: Digest::of(b"some image"),
-        profile: "default".to_owned(),
-        command: Vec::new(),
-        ready: None,
-        truncated: false,
-        starts: 0,
-    };
+    let header = Header::new("app", Digest::of(b"some image"), "default");
     Trace { header, touches: vec![touch] }
 }
 

@@ -96,7 +96,7 @@ async fn a_pack_is_published_after_enough_starts_and_not_before() {
     let engine = host(&repos, "first", 2);
     let done = publish(&engine, &request(&repos)).await;
     assert!(matches!(done[0].state, LearnedState::TooFew { after: 3 }), "{done:?}");
-    assert_eq!(repos.requests(), (0, 0), "nobody was asked");
+    assert_eq!(repos.requests(), (0, 0), "no registry got a request");
 
     let done = publish(&host(&repos, "first", 3), &request(&repos)).await;
     let [one] = &done[..] else { panic!("{done:?}") };
@@ -242,7 +242,7 @@ async fn an_image_that_the_policy_rejects_is_not_published() {
     std::fs::write(repos.policy(), policy.to_string()).unwrap();
     let done = publish(&engine, &LearnedRequest { publish_private: true, ..request(&repos) }).await;
     assert_eq!(refused(&done[0]).kind, ErrorKind::Forbidden);
-    assert_eq!(repos.requests(), (0, 0), "nobody was asked");
+    assert_eq!(repos.requests(), (0, 0), "no registry got a request");
 }
 
 #[tokio::test]

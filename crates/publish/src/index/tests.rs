@@ -63,15 +63,7 @@ impl IndexFixture {
             from: None,
             stall: Duration::ZERO,
         };
-        let header = Header {
-            image: String::new(),
-            manifest: object,
-            profile: "default".to_owned(),
-            command: Vec::new(),
-            ready: None,
-            truncated: false,
-            starts: 0,
-        };
+        let header = Header::new("", object, "default");
         let trace = Trace { header, touches: vec![touch] };
         make_index(&self.images("maker"), &self.request(), &[trace], &Silent).await.unwrap()
     }

@@ -45,8 +45,7 @@ fn learn(store: &Store, server: &TestServer, command: &[&str], read: &[Vec<u8>])
     let image = format!("{}/app:1", server.host());
     let command: Vec<String> = command.iter().map(|word| (*word).to_owned()).collect();
     let profile = Profile::of(&image, "linux/amd64", &command).unwrap();
-    let manifest = Digest::of(b"of version 1");
-    let header = Header { image, manifest, profile: String::new(), command, ready: None, truncated: false, starts: 0 };
+    let header = Header { command, ..Header::new(image, Digest::of(b"of version 1"), "") };
     let touch = |content: &Vec<u8>| Touch {
         object: Digest::of(content),
         size: content.len() as u64,

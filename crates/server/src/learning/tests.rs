@@ -56,15 +56,7 @@ fn a_start_begins_with_the_first_read_that_waits() {
 }
 
 fn header() -> Header {
-    Header {
-        image: String::new(),
-        manifest: Digest::of(b""),
-        profile: String::new(),
-        command: Vec::new(),
-        ready: None,
-        truncated: false,
-        starts: 0,
-    }
+    Header::new("", Digest::of(b""), "")
 }
 
 /// Bytes that do not compress.
