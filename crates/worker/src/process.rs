@@ -43,7 +43,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `command` with a control socket as its standard input, and sends the setup.
+    /// Starts `command` with a control socket as its standard input, and sends the setup. Succeeds also if the process has ended by then.
     pub(crate) fn start(command: &[OsString], setup: &Setup, generation: u64) -> io::Result<Self> {
         let (program, arguments) = command.split_first().ok_or(io::ErrorKind::NotFound)?;
         let (control, theirs) = packets::pair()?;
@@ -69,8 +69,11 @@ impl Process {
             chunks: Mutex::default(),
         };
         let setup = encode(setup).map_err(io::Error::other)?;
-        packets::send(process.control.as_fd(), &setup, None)?;
-        Ok(process)
+        match packets::send(process.control.as_fd(), &setup, None) {
+            // The first request fails, ends the process and reports how it ended.
+            Err(error) if is_gone(&error) => Ok(process),
+            sent => sent.map(|()| process),
+        }
     }
 
     /// Opens a channel.
@@ -228,6 +231,12 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// Whether a send failed because the process has ended.
+pub(crate) fn is_gone(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | NotConnected)
 }
 
 /// A socket for the async runtime.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::policy::Policy;
-use crate::process::{Ended, Process};
+use crate::process::{Ended, Process, is_gone};
 use crate::supervise::{self, Credentials};
 
 /// Attempts of a request whose worker ends by itself each time: it should not die of one request for ever.
@@ -105,8 +105,7 @@ impl Tries {
 
 /// Whether the error is the end or the fault of a worker, and not a lack of descriptors here, for example.
 fn concerns_worker(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected, UnexpectedEof};
-    is_our_finding(error) || matches!(error.kind(), BrokenPipe | ConnectionReset | NotConnected | UnexpectedEof)
+    is_our_finding(error) || is_gone(error) || error.kind() == io::ErrorKind::UnexpectedEof
 }
 
 /// Whether the worker was ended for what it did, and not found dead.

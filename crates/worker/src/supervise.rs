@@ -19,7 +19,7 @@ use crate::frames::{self, Reader, Tag};
 use crate::log;
 use crate::message::{Answer, Control, Question, encode, one_line};
 use crate::policy::Watched;
-use crate::process::{Process, async_stream};
+use crate::process::{Process, async_stream, is_gone};
 
 /// A worker shows that it is alive this often.
 pub(crate) const ALIVE: Duration = Duration::from_secs(2);
@@ -95,10 +95,14 @@ impl Images {
 
 /// Starts a task that answers the worker's questions until it ends. Runs on a thread of a runtime.
 pub(crate) fn begin(process: &Arc<Process>, images: Images, watched: Watched) -> io::Result<()> {
-    let questions = async_stream(process.open(Control::Questions)?)?;
     if let Some(log) = process.take_log() {
         log::copy(log);
     }
+    let questions = match process.open(Control::Questions) {
+        // It asks nothing.
+        Err(error) if is_gone(&error) => return Ok(()),
+        opened => async_stream(opened?)?,
+    };
     tokio::spawn(run(images, Arc::downgrade(process), questions, watched));
     Ok(())
 }

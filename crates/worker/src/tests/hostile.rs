@@ -1,6 +1,7 @@
 //! Whatever a worker sends, its user gets an error and allocates nothing by its claims.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -16,7 +17,11 @@ use tarpon_oci::{Blob, Digest, Platform, limits};
 use super::roles::command;
 use crate::event;
 use crate::frames::{self, Tag};
-use crate::message::{Event, JOB_BYTES, encode_up_to};
+use crate::message::{Control, Event, JOB_BYTES, encode_up_to};
+use crate::policy::{Policy, Watched};
+use crate::process::Process;
+use crate::slot::Tries;
+use crate::supervise;
 use crate::{WorkerPreparer, Workers};
 
 const IMAGE: &str = "localhost:1/image:1";
@@ -52,6 +57,20 @@ async fn a_worker_that_breaks_the_protocol_is_an_error_of_its_source() {
         assert_eq!(error.fault, Fault::Unavailable, "{role}: {error}");
         assert!(error.to_string().contains("the worker process has failed 6 times"), "{role}: {error}");
     }
+}
+
+#[tokio::test]
+async fn a_worker_that_ended_before_its_first_request_is_reported_with_how_it_ended() {
+    let process = Process::start(&["false".into()], &Policy::default().setup(), 0).unwrap();
+    while process.open(Control::Questions).is_ok() {
+        tokio::task::yield_now().await;
+    }
+    let process = Arc::new(process);
+    supervise::begin(&process, supervise::Images::default(), Watched::nothing()).unwrap();
+    let error = process.open(Control::Blobs).unwrap_err();
+    let mut tries = Tries::default();
+    let problem = std::iter::repeat_with(|| tries.failed(Some(&process), &error)).find_map(Result::err).unwrap();
+    assert!(problem.ends_with("it ended (exit status: 1)"), "{problem}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
