@@ -14,13 +14,14 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("registry", &["oci", "blob"]),
     ("store", &["oci", "blob"]),
     ("policy", &["oci"]),
+    ("tier", &["oci", "blob"]),
     ("sandbox", &[]),
     ("holder", &[]),
     ("userns", &[]),
     ("fs", &["oci", "layer", "tree", "blob", "fetch"]),
     ("mount", &["oci", "layer", "tree", "fs"]),
-    ("images", &["oci", "layer", "tree", "blob", "registry", "store", "fetch", "trace", "policy"]),
-    ("worker", &["oci", "layer", "blob", "registry", "store", "images", "policy", "sandbox"]),
+    ("images", &["oci", "layer", "tree", "blob", "registry", "store", "fetch", "trace", "policy", "tier"]),
+    ("worker", &["oci", "layer", "blob", "registry", "store", "images", "policy", "sandbox", "tier"]),
     ("client", &["oci", "store", "fetch", "trace", "mount", "images"]),
     (
         "server",
@@ -61,6 +62,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "mount",
             "images",
             "policy",
+            "tier",
             "worker",
             "client",
             "server",
@@ -78,8 +80,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// External crates that only one crate may use.
-const HOMES: &[(&str, &str)] = &[("fuser", "mount"), ("reqwest", "registry")];
+/// External crates that only these crates may use.
+const HOMES: &[(&str, &[&str])] = &[("fuser", &["mount"]), ("reqwest", &["registry", "tier"])];
 
 pub(super) fn directions(repository: &Repository) -> Vec<Problem> {
     let mut problems = Vec::new();
@@ -119,15 +121,16 @@ pub(super) fn directions(repository: &Repository) -> Vec<Problem> {
 
 pub(super) fn homes(repository: &Repository) -> Vec<Problem> {
     let mut problems = Vec::new();
-    for (guest, home) in HOMES {
-        let text = format!("please use {guest} in crates/{home} only");
-        for manifest in repository.manifests.iter().filter(|m| m.crate_name() != Some(*home)) {
+    for (guest, homes) in HOMES {
+        let text = format!("please use {guest} in crates/{} only", homes.join(" and crates/"));
+        let is_home = |name: Option<&str>| name.is_some_and(|name| homes.contains(&name));
+        for manifest in repository.manifests.iter().filter(|m| !is_home(m.crate_name())) {
             for dependency in manifest.dependencies.iter().filter(|d| d.name == *guest) {
                 problems.push(Problem::new(&manifest.path, dependency.line, &*text));
             }
         }
-        let inside = format!("crates/{home}/");
-        for source in repository.sources.iter().filter(|s| !s.path.starts_with(&inside)) {
+        let inside = |path: &str| homes.iter().any(|home| path.starts_with(&format!("crates/{home}/")));
+        for source in repository.sources.iter().filter(|s| !inside(&s.path)) {
             for (line, _) in source.paths().iter().filter(|(_, path)| path.split("::").next() == Some(*guest)) {
                 problems.push(Problem::new(&source.path, *line, &*text));
             }

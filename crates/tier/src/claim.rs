@@ -1,0 +1,147 @@
+//! [`Claim`]: a host streams a layer for all.
+//!
+//! A claim is the object `claim-N`. Who creates it owns it, because it is created only if absent. Its owner writes its progress into it every
+//! few seconds. A host that waits sees whether it changes, by its own clock: a claim that did not change for [`LEASE`] has expired, and
+//! `claim-N+1` replaces it. Two owners cost a transfer and are no error: what they write is the same.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use object_store::path::Path;
+use object_store::{ObjectMeta, PutPayload};
+use serde::Serialize;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use crate::error::Result;
+use crate::tier::Tier;
+
+/// A claim that did not change for so long has expired. A registry may be silent for ten seconds and go on.
+pub const LEASE: Duration = Duration::from_secs(15);
+/// Its owner writes its progress this often.
+const REFRESH: Duration = Duration::from_secs(3);
+/// How long others wait for owners of one layer in all. Then they stream it themselves.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(600);
+
+/// The claim of this host. Dropped, it expires; [`Claim::release`] removes it at once.
+#[derive(Debug)]
+pub struct Claim {
+    tier: Arc<Tier>,
+    path: Path,
+    progress: Arc<AtomicU64>,
+    refresh: JoinHandle<()>,
+}
+
+/// The contents of a claim, for people who look at the tier.
+#[derive(Serialize)]
+struct Written {
+    host: String,
+    /// Different for each claim.
+    id: u64,
+    /// Bytes received of the layer and copied to the tier.
+    progress: u64,
+}
+
+impl Claim {
+    /// Creates the claim with this number below `layer`; `None` if another host has it.
+    pub(crate) async fn create(tier: &Arc<Tier>, layer: &Path, number: u64) -> Result<Option<Self>> {
+        let (tier, path) = (tier.clone(), layer.clone().join(format!("claim-{number}")));
+        let id = RandomState::new().hash_one(number);
+        let created = tier.create("claim a layer in the tier", &path, written(id, 0)).await?;
+        if !created {
+            return Ok(None);
+        }
+        let progress = Arc::new(AtomicU64::new(0));
+        let refresh = tokio::spawn(refresh(tier.clone(), path.clone(), id, progress.clone()));
+        Ok(Some(Self { tier, path, progress, refresh }))
+    }
+
+    /// The layer makes progress by these bytes.
+    pub fn progressed(&self, bytes: u64) {
+        self.progress.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn progress(&self) -> Arc<AtomicU64> {
+        self.progress.clone()
+    }
+
+    /// The layer is in the tier, or will not be.
+    pub async fn release(self) {
+        self.refresh.abort();
+        if let Err(error) = self.tier.remove("release a claim in the tier", &self.path).await {
+            tracing::debug!("{error}; it expires");
+        }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.refresh.abort();
+    }
+}
+
+/// Writes the progress, as long as there is any.
+async fn refresh(tier: Arc<Tier>, path: Path, id: u64, progress: Arc<AtomicU64>) {
+    let mut ticks = interval(REFRESH);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut last = 0;
+    loop {
+        ticks.tick().await;
+        let now = progress.load(Ordering::Relaxed);
+        if now == last {
+            continue;
+        }
+        last = now;
+        let put = tier.store().put_opts(&path, PutPayload::from_bytes(written(id, now)), Default::default());
+        if let Err(error) = tier.ask_briefly("refresh a claim in the tier", put).await {
+            tracing::debug!("{error}");
+        }
+    }
+}
+
+fn written(id: u64, progress: u64) -> Bytes {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
+    serde_json::to_vec(&Written { host, id, progress }).unwrap_or_default().into()
+}
+
+/// A claim as it was listed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeenClaim {
+    number: u64,
+    /// Changes with each refresh.
+    version: String,
+}
+
+impl SeenClaim {
+    pub(crate) fn new(number: u64, object: &ObjectMeta) -> Self {
+        let version = format!("{:?} {} {}", object.e_tag, object.last_modified, object.size);
+        Self { number, version }
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+/// How long a claim did not change, by the clock of this host.
+#[derive(Debug, Default)]
+pub struct Watch {
+    seen: Option<(SeenClaim, Instant)>,
+}
+
+impl Watch {
+    /// Whether the claim has expired: it is the same since [`LEASE`].
+    pub fn has_expired(&mut self, claim: &SeenClaim) -> bool {
+        match &self.seen {
+            Some((seen, since)) if seen == claim => since.elapsed() >= LEASE,
+            _ => {
+                self.seen = Some((claim.clone(), Instant::now()));
+                false
+            }
+        }
+    }
+}

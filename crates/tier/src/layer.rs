@@ -1,0 +1,183 @@
+//! [`SharedLayer`]: a layer in a tier.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::{Bytes, BytesMut};
+use futures::{StreamExt as _, TryStreamExt as _};
+use object_store::path::Path;
+use object_store::{GetOptions, ObjectMeta, PutPayload};
+use tarpon_oci::{Blob, Digest, Verified, limits};
+use tokio::time::timeout;
+
+use crate::claim::{Claim, SeenClaim};
+use crate::error::{Error, Result};
+use crate::tier::Tier;
+use crate::upload::Upload;
+
+/// Most objects of a layer that are listed: a blob, an index of each version of the program, a few claims.
+const OBJECTS: usize = 64;
+/// How long a listed index may take to arrive: 10 MB in ten seconds.
+const INDEX: Duration = Duration::from_secs(10);
+/// The time of the last use is precise to this: each host writes it at most this often.
+const USE_PRECISION: Duration = Duration::from_secs(24 * 3600);
+
+/// A layer in a tier.
+#[derive(Debug, Clone)]
+pub struct SharedLayer {
+    tier: Arc<Tier>,
+    blob: Blob,
+    path: Path,
+}
+
+/// What the tier has of a layer.
+#[derive(Debug, Clone, Default)]
+pub struct LayerState {
+    /// Whether its blob is there, with the right size.
+    pub has_blob: bool,
+    /// Its indexes: digest and size.
+    pub indexes: Vec<Blob>,
+    /// The claim with the highest number.
+    pub claim: Option<SeenClaim>,
+    /// Whether the time of its last use should be written again.
+    is_use_old: bool,
+}
+
+impl SharedLayer {
+    /// The layer with this blob.
+    pub fn new(tier: &Arc<Tier>, blob: Blob) -> Self {
+        Self { tier: tier.clone(), blob, path: tier.layer_path(&blob.digest) }
+    }
+
+    /// The layer's blob.
+    pub fn blob(&self) -> Blob {
+        self.blob
+    }
+
+    fn object(&self, name: &str) -> Path {
+        self.path.clone().join(name)
+    }
+
+    /// What the tier has of the layer. One request.
+    ///
+    /// # Errors
+    /// The tier does not answer.
+    pub async fn look(&self) -> Result<LayerState> {
+        let list = self.tier.store().list(Some(&self.path)).take(OBJECTS);
+        let objects: Vec<ObjectMeta> = self.tier.ask_briefly("list the layer in the tier", list.try_collect()).await?;
+        let mut state = LayerState { is_use_old: true, ..LayerState::default() };
+        for object in &objects {
+            let name = object.location.filename().unwrap_or_default();
+            match name.split_once('-') {
+                None if name == "blob" => state.has_blob = object.size == self.blob.size,
+                None if name == "used" => {
+                    let age = SystemTime::now().duration_since(object.last_modified.into()).unwrap_or_default();
+                    state.is_use_old = age > USE_PRECISION;
+                }
+                Some(("index", hex)) => {
+                    let digest = format!("sha256:{hex}").parse::<Digest>().ok();
+                    let index = digest.map(|digest| Blob { digest, size: object.size });
+                    state.indexes.extend(index.filter(|index| index.size <= limits::LAYER_INDEX_BYTES));
+                }
+                Some(("claim", number)) => {
+                    let seen = number.parse().ok().map(|number| SeenClaim::new(number, object));
+                    state.claim = state.claim.into_iter().chain(seen).max_by_key(SeenClaim::number);
+                }
+                _ => {}
+            }
+        }
+        Ok(state)
+    }
+
+    /// One of the layer's indexes, compared with its digest.
+    ///
+    /// # Errors
+    /// The tier does not return it, or returns other bytes.
+    pub async fn index(&self, index: Blob) -> Result<Verified<Bytes>> {
+        let step = "read an index in the tier";
+        let path = self.object(&format!("index-{}", index.digest.hex()));
+        let read = async {
+            let response = self.tier.store().get_opts(&path, GetOptions::default()).await?;
+            let mut bytes = BytesMut::new();
+            let mut body = response.into_stream();
+            // Memory follows what arrives.
+            while let Some(piece) = body.try_next().await? {
+                bytes.extend_from_slice(&piece);
+                if bytes.len() as u64 > index.size {
+                    break;
+                }
+            }
+            Ok(bytes.freeze())
+        };
+        let bytes = self.tier.ask(step, INDEX, read).await?;
+        self.tier.received(bytes.len() as u64);
+        Verified::check(&index.digest, bytes).map_err(|error| Error::new(step, error.to_string()))
+    }
+
+    /// Keeps an index of the layer.
+    ///
+    /// # Errors
+    /// The tier does not take it.
+    pub async fn keep_index(&self, index: &Verified<Bytes>) -> Result<()> {
+        let path = self.object(&format!("index-{}", index.digest().hex()));
+        let bytes: &Bytes = index;
+        self.tier.create("keep an index in the tier", &path, bytes.clone()).await.map(drop)
+    }
+
+    /// Notes that the layer was used, if that was not noted within a day.
+    pub async fn note_use(&self, state: &LayerState) {
+        if state.is_use_old {
+            let path = self.object("used");
+            let put = self.tier.store().put_opts(&path, PutPayload::new(), Default::default());
+            if let Err(error) = self.tier.ask_briefly("note a use in the tier", put).await {
+                tracing::debug!("{error}");
+            }
+        }
+    }
+
+    /// Claims the layer, unless another host has claimed it after `state` was seen. The owner streams it.
+    ///
+    /// # Errors
+    /// The tier does not answer.
+    pub async fn claim(&self, state: &LayerState) -> Result<Option<Claim>> {
+        let number = state.claim.as_ref().map_or(0, |claim| claim.number().saturating_add(1));
+        Claim::create(&self.tier, &self.path, number).await
+    }
+
+    /// Begins to copy the layer's blob to the tier, behind its reader. `claim` is kept alive by what was copied.
+    pub fn upload(&self, claim: &Claim) -> Upload {
+        Upload::begin(self.tier.clone(), self.object("blob"), self.blob.size, claim.progress())
+    }
+
+    /// Requests bytes of the blob; `None`: the tier lacks it.
+    pub(crate) async fn open(
+        &self,
+        range: std::ops::Range<u64>,
+        limit: Duration,
+    ) -> Result<Option<futures::stream::BoxStream<'static, object_store::Result<Bytes>>>> {
+        let path = self.object("blob");
+        let options = GetOptions { range: Some(range.into()), ..GetOptions::default() };
+        let get = async {
+            match self.tier.store().get_opts(&path, options).await {
+                Ok(response) => Ok(Some(response.into_stream())),
+                Err(object_store::Error::NotFound { .. }) => Ok(None),
+                Err(error) => Err(error),
+            }
+        };
+        self.tier.ask("read a blob in the tier", limit, get).await
+    }
+}
+
+/// The next piece of a body, within `limit`.
+pub(crate) async fn next_piece(
+    body: &mut futures::stream::BoxStream<'static, object_store::Result<Bytes>>,
+    limit: Duration,
+) -> Result<Option<Bytes>> {
+    let step = "read a blob in the tier";
+    match timeout(limit, body.next()).await {
+        Ok(Some(Ok(piece))) => Ok(Some(piece)),
+        Ok(None) => Ok(None),
+        Ok(Some(Err(error))) => Err(Error::of(step, &error)),
+        Err(_) => Err(Error::late(step)),
+    }
+}

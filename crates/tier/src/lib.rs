@@ -1,0 +1,34 @@
+//! A tier: layers that hosts share in a bucket (S3, Google Cloud Storage, Azure) or in a folder of a shared file system.
+//!
+//! A layer that one host has streamed need not be fetched from its registry by others. The tier has of each such layer:
+//!
+//! | object | contents | proof |
+//! |---|---|---|
+//! | `v1/layers/HEX/blob` | the layer's blob, as its registry sends it | HEX is its sha256 |
+//! | `v1/layers/HEX/index-SHA256` | its index: where its files are | its name has its own sha256; that it describes the layer is a claim of who wrote it |
+//! | `v1/layers/HEX/claim-N` | the host that streams the layer now, and how much it has received ([`claim`]) | none |
+//! | `v1/layers/HEX/used` | nothing; its time is when a host last used the layer, within a day | none |
+//!
+//! Objects are created only if absent, and never changed, except claims by their owner. No clock is compared with that of another host.
+//!
+//! A tier is never needed: if it is away, full, slow or wrong, bytes come from the registry, and nothing that it returns is used before its
+//! digest was compared. Out of scope: what an index means, and when a layer is shared.
+
+pub mod claim;
+mod contents;
+mod error;
+mod layer;
+mod location;
+mod options;
+mod reads;
+mod tier;
+mod upload;
+
+pub use contents::{LayerUse, Usage, Verdict};
+pub use error::{Error, Result};
+pub use layer::{LayerState, SharedLayer};
+pub use location::{InvalidLocation, TierLocation};
+pub use options::TierOptions;
+pub use reads::TieredBlobs;
+pub use tier::{Tier, TierAccount};
+pub use upload::Upload;

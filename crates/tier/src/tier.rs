@@ -1,0 +1,299 @@
+//! [`Tier`]: an opened tier.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{ClientOptions, ObjectStore, ObjectStoreExt as _, PutMode, PutPayload, RetryConfig};
+use parking_lot::Mutex;
+use tarpon_oci::Digest;
+use tokio::time::{Instant, timeout};
+
+use crate::error::{Error, Result};
+use crate::location::{Kind, TierLocation};
+use crate::options::TierOptions;
+
+/// How long a connection may take. A store in the same data centre takes a millisecond.
+const CONNECT: Duration = Duration::from_secs(2);
+/// How long a small request may take, with its repetitions: a listing, an index, a claim.
+const REQUEST: Duration = Duration::from_secs(5);
+/// Repetitions of a request within [`REQUEST`].
+const REPETITIONS: usize = 2;
+/// How long a tier that failed is not asked. It doubles with each failure in a row, up to the longest.
+const REST: Duration = Duration::from_secs(5);
+const LONGEST_REST: Duration = Duration::from_secs(60);
+/// Most blobs of which it is known what the tier has: 512 layers of a few images.
+const KNOWN: usize = 4096;
+/// How long a blob that the tier lacks is not asked for again.
+const ABSENT: Duration = Duration::from_secs(30);
+
+/// An opened tier. Nothing was requested from it yet.
+pub struct Tier {
+    location: TierLocation,
+    store: Arc<dyn ObjectStore>,
+    base: Path,
+    state: Mutex<State>,
+}
+
+/// What was counted for a tier since it was opened.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TierAccount {
+    /// Requests sent.
+    pub requests: u64,
+    /// Bytes of blobs and indexes received.
+    pub bytes: u64,
+    /// How long requests waited for the head of their response, all together.
+    pub wait: Duration,
+    /// Requests that failed.
+    pub failures: u64,
+    /// How long it is still not asked, because it failed.
+    pub rest: Option<Duration>,
+    /// Why it failed the last time.
+    pub last_failure: Option<String>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    account: TierAccount,
+    failures_in_row: u32,
+    rests_until: Option<Instant>,
+    known: HashMap<Digest, Holding>,
+}
+
+/// What is known of a blob in the tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Holding {
+    /// It was absent at this moment.
+    Absent(Instant),
+    /// Bytes of it were returned.
+    Served,
+    /// Its bytes were wrong.
+    Wrong,
+}
+
+impl Tier {
+    /// Opens the tier at `location`.
+    ///
+    /// # Errors
+    /// The options are invalid, or the folder does not exist.
+    pub fn open(location: &TierLocation, options: &TierOptions) -> Result<Arc<Self>> {
+        let step = "open the tier";
+        let refused = |error: object_store::Error| Error::of(step, &error);
+        // The builders have the same methods, but no trait.
+        macro_rules! built {
+            ($builder:expr, $with_bucket:ident) => {{
+                let mut builder = $builder.with_client_options(client()).with_retry(retries());
+                for (name, value) in options.each() {
+                    if let Ok(key) = name.parse() {
+                        builder = builder.with_config(key, value);
+                    }
+                }
+                Arc::new(builder.$with_bucket(location.bucket()).build().map_err(refused)?)
+            }};
+        }
+        let store: Arc<dyn ObjectStore> = match location.kind() {
+            Kind::Folder => {
+                let Some(folder) = location.folder().filter(|folder| folder.is_dir()) else {
+                    return Err(Error::new(step, "its folder does not exist"));
+                };
+                // What is visible there is complete, also after a power failure.
+                Arc::new(LocalFileSystem::new_with_prefix(folder).map_err(refused)?.with_fsync(true))
+            }
+            Kind::S3 => built!(AmazonS3Builder::new(), with_bucket_name),
+            Kind::Google => built!(GoogleCloudStorageBuilder::new(), with_bucket_name),
+            Kind::Azure => built!(MicrosoftAzureBuilder::new(), with_container_name),
+        };
+        Ok(Self::over(location.clone(), store))
+    }
+
+    /// A tier in this store, for tests.
+    pub fn over(location: TierLocation, store: Arc<dyn ObjectStore>) -> Arc<Self> {
+        let base = Path::from(location.prefix()).join("v1");
+        Arc::new(Self { location, store, base, state: Mutex::default() })
+    }
+
+    /// Its URL.
+    pub fn location(&self) -> &TierLocation {
+        &self.location
+    }
+
+    /// What was counted.
+    pub fn account(&self) -> TierAccount {
+        let state = self.state.lock();
+        let rest = state.rests_until.map(|until| until.saturating_duration_since(Instant::now()));
+        TierAccount { rest: rest.filter(|rest| !rest.is_zero()), ..state.account.clone() }
+    }
+
+    /// Why it is not asked now; `None` if it is.
+    pub fn is_resting(&self) -> Option<String> {
+        let state = self.state.lock();
+        let rests = state.rests_until.is_some_and(|until| until > Instant::now());
+        rests.then(|| state.account.last_failure.clone().unwrap_or_default())
+    }
+
+    pub(crate) fn store(&self) -> &Arc<dyn ObjectStore> {
+        &self.store
+    }
+
+    pub(crate) fn layers_path(&self) -> Path {
+        self.base.clone().join("layers")
+    }
+
+    pub(crate) fn layer_path(&self, layer: &Digest) -> Path {
+        self.layers_path().join(layer.hex())
+    }
+
+    /// Counts a request, and lets the tier rest if it failed.
+    pub(crate) async fn ask<T>(
+        &self,
+        step: &'static str,
+        limit: Duration,
+        request: impl Future<Output = object_store::Result<T>>,
+    ) -> Result<T> {
+        let began = Instant::now();
+        let outcome = match timeout(limit, request).await {
+            Ok(Ok(answer)) => Ok(answer),
+            // An answer as any other, for the account.
+            Ok(Err(error @ (object_store::Error::NotFound { .. } | object_store::Error::AlreadyExists { .. }))) => {
+                self.answered(began);
+                return Err(Error::of(step, &error));
+            }
+            Ok(Err(error)) => Err(Error::of(step, &error)),
+            Err(_) => Err(Error::late(step)),
+        };
+        match outcome {
+            Ok(answer) => {
+                self.answered(began);
+                Ok(answer)
+            }
+            Err(error) => {
+                self.state.lock().account.requests += 1;
+                self.failed(&error);
+                Err(error)
+            }
+        }
+    }
+
+    /// As [`Tier::ask`], with the limit of small requests.
+    pub(crate) async fn ask_briefly<T>(
+        &self,
+        step: &'static str,
+        request: impl Future<Output = object_store::Result<T>>,
+    ) -> Result<T> {
+        self.ask(step, REQUEST, request).await
+    }
+
+    fn answered(&self, began: Instant) {
+        let mut state = self.state.lock();
+        state.account.requests += 1;
+        state.account.wait += began.elapsed();
+        (state.failures_in_row, state.rests_until) = (0, None);
+    }
+
+    pub(crate) fn received(&self, bytes: u64) {
+        self.state.lock().account.bytes += bytes;
+    }
+
+    pub(crate) fn failed(&self, error: &Error) {
+        let mut state = self.state.lock();
+        let doublings = state.failures_in_row.min(8);
+        state.failures_in_row += 1;
+        state.rests_until = Some(Instant::now() + LONGEST_REST.min(REST * (1 << doublings)));
+        state.account.failures += 1;
+        state.account.last_failure = Some(error.to_string());
+    }
+
+    /// Whether the blob should be requested here.
+    pub(crate) fn may_have(&self, blob: &Digest) -> bool {
+        let state = self.state.lock();
+        if state.rests_until.is_some_and(|until| until > Instant::now()) {
+            return false;
+        }
+        match state.known.get(blob) {
+            None | Some(Holding::Served) => true,
+            Some(Holding::Absent(since)) => since.elapsed() > ABSENT,
+            Some(Holding::Wrong) => false,
+        }
+    }
+
+    pub(crate) fn is_absent(&self, blob: &Digest) {
+        self.know(blob, Holding::Absent(Instant::now()));
+    }
+
+    pub(crate) fn has_served(&self, blob: &Digest) {
+        self.know(blob, Holding::Served);
+    }
+
+    /// The blob's bytes did not match a digest. Returns whether they may have come from here.
+    pub(crate) fn distrust(&self, blob: &Digest) -> bool {
+        let mut state = self.state.lock();
+        let is_ours = state.known.get(blob) == Some(&Holding::Served);
+        if is_ours {
+            state.known.insert(*blob, Holding::Wrong);
+            state.account.failures += 1;
+            state.account.last_failure = Some(format!("its blob {blob} has wrong bytes"));
+        }
+        is_ours
+    }
+
+    fn know(&self, blob: &Digest, known: Holding) {
+        let mut state = self.state.lock();
+        if state.known.get(blob) == Some(&Holding::Wrong) {
+            return;
+        }
+        if state.known.len() >= KNOWN {
+            state.known.retain(|_, known| *known == Holding::Wrong);
+        }
+        if state.known.len() < KNOWN {
+            state.known.insert(*blob, known);
+        }
+    }
+
+    /// Creates an object. Returns whether it was absent.
+    pub(crate) async fn create(&self, step: &'static str, path: &Path, bytes: Bytes) -> Result<bool> {
+        let put = async {
+            match self.store.put_opts(path, PutPayload::from_bytes(bytes), PutMode::Create.into()).await {
+                Ok(_) => Ok(true),
+                Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => Ok(false),
+                Err(error) => Err(error),
+            }
+        };
+        self.ask_briefly(step, put).await
+    }
+
+    /// Removes an object, if it exists.
+    pub(crate) async fn remove(&self, step: &'static str, path: &Path) -> Result<()> {
+        let removal = async {
+            match self.store.delete(path).await {
+                Err(object_store::Error::NotFound { .. }) => Ok(()),
+                done => done,
+            }
+        };
+        self.ask_briefly(step, removal).await
+    }
+}
+
+/// Deadlines are those of [`Tier::ask`] and of bodies: a total limit would end the response of a large layer.
+fn client() -> ClientOptions {
+    // Without effect if the program has chosen one.
+    let _chosen = rustls::crypto::ring::default_provider().install_default();
+    ClientOptions::new().with_connect_timeout(CONNECT).with_timeout_disabled().with_read_timeout_disabled()
+}
+
+fn retries() -> RetryConfig {
+    RetryConfig { max_retries: REPETITIONS, retry_timeout: REQUEST, ..RetryConfig::default() }
+}
+
+impl fmt::Debug for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Tier").field(&self.location.to_string()).finish()
+    }
+}
