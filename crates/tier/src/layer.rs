@@ -67,7 +67,7 @@ impl SharedLayer {
         let objects: Vec<ObjectMeta> = self.tier.ask_briefly("list the layer in the tier", list.try_collect()).await?;
         let mut state = LayerState { is_use_old: true, ..LayerState::default() };
         for object in &objects {
-            let name = object.location.filename().unwrap_or_default();
+            let Some(name) = self.tier.name_in(&self.path, &object.location) else { continue };
             match name.split_once('-') {
                 None if name == "blob" => state.has_blob = object.size == self.blob.size,
                 None if name == "used" => {
@@ -80,7 +80,7 @@ impl SharedLayer {
                     state.indexes.extend(index.filter(|index| index.size <= limits::LAYER_INDEX_BYTES));
                 }
                 Some(("claim", number)) => {
-                    let seen = number.parse().ok().map(|number| SeenClaim::new(number, object));
+                    let seen = SeenClaim::new(number, object);
                     state.claim = state.claim.into_iter().chain(seen).max_by_key(SeenClaim::number);
                 }
                 _ => {}
@@ -140,8 +140,7 @@ impl SharedLayer {
     /// # Errors
     /// The tier does not answer.
     pub async fn claim(&self, state: &LayerState) -> Result<Option<Claim>> {
-        let number = state.claim.as_ref().map_or(0, |claim| claim.number().saturating_add(1));
-        Claim::create(&self.tier, &self.path, number).await
+        Claim::create(&self.tier, &self.path, state.claim.as_ref()).await
     }
 
     /// Begins to copy the layer's blob to the tier, behind its reader. `claim` is kept alive by what was copied.

@@ -21,6 +21,8 @@ mod layer;
 mod location;
 mod options;
 mod reads;
+#[cfg(test)]
+mod tests;
 mod tier;
 mod upload;
 

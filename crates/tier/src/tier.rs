@@ -151,6 +151,12 @@ impl Tier {
         self.layers_path().join(layer.hex())
     }
 
+    /// The name of an object directly below `folder`: what is listed below it may be in folders of its own.
+    pub(crate) fn name_in<'a>(&self, folder: &Path, object: &'a Path) -> Option<&'a str> {
+        let mut parts = object.prefix_match(folder)?;
+        (parts.next().is_some() && parts.next().is_none()).then(|| object.filename())?
+    }
+
     /// Counts a request, and lets the tier rest if it failed.
     pub(crate) async fn ask<T>(
         &self,
