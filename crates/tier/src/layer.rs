@@ -121,7 +121,7 @@ impl SharedLayer {
     pub async fn keep_index(&self, index: &Verified<Bytes>) -> Result<()> {
         let path = self.object(&format!("index-{}", index.digest().hex()));
         let bytes: &Bytes = index;
-        self.tier.create("keep an index in the tier", &path, bytes.clone()).await.map(drop)
+        self.tier.replace("keep an index in the tier", &path, bytes.clone()).await
     }
 
     /// Notes that the layer was used, if that was not noted within a day.
@@ -145,7 +145,7 @@ impl SharedLayer {
 
     /// Begins to copy the layer's blob to the tier, behind its reader. `claim` is kept alive by what was copied.
     pub fn upload(&self, claim: &Claim) -> Upload {
-        Upload::begin(self.tier.clone(), self.object("blob"), self.blob.size, claim.progress())
+        Upload::begin(self.tier.clone(), self.object("blob"), self.blob, claim.progress())
     }
 
     /// Requests bytes of the blob; `None`: the tier lacks it.

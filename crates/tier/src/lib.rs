@@ -20,6 +20,7 @@ mod error;
 mod layer;
 mod location;
 mod options;
+mod parts;
 mod reads;
 #[cfg(test)]
 mod tests;

@@ -275,6 +275,12 @@ impl Tier {
         self.ask_briefly(step, put).await
     }
 
+    /// Writes an object that is named by its digest: one that is there already is the same, or is wrong.
+    pub(crate) async fn replace(&self, step: &'static str, path: &Path, bytes: Bytes) -> Result<()> {
+        let put = self.store.put_opts(path, PutPayload::from_bytes(bytes), PutMode::Overwrite.into());
+        self.ask_briefly(step, put).await.map(drop)
+    }
+
     /// Removes an object, if it exists.
     pub(crate) async fn remove(&self, step: &'static str, path: &Path) -> Result<()> {
         let removal = async {

@@ -2,6 +2,7 @@
 
 mod claims;
 pub(crate) mod faulty;
+mod uploads;
 
 use std::sync::Arc;
 
@@ -28,7 +29,9 @@ fn over(store: Arc<dyn ObjectStore>) -> Arc<Tier> {
 
 /// `size` bytes that differ from place to place.
 fn bytes(size: usize) -> Bytes {
-    (0..size).map(|at| u8::try_from(at * 31 % 251).unwrap()).collect()
+    let mut bytes = (0..=250).collect::<Vec<u8>>().repeat(size / 251 + 1);
+    bytes.truncate(size);
+    bytes.into()
 }
 
 fn blob(bytes: &Bytes) -> Blob {
