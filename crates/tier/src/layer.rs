@@ -1,12 +1,14 @@
 //! [`SharedLayer`]: a layer in a tier.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
+use futures::stream::BoxStream;
 use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::path::Path;
-use object_store::{GetOptions, ObjectMeta, PutPayload};
+use object_store::{GetOptions, ObjectMeta, ObjectStoreExt as _, PutPayload};
 use tarpon_oci::{Blob, Digest, Verified, limits};
 use tokio::time::timeout;
 
@@ -148,18 +150,22 @@ impl SharedLayer {
         Upload::begin(self.tier.clone(), self.object("blob"), self.blob, claim.progress())
     }
 
-    /// Requests bytes of the blob; `None`: the tier lacks it.
-    pub(crate) async fn open(
-        &self,
-        range: std::ops::Range<u64>,
-        limit: Duration,
-    ) -> Result<Option<futures::stream::BoxStream<'static, object_store::Result<Bytes>>>> {
-        let path = self.object("blob");
+    /// Requests bytes of the blob.
+    pub(crate) async fn open(&self, range: Range<u64>, limit: Duration) -> Result<Opened> {
+        let (path, size, start) = (self.object("blob"), self.blob.size, range.start);
         let options = GetOptions { range: Some(range.into()), ..GetOptions::default() };
         let get = async {
             match self.tier.store().get_opts(&path, options).await {
-                Ok(response) => Ok(Some(response.into_stream())),
-                Err(object_store::Error::NotFound { .. }) => Ok(None),
+                Ok(response) if response.meta.size != size => Ok(Opened::OfSize(response.meta.size)),
+                Ok(response) => Ok(Opened::Body(response.into_stream())),
+                Err(object_store::Error::NotFound { .. }) => Ok(Opened::Absent),
+                // Perhaps the object ends before the range.
+                Err(error @ object_store::Error::Generic { .. }) if start > 0 => {
+                    match self.tier.store().head(&path).await {
+                        Ok(object) if object.size != size => Ok(Opened::OfSize(object.size)),
+                        _ => Err(error),
+                    }
+                }
                 Err(error) => Err(error),
             }
         };
@@ -167,9 +173,17 @@ impl SharedLayer {
     }
 }
 
+/// The tier's answer to a request for bytes of a blob.
+pub(crate) enum Opened {
+    Body(BoxStream<'static, object_store::Result<Bytes>>),
+    Absent,
+    /// The object is not the blob: it has this size.
+    OfSize(u64),
+}
+
 /// The next piece of a body, within `limit`.
 pub(crate) async fn next_piece(
-    body: &mut futures::stream::BoxStream<'static, object_store::Result<Bytes>>,
+    body: &mut BoxStream<'static, object_store::Result<Bytes>>,
     limit: Duration,
 ) -> Result<Option<Bytes>> {
     let step = "read a blob in the tier";

@@ -2,6 +2,7 @@
 
 mod claims;
 pub(crate) mod faulty;
+mod reads;
 mod uploads;
 
 use std::sync::Arc;
