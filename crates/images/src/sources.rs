@@ -8,12 +8,13 @@ use futures::future::BoxFuture;
 use tarpon_blob::BlobSource;
 use tarpon_layer::decode::{self, Decoder};
 use tarpon_oci::Digest;
-use tarpon_registry::{Credentials, EndpointAccount, Repository, Stats};
+use tarpon_registry::{Credentials, EndpointAccount, Stats};
 use tarpon_store::Store;
 
 use crate::access::{self, Access};
 use crate::error::{ErrorKind, Result, ResultExt as _};
 use crate::prepare::complete::{Completing, Completion};
+use crate::tiers::{self, TieredImage};
 
 /// Opens images whose records exist. Its implementations differ in the process that receives and decodes their bytes.
 pub trait Sources: Debug + Send + Sync {
@@ -46,36 +47,14 @@ pub trait OpenedImage: Send + Sync {
     /// What was transferred since it was opened.
     fn stats(&self) -> Stats;
 
-    /// As [`Repository::accounts`], since it was opened.
+    /// As [`tarpon_registry::Repository::accounts`], since it was opened.
     fn accounts(&self) -> Vec<EndpointAccount>;
 
-    /// As [`Repository::ignores_ranges`].
+    /// As [`tarpon_registry::Repository::ignores_ranges`].
     fn ignores_ranges(&self) -> bool;
 
-    /// As [`Repository::replace_credentials`].
+    /// As [`tarpon_registry::Repository::replace_credentials`].
     fn replace_credentials(&self, credentials: Credentials);
-}
-
-impl OpenedImage for Repository {
-    fn blobs(&self) -> Arc<dyn BlobSource> {
-        Self::blobs(self)
-    }
-
-    fn stats(&self) -> Stats {
-        Self::stats(self)
-    }
-
-    fn accounts(&self) -> Vec<EndpointAccount> {
-        Self::accounts(self)
-    }
-
-    fn ignores_ranges(&self) -> bool {
-        Self::ignores_ranges(self)
-    }
-
-    fn replace_credentials(&self, credentials: Credentials) {
-        Self::replace_credentials(self, credentials);
-    }
 }
 
 /// Receives and decodes in this process, with all its rights.
@@ -84,7 +63,16 @@ pub struct InProcess;
 
 impl Sources for InProcess {
     fn open_later(&self, image: &str, access: &Access) -> Result<Arc<dyn OpenedImage>> {
-        Ok(Arc::new(access::open_later(image, access)?))
+        let repository = Arc::new(access::open_later(image, access)?);
+        let tier = match tiers::open_for(&access::parse(image)?, access) {
+            Some(Ok(tier)) => Some(tier),
+            Some(Err(why)) => {
+                tracing::warn!("{why}");
+                None
+            }
+            None => None,
+        };
+        Ok(Arc::new(TieredImage::new(repository, tier)))
     }
 
     fn decoder(&self) -> Arc<dyn Decoder> {

@@ -232,12 +232,12 @@ impl Tier {
         self.know(blob, Holding::Served);
     }
 
-    /// The blob's bytes did not match a digest. Returns whether they may have come from here.
+    /// The blob's bytes did not match a digest: it is not requested here any more. Returns whether they may have come from here.
     pub(crate) fn distrust(&self, blob: &Digest) -> bool {
         let mut state = self.state.lock();
-        let is_ours = state.known.get(blob) == Some(&Holding::Served);
+        let before = state.known.insert(*blob, Holding::Wrong);
+        let is_ours = before == Some(Holding::Served);
         if is_ours {
-            state.known.insert(*blob, Holding::Wrong);
             state.account.failures += 1;
             state.account.last_failure = Some(format!("its blob {blob} has wrong bytes"));
         }
