@@ -50,6 +50,11 @@ pub trait OpenedImage: Send + Sync {
     /// As [`tarpon_registry::Repository::accounts`], since it was opened.
     fn accounts(&self) -> Vec<EndpointAccount>;
 
+    /// Whether the first of these accounts is that of a tier.
+    fn has_tier(&self) -> bool {
+        false
+    }
+
     /// As [`tarpon_registry::Repository::ignores_ranges`].
     fn ignores_ranges(&self) -> bool;
 

@@ -84,6 +84,10 @@ impl OpenedImage for TieredImage {
         self.account_of_tier().into_iter().chain(self.repository.accounts()).collect()
     }
 
+    fn has_tier(&self) -> bool {
+        self.tier.is_some()
+    }
+
     fn ignores_ranges(&self) -> bool {
         self.repository.ignores_ranges()
     }

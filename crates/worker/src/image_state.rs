@@ -52,6 +52,10 @@ impl ImageState {
         self.counted.lock().endpoints.shown()
     }
 
+    pub(crate) fn has_tier(&self) -> bool {
+        self.name.tier.is_some()
+    }
+
     pub(crate) fn ignores_ranges(&self) -> bool {
         self.counted.lock().now.ignores_ranges
     }

@@ -294,7 +294,7 @@ impl Images {
         let limits = request.limits;
         let indexes = layers::index_all(self, repository, &resolved, extent, limits, progress).await?;
         let by_index = indexes.layers.iter().any(|layer| layer.verification.is_by_index());
-        let fetched = repository.stats().bytes + indexes.fetched;
+        let fetched = repository.stats().bytes + self.tier_stats().bytes + indexes.fetched;
         let places = extent.places();
         match self.assemble(request, resolved.clone(), indexes, places, fetched).await {
             Err(error) if by_index && error.kind == ErrorKind::Refused => {

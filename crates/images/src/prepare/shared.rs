@@ -41,6 +41,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How long a prepared image waits until the last of its layers are in the tier.
 const FINISH: Duration = Duration::from_secs(10);
+/// Smaller layers are not shared: streaming one takes a request, as does listing it.
+const LEAST_BYTES: u64 = 64 << 10;
 /// Longest index of a layer that is kept in a tier.
 const INDEX_BYTES: usize = 64 << 20;
 
@@ -86,7 +88,7 @@ impl SharedLayers {
             let state = shared.look().await.ok()?;
             self.indexed(&shared, &state, allowance).await
         };
-        let mut waiting: FuturesUnordered<_> = layers.iter().map(find).collect();
+        let mut waiting: FuturesUnordered<_> = layers.iter().filter(|blob| is_shared(blob)).map(find).collect();
         let found = async {
             while let Some(usable) = waiting.next().await {
                 result.layers.extend(usable);
@@ -136,15 +138,17 @@ impl SharedLayers {
     pub(super) async fn turn(&self, blob: Blob, may_use_index: bool, allowance: &Allowance) -> Turn<'_> {
         let shared = SharedLayer::new(&self.tier, blob);
         let (mut watch, mut pause, until) = (Watch::default(), PAUSE, Instant::now() + LONGEST_WAIT);
-        let mut permit = None;
+        let (mut permit, mut needs_index) = (None, false);
         // A failure is in the tier's account. Without the tier the layer is streamed as ever.
-        while self.tier.is_resting().is_none() && Instant::now() < until {
+        while is_shared(&blob) && self.tier.is_resting().is_none() && Instant::now() < until {
             let Ok(state) = shared.look().await else { break };
             if may_use_index && let Some(usable) = self.indexed(&shared, &state, allowance).await {
                 return Turn::Indexed(Box::new(usable));
             }
             if state.has_blob {
                 shared.note_use(&state).await;
+                // Of another version, or wrong, if there is one.
+                needs_index = may_use_index || state.indexes.is_empty();
                 break;
             }
             if state.claim.as_ref().is_some_and(|claim| !watch.has_expired(claim)) {
@@ -165,7 +169,7 @@ impl SharedLayers {
             match shared.claim(&state).await {
                 Ok(Some(claim)) => {
                     let upload = Some(shared.upload(&claim));
-                    return Turn::Stream { copy: Some(Copy { claim, upload }), permit };
+                    return Turn::Stream { copy: Some(Copy { claim: Some(claim), upload }), permit };
                 }
                 Ok(None) => {}
                 Err(_) => break,
@@ -174,7 +178,8 @@ impl SharedLayers {
         if permit.is_none() {
             permit = self.streams.acquire().await.ok();
         }
-        Turn::Stream { copy: None, permit }
+        let copy = needs_index.then_some(Copy { claim: None, upload: None });
+        Turn::Stream { copy, permit }
     }
 
     /// Completes the copy behind the preparation of the image. `proof`: of the bytes that were copied.
@@ -183,16 +188,20 @@ impl SharedLayers {
         let indexed = Indexed { blob: layer.blob, compression: layer.compression, index: layer.index.clone() };
         self.finishing.lock().spawn(async move {
             let Copy { claim, upload } = copy;
-            if let Some(upload) = upload
-                && let Err(error) = upload.finish(&proof).await
-            {
-                tracing::warn!("{error}");
+            let mut is_there = false;
+            if let Some(upload) = upload {
+                let copied = upload.finish(&proof).await.map_err(|error| error.to_string());
+                is_there |= copied.inspect_err(|problem| tracing::warn!("{problem}")).is_ok();
             }
             // Also without the blob: then others read ranges of the registry's.
-            if keeps_index && let Err(problem) = keep_index(&shared, indexed).await {
-                tracing::warn!("{problem}");
+            if keeps_index {
+                let kept = keep_index(&shared, indexed).await;
+                is_there |= kept.inspect_err(|problem| tracing::warn!("{problem}")).is_ok();
             }
-            claim.release().await;
+            // Otherwise the claim stays: a host that listed the layer before it was there must not claim it now.
+            if let Some(claim) = claim.filter(|_| !is_there) {
+                claim.release().await;
+            }
         });
     }
 
@@ -204,6 +213,10 @@ impl SharedLayers {
             tracing::warn!("the tier {} does not take the layers in time", self.tier.location());
         }
     }
+}
+
+fn is_shared(blob: &Blob) -> bool {
+    blob.size >= LEAST_BYTES
 }
 
 async fn keep_index(shared: &SharedLayer, indexed: Indexed) -> Result<(), String> {
@@ -223,16 +236,19 @@ pub(super) enum Turn<'a> {
     Stream { copy: Option<Copy>, permit: Option<SemaphorePermit<'a>> },
 }
 
-/// The copy of a layer that this host streams for all.
+/// What becomes of a layer that this host streams, for all.
 pub(super) struct Copy {
-    claim: Claim,
+    /// None: only its index is missing in the tier.
+    claim: Option<Claim>,
     upload: Option<Upload>,
 }
 
 impl Copy {
     /// The next bytes of the blob.
     pub(super) async fn push(&mut self, piece: &Bytes) {
-        self.claim.progressed(piece.len() as u64);
+        if let Some(claim) = &self.claim {
+            claim.progressed(piece.len() as u64);
+        }
         if let Some(upload) = &mut self.upload {
             upload.push(piece).await;
         }
@@ -245,6 +261,8 @@ impl Copy {
 
     /// Another host may stream the layer.
     pub(super) async fn release(self) {
-        self.claim.release().await;
+        if let Some(claim) = self.claim {
+            claim.release().await;
+        }
     }
 }
