@@ -8,13 +8,14 @@ use futures::future::BoxFuture;
 use tarpon_blob::BlobSource;
 use tarpon_layer::decode::{self, Decoder};
 use tarpon_oci::Digest;
-use tarpon_registry::{Credentials, EndpointAccount, Stats};
+use tarpon_registry::{Credentials, EndpointAccount, EndpointCounts, Repository, Stats};
 use tarpon_store::Store;
+use tarpon_tier::Tier;
 
 use crate::access::{self, Access};
 use crate::error::{ErrorKind, Result, ResultExt as _};
 use crate::prepare::complete::{Completing, Completion};
-use crate::tiers::{self, TieredImage};
+use crate::tiers;
 
 /// Opens images whose records exist. Its implementations differ in the process that receives and decodes their bytes.
 pub trait Sources: Debug + Send + Sync {
@@ -60,6 +61,60 @@ pub trait OpenedImage: Send + Sync {
 
     /// As [`tarpon_registry::Repository::replace_credentials`].
     fn replace_credentials(&self, credentials: Credentials);
+}
+
+/// An opened image whose blobs may be in a tier.
+pub struct TieredImage {
+    repository: Arc<Repository>,
+    tier: Option<Arc<Tier>>,
+}
+
+impl TieredImage {
+    /// The image of a repository.
+    pub fn new(repository: Arc<Repository>, tier: Option<Arc<Tier>>) -> Self {
+        Self { repository, tier }
+    }
+
+    fn account_of_tier(&self) -> Option<EndpointAccount> {
+        let tier = self.tier.as_ref()?;
+        let account = tier.account();
+        let wait_millis = u64::try_from(account.wait.as_millis()).unwrap_or(u64::MAX);
+        let counts = EndpointCounts {
+            requests: account.requests,
+            bytes: account.bytes,
+            wait_millis,
+            failures: account.failures,
+        };
+        let host = tier.location().to_string();
+        Some(EndpointAccount { host, counts, rest: account.rest, last_failure: account.last_failure })
+    }
+}
+
+impl OpenedImage for TieredImage {
+    fn blobs(&self) -> Arc<dyn BlobSource> {
+        tiers::blobs(&self.repository, self.tier.as_ref())
+    }
+
+    fn stats(&self) -> Stats {
+        self.tier.as_ref().map_or_else(Stats::default, |tier| tiers::stats(tier)) + self.repository.stats()
+    }
+
+    /// The tier comes first, as it is asked first.
+    fn accounts(&self) -> Vec<EndpointAccount> {
+        self.account_of_tier().into_iter().chain(self.repository.accounts()).collect()
+    }
+
+    fn has_tier(&self) -> bool {
+        self.tier.is_some()
+    }
+
+    fn ignores_ranges(&self) -> bool {
+        self.repository.ignores_ranges()
+    }
+
+    fn replace_credentials(&self, credentials: Credentials) {
+        self.repository.replace_credentials(credentials);
+    }
 }
 
 /// Receives and decodes in this process, with all its rights.

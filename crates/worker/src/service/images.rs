@@ -7,8 +7,8 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tarpon_blob::{BlobStream, Fault, SourceError};
-use tarpon_images::sources::OpenedImage as _;
-use tarpon_images::tiers::{self, OpenedTier, TieredImage};
+use tarpon_images::sources::{OpenedImage as _, TieredImage};
+use tarpon_images::tiers::{self, OpenedTier};
 use tarpon_images::{ErrorKind, ResultExt as _, access};
 use tarpon_registry::{CredentialLookup, Credentials};
 
