@@ -334,7 +334,7 @@ struct Into {
 fn shared_layers(tier: Option<&OpenedTier>, extent: Extent<'_>, progress: &dyn Progress) -> Option<SharedLayers> {
     let trusts_indexes = matches!(extent, Extent::Index(choice, _) if choice.rules.trust_tier());
     match tier? {
-        Ok(tier) => Some(SharedLayers::new(tier.clone(), trusts_indexes)),
+        Ok(tier) => Some(SharedLayers::new(tier.clone(), trusts_indexes, STREAMS)),
         Err(why) => {
             progress.note(why);
             None

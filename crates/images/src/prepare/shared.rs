@@ -28,7 +28,6 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::layer::Layer;
-use super::layers::STREAMS;
 use crate::index::artifact::{self, Indexed};
 use crate::index::search_result::{CANDIDATES, SearchResult, Usable};
 
@@ -58,11 +57,12 @@ pub(super) struct SharedLayers {
 }
 
 impl SharedLayers {
-    pub(super) fn new(tier: Arc<Tier>, trusts_indexes: bool) -> Self {
+    /// At most `streams` layers are streamed at the same time.
+    pub(super) fn new(tier: Arc<Tier>, trusts_indexes: bool, streams: usize) -> Self {
         Self {
             tier,
             trusts_indexes,
-            streams: Semaphore::new(STREAMS),
+            streams: Semaphore::new(streams),
             finishing: Mutex::default(),
             order: RandomState::new(),
         }
