@@ -15,6 +15,7 @@ use bytes::Bytes;
 use object_store::path::Path;
 use object_store::{ObjectMeta, PutPayload};
 use serde::Serialize;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
@@ -34,6 +35,7 @@ pub struct Claim {
     tier: Arc<Tier>,
     path: Path,
     progress: Arc<AtomicU64>,
+    released: Arc<Notify>,
     refresh: JoinHandle<()>,
 }
 
@@ -48,17 +50,25 @@ struct Written {
 }
 
 impl Claim {
-    /// Creates the claim with this number below `layer`; `None` if another host has it.
-    pub(crate) async fn create(tier: &Arc<Tier>, layer: &Path, number: u64) -> Result<Option<Self>> {
-        let (tier, path) = (tier.clone(), layer.clone().join(format!("claim-{number}")));
+    /// Creates the claim after `expired` below `layer`; `None` if another host has it.
+    pub(crate) async fn create(tier: &Arc<Tier>, layer: &Path, expired: Option<&SeenClaim>) -> Result<Option<Self>> {
+        let path = |number: u64| layer.clone().join(format!("claim-{number}"));
+        let number = expired.map_or(0, |claim| u64::from(claim.number) + 1);
+        let (tier, claim) = (tier.clone(), path(number));
         let id = RandomState::new().hash_one(number);
-        let created = tier.create("claim a layer in the tier", &path, written(id, 0)).await?;
+        let created = tier.create("claim a layer in the tier", &claim, written(id, 0)).await?;
         if !created {
             return Ok(None);
         }
-        let progress = Arc::new(AtomicU64::new(0));
-        let refresh = tokio::spawn(refresh(tier.clone(), path.clone(), id, progress.clone()));
-        Ok(Some(Self { tier, path, progress, refresh }))
+        // Expired claims would become so many that a listing does not show all of them.
+        if let Some(expired) = expired
+            && let Err(error) = tier.remove("remove an expired claim in the tier", &path(expired.number.into())).await
+        {
+            tracing::debug!("{error}");
+        }
+        let (progress, released) = (Arc::new(AtomicU64::new(0)), Arc::new(Notify::new()));
+        let refresh = refresh(tier.clone(), claim.clone(), id, progress.clone(), released.clone());
+        Ok(Some(Self { tier, path: claim, progress, released, refresh: tokio::spawn(refresh) }))
     }
 
     /// The layer makes progress by these bytes.
@@ -71,8 +81,10 @@ impl Claim {
     }
 
     /// The layer is in the tier, or will not be.
-    pub async fn release(self) {
-        self.refresh.abort();
+    pub async fn release(mut self) {
+        self.released.notify_one();
+        // A refresh that is on its way would bring the claim back.
+        let _ended = (&mut self.refresh).await;
         if let Err(error) = self.tier.remove("release a claim in the tier", &self.path).await {
             tracing::debug!("{error}; it expires");
         }
@@ -85,13 +97,17 @@ impl Drop for Claim {
     }
 }
 
-/// Writes the progress, as long as there is any.
-async fn refresh(tier: Arc<Tier>, path: Path, id: u64, progress: Arc<AtomicU64>) {
+/// Writes the progress, as long as there is any, until the claim is released.
+async fn refresh(tier: Arc<Tier>, path: Path, id: u64, progress: Arc<AtomicU64>, released: Arc<Notify>) {
     let mut ticks = interval(REFRESH);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut last = 0;
     loop {
-        ticks.tick().await;
+        tokio::select! {
+            biased;
+            () = released.notified() => return,
+            _ = ticks.tick() => {}
+        }
         let now = progress.load(Ordering::Relaxed);
         if now == last {
             continue;
@@ -112,18 +128,21 @@ fn written(id: u64, progress: u64) -> Bytes {
 /// A claim as it was listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenClaim {
-    number: u64,
+    /// Not of 64 bits: the next number always exists.
+    number: u32,
     /// Changes with each refresh.
     version: String,
 }
 
 impl SeenClaim {
-    pub(crate) fn new(number: u64, object: &ObjectMeta) -> Self {
+    /// The claim in an object `claim-NUMBER`; `None`: no host has written this number.
+    pub(crate) fn new(number: &str, object: &ObjectMeta) -> Option<Self> {
+        let parsed: u32 = number.parse().ok()?;
         let version = format!("{:?} {} {}", object.e_tag, object.last_modified, object.size);
-        Self { number, version }
+        (parsed.to_string() == number).then_some(Self { number: parsed, version })
     }
 
-    pub(crate) fn number(&self) -> u64 {
+    pub(crate) fn number(&self) -> u32 {
         self.number
     }
 }

@@ -1,12 +1,14 @@
 //! [`SharedLayer`]: a layer in a tier.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
+use futures::stream::BoxStream;
 use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::path::Path;
-use object_store::{GetOptions, ObjectMeta, PutPayload};
+use object_store::{GetOptions, ObjectMeta, ObjectStoreExt as _, PutPayload};
 use tarpon_oci::{Blob, Digest, Verified, limits};
 use tokio::time::timeout;
 
@@ -67,7 +69,7 @@ impl SharedLayer {
         let objects: Vec<ObjectMeta> = self.tier.ask_briefly("list the layer in the tier", list.try_collect()).await?;
         let mut state = LayerState { is_use_old: true, ..LayerState::default() };
         for object in &objects {
-            let name = object.location.filename().unwrap_or_default();
+            let Some(name) = self.tier.name_in(&self.path, &object.location) else { continue };
             match name.split_once('-') {
                 None if name == "blob" => state.has_blob = object.size == self.blob.size,
                 None if name == "used" => {
@@ -80,7 +82,7 @@ impl SharedLayer {
                     state.indexes.extend(index.filter(|index| index.size <= limits::LAYER_INDEX_BYTES));
                 }
                 Some(("claim", number)) => {
-                    let seen = number.parse().ok().map(|number| SeenClaim::new(number, object));
+                    let seen = SeenClaim::new(number, object);
                     state.claim = state.claim.into_iter().chain(seen).max_by_key(SeenClaim::number);
                 }
                 _ => {}
@@ -121,7 +123,7 @@ impl SharedLayer {
     pub async fn keep_index(&self, index: &Verified<Bytes>) -> Result<()> {
         let path = self.object(&format!("index-{}", index.digest().hex()));
         let bytes: &Bytes = index;
-        self.tier.create("keep an index in the tier", &path, bytes.clone()).await.map(drop)
+        self.tier.replace("keep an index in the tier", &path, bytes.clone()).await
     }
 
     /// Notes that the layer was used, if that was not noted within a day.
@@ -140,27 +142,30 @@ impl SharedLayer {
     /// # Errors
     /// The tier does not answer.
     pub async fn claim(&self, state: &LayerState) -> Result<Option<Claim>> {
-        let number = state.claim.as_ref().map_or(0, |claim| claim.number().saturating_add(1));
-        Claim::create(&self.tier, &self.path, number).await
+        Claim::create(&self.tier, &self.path, state.claim.as_ref()).await
     }
 
     /// Begins to copy the layer's blob to the tier, behind its reader. `claim` is kept alive by what was copied.
     pub fn upload(&self, claim: &Claim) -> Upload {
-        Upload::begin(self.tier.clone(), self.object("blob"), self.blob.size, claim.progress())
+        Upload::begin(self.tier.clone(), self.object("blob"), self.blob, claim.progress())
     }
 
-    /// Requests bytes of the blob; `None`: the tier lacks it.
-    pub(crate) async fn open(
-        &self,
-        range: std::ops::Range<u64>,
-        limit: Duration,
-    ) -> Result<Option<futures::stream::BoxStream<'static, object_store::Result<Bytes>>>> {
-        let path = self.object("blob");
+    /// Requests bytes of the blob.
+    pub(crate) async fn open(&self, range: Range<u64>, limit: Duration) -> Result<Opened> {
+        let (path, size, start) = (self.object("blob"), self.blob.size, range.start);
         let options = GetOptions { range: Some(range.into()), ..GetOptions::default() };
         let get = async {
             match self.tier.store().get_opts(&path, options).await {
-                Ok(response) => Ok(Some(response.into_stream())),
-                Err(object_store::Error::NotFound { .. }) => Ok(None),
+                Ok(response) if response.meta.size != size => Ok(Opened::OfSize(response.meta.size)),
+                Ok(response) => Ok(Opened::Body(response.into_stream())),
+                Err(object_store::Error::NotFound { .. }) => Ok(Opened::Absent),
+                // Perhaps the object ends before the range.
+                Err(error @ object_store::Error::Generic { .. }) if start > 0 => {
+                    match self.tier.store().head(&path).await {
+                        Ok(object) if object.size != size => Ok(Opened::OfSize(object.size)),
+                        _ => Err(error),
+                    }
+                }
                 Err(error) => Err(error),
             }
         };
@@ -168,9 +173,17 @@ impl SharedLayer {
     }
 }
 
+/// The tier's answer to a request for bytes of a blob.
+pub(crate) enum Opened {
+    Body(BoxStream<'static, object_store::Result<Bytes>>),
+    Absent,
+    /// The object is not the blob: it has this size.
+    OfSize(u64),
+}
+
 /// The next piece of a body, within `limit`.
 pub(crate) async fn next_piece(
-    body: &mut futures::stream::BoxStream<'static, object_store::Result<Bytes>>,
+    body: &mut BoxStream<'static, object_store::Result<Bytes>>,
     limit: Duration,
 ) -> Result<Option<Bytes>> {
     let step = "read a blob in the tier";

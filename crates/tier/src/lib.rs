@@ -20,7 +20,10 @@ mod error;
 mod layer;
 mod location;
 mod options;
+mod parts;
 mod reads;
+#[cfg(test)]
+mod tests;
 mod tier;
 mod upload;
 

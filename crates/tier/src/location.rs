@@ -1,7 +1,7 @@
 //! [`TierLocation`]: the URL of a tier.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -54,10 +54,17 @@ impl TierLocation {
         (self.kind == Kind::Folder).then(|| Path::new(&self.prefix))
     }
 
-    /// The tier in this folder. The path is absolute.
+    /// The tier in this folder. `None`: the path is relative, has `..`, is no UTF-8, or too long.
     pub fn of_folder(folder: PathBuf) -> Option<Self> {
-        let prefix = folder.into_os_string().into_string().ok().filter(|path| path.starts_with('/'))?;
-        Some(Self { kind: Kind::Folder, bucket: String::new(), prefix })
+        let is_plain = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
+        if !folder.is_absolute() || !folder.components().all(is_plain) {
+            return None;
+        }
+        // Without slashes at its end or in a row.
+        let folder: PathBuf = folder.components().collect();
+        let prefix = folder.into_os_string().into_string().ok()?;
+        let location = Self { kind: Kind::Folder, bucket: String::new(), prefix };
+        (location.to_string().len() <= LONGEST).then_some(location)
     }
 }
 
@@ -77,24 +84,30 @@ impl FromStr for TierLocation {
         if text.len() > LONGEST {
             return Err(InvalidLocation("the URL is too long"));
         }
-        let url = Url::parse(text).map_err(|_| InvalidLocation("it is no URL"))?;
+        let (scheme, place) = text.split_once("://").ok_or(InvalidLocation("it is no URL"))?;
         let (kind, _) = *Kind::ALL
             .iter()
-            .find(|(_, scheme)| url.scheme() == *scheme)
+            .find(|(_, known)| scheme == *known)
             .ok_or(InvalidLocation("no kind of store has this scheme"))?;
+        let url = Url::parse(text).map_err(|_| InvalidLocation("it is no URL"))?;
         let is_plain = url.username().is_empty() && url.password().is_none() && url.port().is_none();
         if !is_plain || url.query().is_some() || url.fragment().is_some() {
             return Err(InvalidLocation("it has more than a place: credentials belong into the environment"));
         }
         if kind == Kind::Folder {
             let folder = url.to_file_path().map_err(|()| InvalidLocation("the path is not absolute"))?;
-            return Self::of_folder(folder).ok_or(InvalidLocation("the path is no UTF-8"));
+            return Self::of_folder(folder).ok_or(InvalidLocation("the path is no UTF-8, or too long"));
         }
-        let bucket = url.host_str().filter(|host| !host.is_empty()).ok_or(InvalidLocation("it names no bucket"))?;
-        let prefix = url.path().trim_matches('/');
+        // Not from the parsed URL, which resolves `..`, also as `%2e%2e`.
+        let (bucket, prefix) = place.split_once('/').unwrap_or((place, ""));
+        let prefix = prefix.trim_matches('/');
         let is_simple = |part: &str| {
-            !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) && part != ".."
+            let is_name = part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+            is_name && !["", ".", ".."].contains(&part)
         };
+        if !is_simple(bucket) {
+            return Err(InvalidLocation("the bucket's name may have letters, digits, '-', '_' and '.' only"));
+        }
         if !prefix.is_empty() && !prefix.split('/').all(is_simple) {
             return Err(InvalidLocation("the prefix may have letters, digits, '-', '_', '.' and '/' only"));
         }
@@ -106,7 +119,11 @@ impl fmt::Display for TierLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, bucket, prefix } = self;
         match kind {
-            Kind::Folder => write!(f, "file://{prefix}"),
+            // With `%23` for `#`, and so on: what is written can be read.
+            Kind::Folder => match Url::from_file_path(prefix) {
+                Ok(url) => url.fmt(f),
+                Err(()) => write!(f, "file://{prefix}"),
+            },
             _ if prefix.is_empty() => write!(f, "{}://{bucket}", kind.scheme()),
             _ => write!(f, "{}://{bucket}/{prefix}", kind.scheme()),
         }
@@ -149,6 +166,21 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_with_an_odd_name_is_written_so_that_it_is_read_again() {
+        for name in ["/srv/a b", "/srv/100%", "/srv/%41", "/srv/a#b?c", "/srv/é", "/"] {
+            let location = TierLocation::of_folder(name.into()).unwrap();
+            let again: TierLocation = location.to_string().parse().unwrap();
+            assert_eq!((again.folder(), &again), (Some(Path::new(name)), &location), "{location}");
+            let sent = serde_json::to_string(&location).unwrap();
+            assert_eq!(serde_json::from_str::<TierLocation>(&sent).unwrap(), location);
+        }
+        assert_eq!(TierLocation::of_folder("/srv//x/".into()), TierLocation::of_folder("/srv/x".into()));
+        for name in ["srv", "/srv/../etc", &format!("/{}", "x".repeat(1_000))] {
+            assert_eq!(TierLocation::of_folder(name.into()), None, "{name}");
+        }
+    }
+
+    #[test]
     fn what_is_no_place_is_refused() {
         for text in [
             "",
@@ -160,7 +192,14 @@ mod tests {
             "s3://bucket/a?x=1",
             "s3://bucket/a//b",
             "s3://bucket/%2e%2e",
+            "s3://bucket/a/../b",
+            "s3://bucket/.",
+            "s3://buck%65t/x",
+            "s3://bucket\\x",
+            " s3://bucket",
             "file:relative",
+            "file:///srv/a?x=1",
+            "file://host/srv",
             &format!("s3://bucket/{}", "x".repeat(1_000)),
         ] {
             assert!(text.parse::<TierLocation>().is_err(), "{text}");

@@ -12,7 +12,7 @@ use tarpon_blob::{BlobSource, BlobStream, SourceError};
 use tarpon_oci::{Blob, Digest};
 
 use crate::error::Error;
-use crate::layer::{SharedLayer, next_piece};
+use crate::layer::{Opened, SharedLayer, next_piece};
 use crate::tier::Tier;
 
 /// How long the tier may take for the head of a response. A reader waits 28 s at most, of which the source needs most if it is used.
@@ -38,14 +38,18 @@ impl TieredBlobs {
         }
         // Failures are in the tier's account.
         match SharedLayer::new(&self.tier, blob).open(range.clone(), HEAD).await.ok()? {
-            Some(body) => {
+            Opened::Body(body) => {
                 self.tier.has_served(&blob.digest);
                 let (tier, source) = (self.tier.clone(), self.source.clone());
                 let response = Response { tier, source, blob, left: range.clone(), body: Body::Tier(body) };
                 Some(futures::stream::unfold(response, Response::next).boxed())
             }
-            None => {
+            Opened::Absent => {
                 self.tier.is_absent(&blob.digest);
+                None
+            }
+            Opened::OfSize(size) => {
+                self.tier.is_wrong(&blob.digest, &format!("has {size} bytes instead of {}", blob.size));
                 None
             }
         }

@@ -1,6 +1,6 @@
 //! [`Tier`]: an opened tier.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -28,12 +28,14 @@ const REQUEST: Duration = Duration::from_secs(5);
 /// Repetitions of a request within [`REQUEST`].
 const REPETITIONS: usize = 2;
 /// How long a tier that failed is not asked. It doubles with each failure in a row, up to the longest.
-const REST: Duration = Duration::from_secs(5);
-const LONGEST_REST: Duration = Duration::from_secs(60);
+pub(crate) const REST: Duration = Duration::from_secs(5);
+pub(crate) const LONGEST_REST: Duration = Duration::from_secs(60);
 /// Most blobs of which it is known what the tier has: 512 layers of a few images.
 const KNOWN: usize = 4096;
 /// How long a blob that the tier lacks is not asked for again.
-const ABSENT: Duration = Duration::from_secs(30);
+pub(crate) const ABSENT: Duration = Duration::from_secs(30);
+/// A tier with so many wrong blobs is not asked for any: it is damaged as a whole.
+const WRONG: usize = 1024;
 
 /// An opened tier. Nothing was requested from it yet.
 pub struct Tier {
@@ -66,6 +68,8 @@ struct State {
     failures_in_row: u32,
     rests_until: Option<Instant>,
     known: HashMap<Digest, Holding>,
+    /// Blobs whose bytes were wrong. They are not requested here again.
+    wrong: HashSet<Digest>,
 }
 
 /// What is known of a blob in the tier.
@@ -75,8 +79,27 @@ enum Holding {
     Absent(Instant),
     /// Bytes of it were returned.
     Served,
-    /// Its bytes were wrong.
-    Wrong,
+}
+
+impl State {
+    fn rests(&self) -> bool {
+        self.rests_until.is_some_and(|until| until > Instant::now())
+    }
+
+    fn is_new_wrong(&mut self, blob: &Digest) -> bool {
+        !self.is_damaged() && self.wrong.insert(*blob)
+    }
+
+    fn is_damaged(&self) -> bool {
+        self.wrong.len() >= WRONG
+    }
+}
+
+impl TierAccount {
+    fn failed(&mut self, why: String) {
+        self.failures += 1;
+        self.last_failure = Some(why);
+    }
 }
 
 impl Tier {
@@ -135,8 +158,7 @@ impl Tier {
     /// Why it is not asked now; `None` if it is.
     pub fn is_resting(&self) -> Option<String> {
         let state = self.state.lock();
-        let rests = state.rests_until.is_some_and(|until| until > Instant::now());
-        rests.then(|| state.account.last_failure.clone().unwrap_or_default())
+        (state.rests() || state.is_damaged()).then(|| state.account.last_failure.clone().unwrap_or_default())
     }
 
     pub(crate) fn store(&self) -> &Arc<dyn ObjectStore> {
@@ -151,6 +173,12 @@ impl Tier {
         self.layers_path().join(layer.hex())
     }
 
+    /// The name of an object directly below `folder`: what is listed below it may be in folders of its own.
+    pub(crate) fn name_in<'a>(&self, folder: &Path, object: &'a Path) -> Option<&'a str> {
+        let mut parts = object.prefix_match(folder)?;
+        (parts.next().is_some() && parts.next().is_none()).then(|| object.filename())?
+    }
+
     /// Counts a request, and lets the tier rest if it failed.
     pub(crate) async fn ask<T>(
         &self,
@@ -162,7 +190,12 @@ impl Tier {
         let outcome = match timeout(limit, request).await {
             Ok(Ok(answer)) => Ok(answer),
             // An answer as any other, for the account.
-            Ok(Err(error @ (object_store::Error::NotFound { .. } | object_store::Error::AlreadyExists { .. }))) => {
+            Ok(Err(
+                error @ (object_store::Error::NotFound { .. }
+                | object_store::Error::AlreadyExists { .. }
+                // A folder has a file that no tier has: it answers, all the same.
+                | object_store::Error::InvalidPath { .. }),
+            )) => {
                 self.answered(began);
                 return Err(Error::of(step, &error));
             }
@@ -204,23 +237,24 @@ impl Tier {
 
     pub(crate) fn failed(&self, error: &Error) {
         let mut state = self.state.lock();
-        let doublings = state.failures_in_row.min(8);
-        state.failures_in_row += 1;
-        state.rests_until = Some(Instant::now() + LONGEST_REST.min(REST * (1 << doublings)));
-        state.account.failures += 1;
-        state.account.last_failure = Some(error.to_string());
+        state.account.failed(error.to_string());
+        // Requests that were sent before the tier failed are no reason to let it rest longer.
+        if !state.rests() {
+            let doublings = state.failures_in_row.min(8);
+            state.failures_in_row += 1;
+            state.rests_until = Some(Instant::now() + LONGEST_REST.min(REST * (1 << doublings)));
+        }
     }
 
     /// Whether the blob should be requested here.
     pub(crate) fn may_have(&self, blob: &Digest) -> bool {
         let state = self.state.lock();
-        if state.rests_until.is_some_and(|until| until > Instant::now()) {
+        if state.rests() || state.is_damaged() || state.wrong.contains(blob) {
             return false;
         }
         match state.known.get(blob) {
             None | Some(Holding::Served) => true,
             Some(Holding::Absent(since)) => since.elapsed() > ABSENT,
-            Some(Holding::Wrong) => false,
         }
     }
 
@@ -232,29 +266,32 @@ impl Tier {
         self.know(blob, Holding::Served);
     }
 
-    /// The blob's bytes did not match a digest: it is not requested here any more. Returns whether they may have come from here.
-    pub(crate) fn distrust(&self, blob: &Digest) -> bool {
+    /// The tier's object is not the blob.
+    pub(crate) fn is_wrong(&self, blob: &Digest, why: &str) {
         let mut state = self.state.lock();
-        let before = state.known.insert(*blob, Holding::Wrong);
-        let is_ours = before == Some(Holding::Served);
+        if state.is_new_wrong(blob) {
+            state.account.failed(format!("its blob {blob} {why}"));
+        }
+    }
+
+    /// The blob's bytes did not match a digest. Returns whether they came from here.
+    pub(crate) fn distrust(&self, blob: &Digest) -> bool {
+        let is_ours = self.state.lock().known.remove(blob) == Some(Holding::Served);
         if is_ours {
-            state.account.failures += 1;
-            state.account.last_failure = Some(format!("its blob {blob} has wrong bytes"));
+            self.is_wrong(blob, "has wrong bytes");
+        } else {
+            // Perhaps they came through another process of this host.
+            self.state.lock().is_new_wrong(blob);
         }
         is_ours
     }
 
     fn know(&self, blob: &Digest, known: Holding) {
         let mut state = self.state.lock();
-        if state.known.get(blob) == Some(&Holding::Wrong) {
-            return;
-        }
         if state.known.len() >= KNOWN {
-            state.known.retain(|_, known| *known == Holding::Wrong);
+            state.known.clear();
         }
-        if state.known.len() < KNOWN {
-            state.known.insert(*blob, known);
-        }
+        state.known.insert(*blob, known);
     }
 
     /// Creates an object. Returns whether it was absent.
@@ -267,6 +304,12 @@ impl Tier {
             }
         };
         self.ask_briefly(step, put).await
+    }
+
+    /// Writes an object that is named by its digest: one that is there already is the same, or is wrong.
+    pub(crate) async fn replace(&self, step: &'static str, path: &Path, bytes: Bytes) -> Result<()> {
+        let put = self.store.put_opts(path, PutPayload::from_bytes(bytes), PutMode::Overwrite.into());
+        self.ask_briefly(step, put).await.map(drop)
     }
 
     /// Removes an object, if it exists.

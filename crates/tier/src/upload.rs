@@ -6,25 +6,17 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use object_store::path::Path;
-use object_store::{ObjectStoreExt as _, WriteMultipart};
-use tarpon_oci::Verified;
+use tarpon_oci::{Blob, Verified};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use crate::error::{Error, Result};
+use crate::parts::{PART_BYTES, Parts};
 use crate::tier::Tier;
 
 /// Pieces that wait: 16 MiB, at 256 KiB each.
 const PIECES: usize = 64;
-/// Size of a part. Stores take at most 10,000 of them, and at least 5 MiB each.
-const PART_BYTES: usize = 8 << 20;
-/// Parts that are sent at the same time.
-const PARTS: usize = 3;
-/// How long a part may take: slower than a megabit per second is no store.
-const PART: Duration = Duration::from_secs(60);
-/// How long the last parts may take.
-const FINISH: Duration = Duration::from_secs(60);
 /// How long the reader waits for the tier in all, besides a quarter of the time since the upload began.
 const STALL: Duration = Duration::from_secs(2);
 
@@ -33,6 +25,7 @@ const STEP: &str = "copy a blob to the tier";
 /// A blob that is being copied. Dropped before [`Upload::finish`], nothing of it becomes visible.
 #[derive(Debug)]
 pub struct Upload {
+    blob: Blob,
     pieces: Option<mpsc::Sender<Bytes>>,
     commit: Option<oneshot::Sender<()>>,
     task: JoinHandle<Result<()>>,
@@ -41,14 +34,14 @@ pub struct Upload {
 }
 
 impl Upload {
-    /// Begins the blob of this size, and adds what was copied to `progress`.
-    pub(crate) fn begin(tier: Arc<Tier>, path: Path, size: u64, progress: Arc<AtomicU64>) -> Self {
-        let (pieces, queue) = mpsc::channel(PIECES);
+    /// Begins the blob, and adds what was copied to `progress`.
+    pub(crate) fn begin(tier: Arc<Tier>, path: Path, blob: Blob, progress: Arc<AtomicU64>) -> Self {
+        let (pieces, waiting) = mpsc::channel(PIECES);
         let (commit, committed) = oneshot::channel();
-        let job = Job { tier, path, size, progress };
-        let task = tokio::spawn(job.run(queue, committed));
+        let queue = Queue { pieces: waiting, committed, is_committed: false, left: blob.size };
+        let task = tokio::spawn(Job { tier, path, progress }.run(queue));
         let (pieces, commit) = (Some(pieces), Some(commit));
-        Self { pieces, commit, task, began: Instant::now(), stalled: Duration::ZERO }
+        Self { blob, pieces, commit, task, began: Instant::now(), stalled: Duration::ZERO }
     }
 
     /// The next piece of the blob. Waits a little if the tier is slower than the layer's source; gives the copy up if it is much slower.
@@ -65,69 +58,111 @@ impl Upload {
         }
     }
 
-    /// Makes the blob visible, whose bytes were compared with its digest.
+    /// Makes the blob visible, whose bytes were compared with its digest: `proof` is of it.
     ///
     /// # Errors
-    /// The tier does not take it, or was too slow.
-    pub async fn finish(mut self, _proof: &Verified<()>) -> Result<()> {
+    /// The tier does not take it, or was too slow; the pieces are not the whole blob, or the proof is of another one.
+    pub async fn finish(mut self, proof: &Verified<()>) -> Result<()> {
         drop(self.pieces.take());
         let Some(commit) = self.commit.take() else {
             return Err(Error::new(STEP, "the tier is slower than the layer's source"));
         };
+        if *proof.digest() != self.blob.digest {
+            return Err(Error::new(STEP, "its bytes were compared with another digest"));
+        }
         // The task has failed, if this does, and returns why.
         let _sent = commit.send(());
         (&mut self.task).await.map_err(|error| Error::new(STEP, error.to_string()))?
     }
 }
 
+/// What the reader pushes.
+struct Queue {
+    pieces: mpsc::Receiver<Bytes>,
+    committed: oneshot::Receiver<()>,
+    is_committed: bool,
+    /// Bytes of the blob that were not returned.
+    left: u64,
+}
+
+impl Queue {
+    /// The next piece; `None` after the last one of the whole blob, which may become visible. Fails as soon as the copy was given up.
+    async fn next(&mut self) -> Result<Option<Bytes>> {
+        loop {
+            tokio::select! {
+                biased;
+                committed = &mut self.committed, if !self.is_committed => {
+                    self.is_committed = committed.map(|()| true).map_err(|_| given_up())?;
+                }
+                piece = self.pieces.recv(), if !(self.pieces.is_closed() && self.pieces.is_empty()) => {
+                    if let Some(piece) = piece {
+                        let left = self.left.checked_sub(piece.len() as u64);
+                        self.left = left.ok_or_else(|| Error::new(STEP, "it has more bytes than its size"))?;
+                        return Ok(Some(piece));
+                    }
+                }
+                else => break,
+            }
+        }
+        match self.left {
+            0 => Ok(None),
+            left => Err(Error::new(STEP, format!("its last {left} bytes are missing"))),
+        }
+    }
+
+    /// Carries on with a step, unless the copy is given up.
+    async fn unless_given_up<T>(&mut self, step: impl Future<Output = Result<T>>) -> Result<T> {
+        if self.is_committed {
+            return step.await;
+        }
+        let mut step = std::pin::pin!(step);
+        tokio::select! {
+            biased;
+            committed = &mut self.committed => self.is_committed = committed.map(|()| true).map_err(|_| given_up())?,
+            done = &mut step => return done,
+        }
+        step.await
+    }
+}
+
 struct Job {
     tier: Arc<Tier>,
     path: Path,
-    size: u64,
     progress: Arc<AtomicU64>,
 }
 
 impl Job {
-    async fn run(self, queue: mpsc::Receiver<Bytes>, committed: oneshot::Receiver<()>) -> Result<()> {
-        if self.size <= PART_BYTES as u64 {
-            self.whole(queue, committed).await
-        } else {
-            self.parts(queue, committed).await
+    async fn run(self, mut queue: Queue) -> Result<()> {
+        if queue.left <= PART_BYTES as u64 {
+            return self.whole(&mut queue).await;
         }
+        let mut parts = queue.unless_given_up(Parts::begin(self.tier.clone(), STEP, &self.path)).await?;
+        let copied = self.copy(&mut parts, &mut queue).await;
+        if copied.is_err() {
+            parts.abort().await;
+        }
+        copied
     }
 
-    async fn whole(&self, mut queue: mpsc::Receiver<Bytes>, committed: oneshot::Receiver<()>) -> Result<()> {
+    async fn whole(&self, queue: &mut Queue) -> Result<()> {
         let mut bytes = BytesMut::new();
-        while let Some(piece) = queue.recv().await {
+        while let Some(piece) = queue.next().await? {
+            self.progressed(&piece);
             bytes.extend_from_slice(&piece);
         }
-        committed.await.map_err(|_| given_up())?;
-        self.tier.create(STEP, &self.path, bytes.freeze()).await.map(drop)
+        self.tier.replace(STEP, &self.path, bytes.freeze()).await
     }
 
-    async fn parts(&self, mut queue: mpsc::Receiver<Bytes>, committed: oneshot::Receiver<()>) -> Result<()> {
-        let begun = self.tier.ask_briefly(STEP, self.tier.store().put_multipart(&self.path)).await?;
-        let mut upload = WriteMultipart::new_with_chunk_size(begun, PART_BYTES);
-        while let Some(piece) = queue.recv().await {
-            if let Err(error) = self.tier.ask(STEP, PART, upload.wait_for_capacity(PARTS)).await {
-                abort(upload).await;
-                return Err(error);
-            }
-            self.progress.fetch_add(piece.len() as u64, Ordering::Relaxed);
-            upload.put(piece);
+    async fn copy(&self, parts: &mut Parts, queue: &mut Queue) -> Result<()> {
+        while let Some(piece) = queue.next().await? {
+            self.progressed(&piece);
+            queue.unless_given_up(parts.put(piece)).await?;
         }
-        if committed.await.is_err() {
-            abort(upload).await;
-            return Err(given_up());
-        }
-        self.tier.ask(STEP, FINISH, upload.finish()).await.map(drop)
+        parts.finish().await
     }
-}
 
-/// Parts that the store does not remove now are removed by its own rules for uploads that were never finished.
-async fn abort(upload: WriteMultipart) {
-    if !matches!(timeout(PART, upload.abort()).await, Ok(Ok(()))) {
-        tracing::debug!("parts of a blob are left in the tier");
+    fn progressed(&self, piece: &Bytes) {
+        self.progress.fetch_add(piece.len() as u64, Ordering::Relaxed);
     }
 }
 
