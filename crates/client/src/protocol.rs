@@ -612,6 +612,8 @@ pub struct EndpointStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EndpointKind {
+    /// The tier, which is asked first; `endpoint` is its URL.
+    Tier,
     /// A mirror of the image's registry.
     Mirror,
     /// The image's registry, which is asked last.

@@ -39,7 +39,7 @@ use futures::{FutureExt as _, StreamExt as _, stream};
 use tarpon_engine::oci::IndexRepo;
 use tarpon_engine::{
     ContainerName, ContainerStatus, Ended, Engine, Error, ErrorKind, Lifecycle, PermanentServer, PolicyChoice, Result,
-    ServerOptions, service,
+    ServerOptions, TierLocation, service,
 };
 
 pub use api::description;
@@ -83,6 +83,8 @@ pub struct Options {
     /// Where indexes of images may be, besides their repositories. A request cannot name others: what is in them is trusted for all users of
     /// the store.
     pub index_repos: Vec<IndexRepo>,
+    /// Where hosts share layers. A request cannot name another tier, for the same reason.
+    pub tier: Option<TierLocation>,
     /// Rate of the scrub of the store in bytes per second, if it is enabled.
     pub scrub: Option<NonZeroU64>,
     /// How learned starts are published; `None`: they stay on this host.
@@ -105,14 +107,25 @@ impl Daemon {
     /// # Errors
     /// Another process without mounts serves the store permanently, or the daemon cannot listen.
     pub async fn start(engine: Engine, options: Options) -> Result<Self> {
-        let Options { mut socket, metrics, keeper_command, runtime, policy, index_repos, scrub, learning, program } =
-            options;
+        let Options {
+            mut socket,
+            metrics,
+            keeper_command,
+            runtime,
+            policy,
+            index_repos,
+            tier,
+            scrub,
+            learning,
+            program,
+        } = options;
         children::reap();
         let place = socket.place();
         let protected = socket.path().into_iter().collect();
         let options = ServerOptions { metrics, protected, scrub, program };
         let server = PermanentServer::start(&engine, options, socket.take_store()).await?;
-        let state = ApiState::new(engine.clone(), server.observer(), keeper_command, runtime, policy, index_repos);
+        let state =
+            ApiState::new(engine.clone(), server.observer(), keeper_command, runtime, policy, index_repos, tier);
         match Api::start(state, socket, learning) {
             Ok(api) => {
                 tracing::info!("listening at {place}");

@@ -9,6 +9,7 @@ use futures::FutureExt as _;
 use tarpon_engine::oci::IndexRepo;
 use tarpon_engine::{
     ContainerName, ContainerState, Engine, Flights, ImageRequest, MountChange, Observer, PolicyChoice, Prepared,
+    TierLocation,
 };
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
@@ -34,6 +35,8 @@ pub(crate) struct Shared {
     pub(crate) policy: PolicyChoice,
     /// Where indexes of images may be.
     pub(crate) index_repos: Vec<IndexRepo>,
+    /// Where hosts share layers.
+    pub(crate) tier: Option<TierLocation>,
     pub(crate) feed: Arc<Feed>,
     pub(crate) limits: RequestLimits,
     pub(crate) jobs: Jobs,
@@ -68,6 +71,7 @@ impl ApiState {
         runtime: Option<PathBuf>,
         policy: PolicyChoice,
         index_repos: Vec<IndexRepo>,
+        tier: Option<TierLocation>,
     ) -> Self {
         Self(Arc::new(Shared {
             engine,
@@ -76,6 +80,7 @@ impl ApiState {
             runtime,
             policy,
             index_repos,
+            tier,
             feed: Arc::default(),
             limits: RequestLimits::default(),
             jobs: Jobs::default(),
@@ -133,6 +138,7 @@ impl ApiState {
     pub(crate) async fn admit(&self, selection: &ImageSelection) -> Result<ImageRequest, Failure> {
         let mut request = selection.request()?;
         request.access.policy = self.policy.clone();
+        request.access.tier.clone_from(&self.tier);
         request.index_repos.clone_from(&self.index_repos);
         if selection.has_credentials() {
             self.call(Engine::admit_credentials).await?;

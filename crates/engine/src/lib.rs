@@ -110,6 +110,7 @@ pub use tarpon_server::{
 pub use tarpon_store as store;
 pub use tarpon_store::Isolation;
 pub use tarpon_store::private::{create_dir as create_private_dir, write as write_private};
+pub use tarpon_tier::TierLocation;
 pub use tarpon_trace as trace;
 pub use tarpon_worker::serve as serve_worker;
 pub use why::{Advice, Bytes, Explanation, SlowRead, Topic};

@@ -10,6 +10,7 @@ use tarpon_policy::PolicyChoice;
 use tarpon_registry::{
     AccessOptions, CredentialLookup, CredentialSource, Credentials, Destination, Endpoint, Repository, ResolvedImage,
 };
+use tarpon_tier::TierLocation;
 
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::registries::RegistriesChoice;
@@ -32,6 +33,9 @@ pub struct Access {
     /// The configuration of registries: mirrors, locations, blocked registries.
     #[serde(default)]
     pub registries: RegistriesChoice,
+    /// `--tier`: a bucket or folder in which hosts share layers.
+    #[serde(default)]
+    pub tier: Option<TierLocation>,
     /// `--policy`: which images may be used. Not part of what a mount needs later.
     #[serde(skip)]
     pub policy: PolicyChoice,
@@ -45,6 +49,7 @@ impl std::fmt::Debug for Access {
             .field("cert_dir", &self.cert_dir)
             .field("tls_verify", &self.tls_verify)
             .field("registries", &self.registries)
+            .field("tier", &self.tier)
             .field("policy", &self.policy)
             .finish()
     }

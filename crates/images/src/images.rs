@@ -4,13 +4,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tarpon_oci::ImageConfig;
+use tarpon_registry::Stats;
 use tarpon_store::{Isolation, IsolationError, OpenError, RenewTree, Store, StoreConfig};
 use tarpon_tree::erofs;
 
 use crate::error::{Error, ErrorKind, Result, ResultExt};
-use crate::image::Prepared;
+use crate::image::{ImageRequest, Prepared};
 use crate::preparations::Preparations;
 use crate::preparer::Preparer;
+use crate::tiers::{self, OpenedTier};
 
 /// Opens the store in `folder`. Trees of older versions are rewritten when they are used.
 pub fn open_store(folder: &Path) -> std::result::Result<Store, OpenError> {
@@ -24,12 +26,13 @@ pub struct Images {
     store: Store,
     preparations: Arc<Preparations>,
     preparer: Option<Arc<dyn Preparer>>,
+    tier: Option<OpenedTier>,
 }
 
 impl Images {
     /// The images of an open store.
     pub fn of(store: Store) -> Self {
-        Self { store, preparations: Arc::default(), preparer: None }
+        Self { store, preparations: Arc::default(), preparer: None, tier: None }
     }
 
     /// Opens the store in `folder`. Cheap: nothing is scanned, no request is made.
@@ -54,6 +57,26 @@ impl Images {
     /// The process that prepares; `None`: this one.
     pub(crate) fn preparer(&self) -> Option<&dyn Preparer> {
         self.preparer.as_deref()
+    }
+
+    /// The same images, prepared with this tier.
+    pub fn with_tier(self, tier: Option<OpenedTier>) -> Self {
+        Self { tier, ..self }
+    }
+
+    /// The tier with which this process prepares.
+    pub(crate) fn tier(&self) -> Option<&OpenedTier> {
+        self.tier.as_ref()
+    }
+
+    /// The same images, with the tier of a request.
+    pub(crate) fn with_tier_of(&self, request: &ImageRequest) -> Self {
+        self.clone().with_tier(tiers::open_for(&request.source, &request.access))
+    }
+
+    /// Requests to the tier, and bytes received from it.
+    pub fn tier_stats(&self) -> Stats {
+        self.tier.as_ref().and_then(|tier| tier.as_deref().ok()).map_or_else(Stats::default, tiers::stats)
     }
 
     /// The images of another part of the store.

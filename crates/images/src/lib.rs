@@ -11,6 +11,7 @@
 //! inspect      the description of an image
 //! tree_view    the names in a prepared image
 //! prefix       the lowest layers of an image as an image of their own
+//! tiers        the tier, in which hosts share layers
 //! tenant       which content an image may use in an isolated store
 //! commits      committed images that are kept until they are pushed
 //! ```
@@ -39,6 +40,7 @@ pub mod progress;
 mod registries;
 pub mod sources;
 pub mod tenant;
+pub mod tiers;
 mod tree_view;
 
 pub use access::Access;

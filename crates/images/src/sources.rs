@@ -8,12 +8,14 @@ use futures::future::BoxFuture;
 use tarpon_blob::BlobSource;
 use tarpon_layer::decode::{self, Decoder};
 use tarpon_oci::Digest;
-use tarpon_registry::{Credentials, EndpointAccount, Repository, Stats};
+use tarpon_registry::{Credentials, EndpointAccount, EndpointCounts, Repository, Stats};
 use tarpon_store::Store;
+use tarpon_tier::Tier;
 
 use crate::access::{self, Access};
 use crate::error::{ErrorKind, Result, ResultExt as _};
 use crate::prepare::complete::{Completing, Completion};
+use crate::tiers;
 
 /// Opens images whose records exist. Its implementations differ in the process that receives and decodes their bytes.
 pub trait Sources: Debug + Send + Sync {
@@ -46,35 +48,72 @@ pub trait OpenedImage: Send + Sync {
     /// What was transferred since it was opened.
     fn stats(&self) -> Stats;
 
-    /// As [`Repository::accounts`], since it was opened.
+    /// As [`tarpon_registry::Repository::accounts`], since it was opened.
     fn accounts(&self) -> Vec<EndpointAccount>;
 
-    /// As [`Repository::ignores_ranges`].
+    /// Whether the first of these accounts is that of a tier.
+    fn has_tier(&self) -> bool {
+        false
+    }
+
+    /// As [`tarpon_registry::Repository::ignores_ranges`].
     fn ignores_ranges(&self) -> bool;
 
-    /// As [`Repository::replace_credentials`].
+    /// As [`tarpon_registry::Repository::replace_credentials`].
     fn replace_credentials(&self, credentials: Credentials);
 }
 
-impl OpenedImage for Repository {
+/// An opened image whose blobs may be in a tier.
+pub struct TieredImage {
+    repository: Arc<Repository>,
+    tier: Option<Arc<Tier>>,
+}
+
+impl TieredImage {
+    /// The image of a repository.
+    pub fn new(repository: Arc<Repository>, tier: Option<Arc<Tier>>) -> Self {
+        Self { repository, tier }
+    }
+
+    fn account_of_tier(&self) -> Option<EndpointAccount> {
+        let tier = self.tier.as_ref()?;
+        let account = tier.account();
+        let wait_millis = u64::try_from(account.wait.as_millis()).unwrap_or(u64::MAX);
+        let counts = EndpointCounts {
+            requests: account.requests,
+            bytes: account.bytes,
+            wait_millis,
+            failures: account.failures,
+        };
+        let host = tier.location().to_string();
+        Some(EndpointAccount { host, counts, rest: account.rest, last_failure: account.last_failure })
+    }
+}
+
+impl OpenedImage for TieredImage {
     fn blobs(&self) -> Arc<dyn BlobSource> {
-        Self::blobs(self)
+        tiers::blobs(&self.repository, self.tier.as_ref())
     }
 
     fn stats(&self) -> Stats {
-        Self::stats(self)
+        self.tier.as_ref().map_or_else(Stats::default, |tier| tiers::stats(tier)) + self.repository.stats()
     }
 
+    /// The tier comes first, as it is asked first.
     fn accounts(&self) -> Vec<EndpointAccount> {
-        Self::accounts(self)
+        self.account_of_tier().into_iter().chain(self.repository.accounts()).collect()
+    }
+
+    fn has_tier(&self) -> bool {
+        self.tier.is_some()
     }
 
     fn ignores_ranges(&self) -> bool {
-        Self::ignores_ranges(self)
+        self.repository.ignores_ranges()
     }
 
     fn replace_credentials(&self, credentials: Credentials) {
-        Self::replace_credentials(self, credentials);
+        self.repository.replace_credentials(credentials);
     }
 }
 
@@ -84,7 +123,16 @@ pub struct InProcess;
 
 impl Sources for InProcess {
     fn open_later(&self, image: &str, access: &Access) -> Result<Arc<dyn OpenedImage>> {
-        Ok(Arc::new(access::open_later(image, access)?))
+        let repository = Arc::new(access::open_later(image, access)?);
+        let tier = match tiers::open_for(&access::parse(image)?, access) {
+            Some(Ok(tier)) => Some(tier),
+            Some(Err(why)) => {
+                tracing::warn!("{why}");
+                None
+            }
+            None => None,
+        };
+        Ok(Arc::new(TieredImage::new(repository, tier)))
     }
 
     fn decoder(&self) -> Arc<dyn Decoder> {

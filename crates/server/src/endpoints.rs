@@ -95,7 +95,11 @@ fn with_kinds(
 ) -> Vec<(EndpointKind, EndpointAccount)> {
     let accounts = image.accounts();
     let last = accounts.len().saturating_sub(1);
-    let kind = |number| if number == last { registry } else { mirror };
+    let kind = |number| match number {
+        0 if image.has_tier() => EndpointKind::Tier,
+        number if number == last => registry,
+        _ => mirror,
+    };
     accounts.into_iter().enumerate().map(|(number, account)| (kind(number), account)).collect()
 }
 

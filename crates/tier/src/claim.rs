@@ -2,7 +2,8 @@
 //!
 //! A claim is the object `claim-N`. Who creates it owns it, because it is created only if absent. Its owner writes its progress into it every
 //! few seconds. A host that waits sees whether it changes, by its own clock: a claim that did not change for [`LEASE`] has expired, and
-//! `claim-N+1` replaces it. Two owners cost a transfer and are no error: what they write is the same.
+//! `claim-N+1` replaces it. Two owners cost a transfer and are no error: what they write is the same. When the layer is in the tier, its claims
+//! have no meaning; they stay, so that a host that listed the layer before creates none.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;

@@ -191,12 +191,17 @@ impl Tier {
         Ok(if is_right { Verdict::Right } else { Verdict::Wrong })
     }
 
-    /// Removes one object of a layer: a wrong one.
+    /// Removes one object of a layer: a wrong one. The layer's claims go too, so that a host can stream it again at once.
     ///
     /// # Errors
     /// The tier does not answer.
     pub async fn remove_object(&self, layer: &LayerUse, name: &str) -> Result<()> {
-        self.remove("remove an object from the tier", &self.layer_path(&layer.layer).join(name)).await
+        let is_claim = |path: &&Path| path.filename().is_some_and(|name| name.starts_with("claim-"));
+        let object = self.layer_path(&layer.layer).join(name);
+        for path in std::iter::once(&object).chain(layer.objects.iter().filter(is_claim)) {
+            self.remove("remove an object from the tier", path).await?;
+        }
+        Ok(())
     }
 }
 

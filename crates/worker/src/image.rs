@@ -51,6 +51,10 @@ impl OpenedImage for WorkerImage {
         self.blobs.image.accounts()
     }
 
+    fn has_tier(&self) -> bool {
+        self.blobs.image.has_tier()
+    }
+
     fn ignores_ranges(&self) -> bool {
         self.blobs.image.ignores_ranges()
     }

@@ -52,6 +52,10 @@ impl ImageState {
         self.counted.lock().endpoints.shown()
     }
 
+    pub(crate) fn has_tier(&self) -> bool {
+        self.name.tier.is_some()
+    }
+
     pub(crate) fn ignores_ranges(&self) -> bool {
         self.counted.lock().now.ignores_ranges
     }
@@ -63,7 +67,8 @@ impl ImageState {
 
     /// Returns whether another host will be asked for the blob.
     pub(crate) fn distrust(&self, blob: &Digest) -> bool {
-        self.name.endpoints.len() > 1 && self.distrusted.add(blob)
+        let hosts = self.name.endpoints.len() + usize::from(self.name.tier.is_some());
+        hosts > 1 && self.distrusted.add(blob)
     }
 
     /// Takes over the totals that a process of this generation reported.

@@ -11,14 +11,16 @@ use tarpon_blob::{Fault, SourceError};
 use tarpon_images::access::Settled;
 use tarpon_images::index::places::IndexPlace;
 use tarpon_images::preparer::Task;
+use tarpon_images::tiers;
 use tarpon_images::{Access, LayerLimits, LayerPlan, RegistriesChoice};
 use tarpon_oci::{Blob, Digest, InvalidReference, limits};
 use tarpon_policy::Demands;
 use tarpon_registry::{Address, Endpoint, EndpointAccount, EndpointCounts, Stats};
+use tarpon_tier::{TierLocation, TierOptions};
 use zeroize::Zeroizing;
 
 /// Version of the messages: after an update a program may start a worker of another version.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
 /// Longest encoded message: a setup names a few dozen paths, an error is one line, and an image has at most 512 layers.
 pub(crate) const MESSAGE_BYTES: usize = 128 << 10;
@@ -33,7 +35,7 @@ const FALLBACKS: usize = 2_000;
 pub(crate) const REPORTED: usize = 32;
 
 /// The first message to a worker: how it confines itself.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Setup {
     pub(crate) version: u32,
     /// Files and folders that it may read.
@@ -48,6 +50,15 @@ pub(crate) struct Setup {
     pub(crate) connects: bool,
     /// Most bytes of memory that it may write to.
     pub(crate) memory: u64,
+    /// The tier of all images that it reads.
+    pub(crate) tier: Option<TierName>,
+}
+
+/// A tier, with the credentials for it. A worker gets them once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TierName {
+    pub(crate) location: TierLocation,
+    pub(crate) options: TierOptions,
 }
 
 /// What the descriptor that comes with a control message is for.
@@ -80,6 +91,8 @@ pub(crate) struct ImageName {
     /// The hosts that serve it, in the order in which they are asked. None for a layout or an archive.
     pub(crate) endpoints: Vec<EndpointName>,
     pub(crate) cert_dir: Option<PathBuf>,
+    /// The tier that has some of its layers: that of the worker's setup.
+    pub(crate) tier: Option<TierLocation>,
 }
 
 /// A host that serves an image, and the image's name there ([`Endpoint`]).
@@ -108,13 +121,14 @@ impl ImageName {
             address: endpoint.address.clone(),
         };
         let endpoints = settled.endpoints.iter().map(name).collect();
-        Self { number, text: text.to_owned(), endpoints, cert_dir: access.cert_dir.clone() }
+        let tier = tiers::location_for(&settled.source, access).cloned();
+        Self { number, text: text.to_owned(), endpoints, cert_dir: access.cert_dir.clone(), tier }
     }
 
-    /// The host of each endpoint.
+    /// The hosts that are asked: the tier, and that of each endpoint.
     pub(crate) fn hosts(&self) -> Vec<String> {
         let host = |name: &EndpointName| name.endpoint().map_or_else(|_| name.reference.clone(), |at| at.host());
-        self.endpoints.iter().map(host).collect()
+        self.tier.iter().map(ToString::to_string).chain(self.endpoints.iter().map(host)).collect()
     }
 
     /// How the worker accesses it.

@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 
 use tarpon_images::Access;
 use tarpon_images::access::Settled;
+use tarpon_images::tiers;
 use tarpon_oci::Source;
 use tarpon_registry::Address;
+use tarpon_tier::{TierLocation, TierOptions};
 
-use crate::message::{Setup, VERSION};
+use crate::message::{Setup, TierName, VERSION};
 
 /// Most memory of a worker that fetches: the requests that a server has in flight (about 300 MiB, encoded and decoded), the windows of
 /// their decoders, and the stacks of its threads, which count as a whole.
@@ -49,6 +51,8 @@ pub(crate) struct Policy {
     certificates: Vec<PathBuf>,
     /// The layout or archive; `None` for a registry.
     local: Option<PathBuf>,
+    /// The tier of the image.
+    tier: Option<TierLocation>,
 }
 
 impl Policy {
@@ -68,12 +72,16 @@ impl Policy {
         };
         let named = settled.endpoints.iter().filter_map(|endpoint| endpoint.address.as_ref()).flat_map(Address::files);
         let certificates = certificates.into_iter().chain(named.cloned()).collect();
-        Self { certificates, local }
+        Self { certificates, local, tier: tiers::location_for(&settled.source, access).cloned() }
     }
 
     /// The paths that not every worker reads. They may belong to another user than root, or be closed to others.
     fn own(&self) -> impl Iterator<Item = PathBuf> {
-        self.certificates.iter().chain(&self.local).cloned()
+        self.certificates.iter().cloned().chain(self.local.clone()).chain(self.tier_folder())
+    }
+
+    fn tier_folder(&self) -> Option<PathBuf> {
+        Some(self.tier.as_ref()?.folder()?.to_owned())
     }
 
     /// The files that a worker reads and that may be replaced.
@@ -86,6 +94,8 @@ impl Policy {
         let mut setup =
             Setup { as_own_user: false, write: vec![store.to_owned()], memory: PREPARE_BYTES, ..self.setup() };
         setup.read.push(BOOT_ID.into());
+        // Layers that it streams are copied there.
+        setup.write.extend(self.tier_folder());
         setup
     }
 
@@ -100,6 +110,7 @@ impl Policy {
             write,
             connects: false,
             memory: PREPARE_BYTES,
+            tier: None,
         }
     }
 
@@ -109,7 +120,12 @@ impl Policy {
         let file = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
         let folders = std::env::var_os("SSL_CERT_DIR").unwrap_or_default();
         let folders: Vec<_> = std::env::split_paths(&folders).filter(|path| !path.as_os_str().is_empty()).collect();
-        let named: Vec<_> = file.into_iter().chain(folders).chain(self.own()).collect();
+        let tier = self.tier.clone().map(|location| {
+            let options = TierOptions::from_environment(&location);
+            TierName { location, options }
+        });
+        let credentials = tier.iter().flat_map(|tier| tier.options.files());
+        let named: Vec<_> = file.into_iter().chain(folders).chain(self.own()).chain(credentials).collect();
         Setup {
             version: VERSION,
             reads_for_others: !named.is_empty(),
@@ -118,6 +134,7 @@ impl Policy {
             write: Vec::new(),
             connects: self.local.is_none(),
             memory: FETCH_BYTES,
+            tier,
         }
     }
 }

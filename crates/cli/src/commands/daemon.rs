@@ -11,7 +11,7 @@ use tarpon_engine::trace::MOST_STARTS;
 use tarpon_engine::{DEFAULT_STARTS, Ended};
 use tarpon_oci::IndexRepo;
 
-use super::image::{index_repo, policy};
+use super::image::{TierChoice, index_repo, policy};
 use super::options::{address, path};
 use super::scrub::ScrubChoice;
 use super::session::{Session, runtime};
@@ -63,6 +63,8 @@ pub(crate) struct Daemon {
     /// Index repository: registry prefix (HOST[:PORT]/PATH) or OCI layout (oci:DIR) with indexes and boot packs of images; may be repeated
     #[arg(long = "index-repo", value_name = "PREFIX", env = "TARPON_INDEX_REPO", value_delimiter = ',', value_parser = index_repo)]
     index_repos: Vec<IndexRepo>,
+    #[command(flatten)]
+    tier: TierChoice,
     #[command(flatten)]
     learning: LearningChoice,
     #[command(flatten)]
@@ -126,6 +128,7 @@ impl Daemon {
             runtime: runtime_program,
             policy,
             index_repos: self.index_repos.clone(),
+            tier: self.tier.location(),
             scrub,
             learning: self.learning(&session)?,
             program: program.clone(),

@@ -9,7 +9,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 use rustix::fs::{Access as Mode, access};
 use tarpon_engine::{
     Access, DEFAULT_PROFILE, ErrorKind, ImageRequest, IndexChoice, LayerLimits, LockFile, PROFILE_BYTES, PolicyChoice,
-    Pull, RegistriesChoice, ResultExt as _, auth_files,
+    Pull, RegistriesChoice, ResultExt as _, TierLocation, auth_files,
 };
 use tarpon_oci::{IndexRepo, InvalidIndexRepo, InvalidSource, Platform, Source};
 
@@ -214,6 +214,8 @@ pub(crate) struct ImageChoice {
     /// asked at the same time; the first that has an index is used, in this order, the image's repository last.
     #[arg(long = "index-repo", value_name = "PREFIX", env = "TARPON_INDEX_REPO", value_delimiter = ',', value_parser = index_repo)]
     index_repos: Vec<IndexRepo>,
+    #[command(flatten)]
+    tier: TierChoice,
     /// Lock file that pins indexes of images [default: $XDG_CONFIG_HOME/tarpon/tarpon.lock, else /etc/tarpon/tarpon.lock, if it exists]
     ///
     /// --index takes precedence. A lock file in the current directory is used only if this option names it: the author of a directory
@@ -227,6 +229,24 @@ pub(crate) struct ImageChoice {
     profile: Option<String>,
     #[command(flatten)]
     registry: RegistryConnection,
+}
+
+/// The option for the tier.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct TierChoice {
+    /// Tier: bucket (s3://BUCKET/PREFIX, gs://…, az://…) or shared folder (file:///DIR) in which hosts share layers
+    ///
+    /// A layer without a table of contents and without an index is streamed by one host, which copies it to the tier with its index. Other
+    /// hosts wait for it, and read ranges of it there. Credentials for a bucket come from the environment, as for its own tools: AWS_…,
+    /// GOOGLE_… or AZURE_…. A tier that fails is not used until it answers again.
+    #[arg(long, value_name = "URL", env = "TARPON_TIER")]
+    tier: Option<TierLocation>,
+}
+
+impl TierChoice {
+    pub(crate) fn location(&self) -> Option<TierLocation> {
+        self.tier.clone()
+    }
 }
 
 /// Parses an index repository. A relative path of a layout is made absolute, because the server works in another directory.
@@ -254,12 +274,12 @@ fn profile_name(name: &str) -> Result<String, String> {
 impl ImageChoice {
     /// The requested index, boot pack and access options.
     pub(crate) fn read(&self) -> tarpon_engine::Result<(IndexChoice, Option<String>, Access)> {
-        Ok((self.index()?, self.profile(), self.registry.access()))
+        Ok((self.index()?, self.profile(), self.access()))
     }
 
     /// The options for the connection.
     pub(crate) fn access(&self) -> Access {
-        self.registry.access()
+        Access { tier: self.tier.location(), ..self.registry.access() }
     }
 
     /// The index repositories.
@@ -293,7 +313,7 @@ impl ImageOptions {
     }
 
     pub(super) fn request_with(&self, image: ImageName, index: IndexChoice) -> tarpon_engine::Result<ImageRequest> {
-        let access = self.login.with(self.choice.registry.access());
+        let access = self.login.with(self.choice.access());
         let ImageName { text, source } = image.completed(&access.registries)?;
         Ok(ImageRequest {
             text,
@@ -382,6 +402,7 @@ impl RegistryConnection {
             cert_dir: self.cert_dir.clone(),
             tls_verify: self.tls_verify,
             registries: RegistriesChoice::of_environment(),
+            tier: None,
             policy: policy(self.policy.as_deref()),
         }
     }

@@ -53,6 +53,7 @@ pub(crate) fn early(early: &Early) -> String {
 pub(crate) fn endpoint(status: &EndpointStatus) -> (&'static str, String) {
     let EndpointStatus { endpoint, kind, requests, bytes, wait_millis, failures, rest_millis, last_failure } = status;
     let kind = match kind {
+        EndpointKind::Tier => "tier",
         EndpointKind::Mirror => "mirror",
         EndpointKind::Registry => "registry",
         EndpointKind::IndexMirror => "index mirror",

@@ -96,6 +96,8 @@ pub(super) struct ImageEndpoint {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 enum ImageEndpointKind {
+    /// The tier in which hosts share layers.
+    Tier,
     /// A mirror of the image's registry.
     Mirror,
     /// The image's registry.
@@ -151,6 +153,7 @@ impl From<BackfillStatus> for Completion {
 impl From<EndpointStatus> for ImageEndpoint {
     fn from(status: EndpointStatus) -> Self {
         let kind = match status.kind {
+            EndpointKind::Tier => ImageEndpointKind::Tier,
             EndpointKind::Mirror => ImageEndpointKind::Mirror,
             EndpointKind::Registry => ImageEndpointKind::Registry,
             EndpointKind::IndexMirror => ImageEndpointKind::IndexMirror,

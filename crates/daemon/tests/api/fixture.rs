@@ -184,6 +184,7 @@ pub(crate) fn options(socket: Socket) -> Options {
         runtime: None,
         policy: tarpon_engine::PolicyChoice::Host,
         index_repos: Vec::new(),
+        tier: None,
         scrub: None,
         learning: None,
         program: None,

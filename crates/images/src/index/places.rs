@@ -121,7 +121,8 @@ pub fn list(request: &ImageRequest) -> Result<Vec<IndexPlace>> {
 
 /// How to access the source `place` of indexes of `image`, which is accessed by `access`. Credentials and options for the connection are for
 /// the registry of the image. Another registry has those of the user's files only: it must not get the password of the first, and its
-/// certificates are verified even if those of the first are not. Credentials of the image alone are for no index repository.
+/// certificates are verified even if those of the first are not. Credentials of the image alone are for no index repository, and neither is its
+/// tier.
 pub fn access_to(place: &str, image: &Source, access: &Access) -> Access {
     let is_same = match (place.parse(), image) {
         (Ok(Source::Registry(place)), Source::Registry(image)) => place.registry() == image.registry(),
@@ -129,9 +130,9 @@ pub fn access_to(place: &str, image: &Source, access: &Access) -> Access {
     };
     if is_same {
         let creds = access.creds.clone().filter(|_| !access.creds_of_image);
-        return Access { creds, ..access.clone() };
+        return Access { creds, tier: None, ..access.clone() };
     }
-    Access { creds: None, creds_of_image: false, tls_verify: None, cert_dir: None, ..access.clone() }
+    Access { creds: None, creds_of_image: false, tls_verify: None, cert_dir: None, tier: None, ..access.clone() }
 }
 
 /// A place for messages: the default tag, which all of its names have, is left out.

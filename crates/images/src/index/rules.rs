@@ -1,12 +1,12 @@
 //! [`Rules`]: which indexes of one image are accepted, by the user's choice and the policy of the host.
 //!
-//! | the user's choice | the image's repository | an index repository |
-//! |---|---|---|
-//! | nothing | signed by a key of the policy for the image | listed, unless the policy demands otherwise there |
-//! | `signed` | the same | signed by a key of the policy for the image or for that repository |
-//! | `registry` | listed | listed, unless the policy demands otherwise there |
-//! | a digest | that one | that one, unless the policy demands otherwise there |
-//! | `none` | none | none |
+//! | the user's choice | the image's repository | an index repository | the tier |
+//! |---|---|---|---|
+//! | nothing | signed by a key of the policy for the image | listed, unless the policy demands otherwise there | listed |
+//! | `signed` | the same | signed by a key of the policy for the image or for that repository | none |
+//! | `registry` | listed | listed, unless the policy demands otherwise there | listed |
+//! | a digest | that one | that one, unless the policy demands otherwise there | none |
+//! | `none` | none | none | none |
 //!
 //! Where the policy demands signatures in an index repository, only signed indexes of it are accepted, and none where it refuses it. A lock
 //! file is the choice of a digest for the images in it, and no choice for others.
@@ -33,6 +33,8 @@ pub struct Rules {
     pub(super) places: Vec<Accepted>,
     /// Whether the user trusts the lists of the image's repository.
     pub(super) trusts_own_list: bool,
+    /// Whether the user trusts what hosts put into the tier, which has no signatures.
+    trusts_tier: bool,
 }
 
 /// Which listed indexes are accepted.
@@ -61,12 +63,13 @@ impl Rules {
             IndexChoice::Pinned(digest) => Self::only(*digest, PINNED, all(&by_list)),
             IndexChoice::Locked(lock) => match lock.index_of(manifest) {
                 Some(digest) => Self::only(*digest, LOCKED, all(&by_list)),
-                None => Self { own: signed(), places: all(&by_list), ..Self::nothing() },
+                None => Self { own: signed(), places: all(&by_list), trusts_tier: true, ..Self::nothing() },
             },
-            IndexChoice::Unset => Self { own: signed(), places: all(&by_list), ..Self::nothing() },
+            IndexChoice::Unset => Self { own: signed(), places: all(&by_list), trusts_tier: true, ..Self::nothing() },
             IndexChoice::Signed => Self { own: signed(), places: all(&by_key), ..Self::nothing() },
             IndexChoice::Registry => {
-                Self { own: Accepted::Listed, places: all(&by_list), trusts_own_list: true, ..Self::nothing() }
+                let (own, places) = (Accepted::Listed, all(&by_list));
+                Self { own, places, trusts_own_list: true, trusts_tier: true, ..Self::nothing() }
             }
         }
     }
@@ -81,7 +84,13 @@ impl Rules {
     }
 
     fn nothing() -> Self {
-        Self { pinned: None, own: Accepted::Nothing, places: Vec::new(), trusts_own_list: false }
+        let (own, places) = (Accepted::Nothing, Vec::new());
+        Self { pinned: None, own, places, trusts_own_list: false, trusts_tier: false }
+    }
+
+    /// Whether indexes of layers in the tier are accepted.
+    pub(crate) fn trust_tier(&self) -> bool {
+        self.trusts_tier
     }
 
     /// Whether any index is accepted.

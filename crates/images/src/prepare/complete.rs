@@ -234,7 +234,7 @@ impl Completion {
             must_keep: true,
             allowance,
         };
-        let streamed = layers::seen(job, |_| ()).await.map_err(|error| match error {
+        let (streamed, _) = layers::seen(job, None, |_| ()).await.map_err(|error| match error {
             StreamError::Store(StoreError::Full) => Incomplete::NoRoom,
             StreamError::Bad(cause) => Incomplete::Refused(cause),
             other => Incomplete::Failed(stream::outward(step(wanted.number, &wanted.blob.digest), other)),

@@ -68,7 +68,7 @@ pub async fn known_layers(
     let places = IndexPlaces::of(request)?;
     let rules = rules(request, &record.manifest, &places)?;
     let extent = Extent::Index(Choice { rules: &rules, places: &places }, None);
-    let indexed = layers::index_all(images.store(), &repository, &image, extent, request.limits, progress);
+    let indexed = layers::index_all(images, &repository, &image, extent, request.limits, progress);
     let layers = indexed.await?.layers;
     let known = record.clone();
     blocking(move || {

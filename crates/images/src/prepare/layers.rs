@@ -10,20 +10,23 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use tarpon_blob::{BlobSource, Paced};
 use tarpon_layer::toc::Claim;
 use tarpon_layer::{Allowance, Node};
-use tarpon_oci::{Blob, Digest, ImageConfig};
+use tarpon_oci::{Blob, Digest, ImageConfig, Verified};
 use tarpon_registry::{Repository, ResolvedImage};
 use tarpon_store::{LayerKind, Store, Verification};
 
 use super::layer::{Extent, Layer, Wanted, step, wanted};
+use super::shared::{self, Copy, SharedLayers, Turn};
 use super::stream::{StreamError, stream};
 use super::stream_job::StreamJob;
 use super::{kept, toc};
 use crate::access;
 use crate::error::{Error, ErrorKind, Result};
 use crate::image::LayerLimits;
+use crate::images::Images;
 use crate::index::find;
-use crate::index::search_result::{FoundPack, SearchResult};
+use crate::index::search_result::{FoundPack, SearchResult, Usable};
 use crate::progress::{LayerPlan, LayerWay, Progress};
+use crate::tiers::{self, OpenedTier};
 
 /// Tables of contents fetched and parsed at once: the initial limit of requests to a host.
 const TABLES: usize = 16;
@@ -41,17 +44,43 @@ pub(super) struct Indexes {
     pub(super) boot: Option<FoundPack>,
     /// Bytes received from index repositories.
     pub(super) fetched: u64,
+    /// What is still copied to the tier.
+    pub(super) shared: Option<SharedLayers>,
+}
+
+/// A layer that is to be streamed.
+struct ToStream<'a> {
+    layer: &'a Wanted,
+    /// Why a layer with a table of contents is streamed.
+    fallback: Option<String>,
+    /// Whether an index of another host will do.
+    by_index: bool,
+}
+
+impl<'a> ToStream<'a> {
+    /// Every byte of it must be seen.
+    fn whole(layer: &'a Wanted) -> Self {
+        Self { layer, fallback: None, by_index: false }
+    }
+}
+
+/// How a layer was obtained.
+enum Obtained {
+    Streamed(Box<Layer>),
+    Indexed(Box<Usable>),
 }
 
 /// Indexes all layers, lowest first. A blob that the image has twice is indexed once.
 pub(super) async fn index_all(
-    store: &Store,
+    images: &Images,
     repository: &Repository,
     image: &ResolvedImage,
     extent: Extent<'_>,
     limits: LayerLimits,
     progress: &dyn Progress,
 ) -> Result<Indexes> {
+    let store = images.store();
+    let shared = shared_layers(images.tier(), extent, progress);
     let is_whole = matches!(extent, Extent::Whole);
     let choice = match extent {
         Extent::Index(choice, pack) => Some((choice, pack)).filter(|(choice, _)| choice.may_have(image)),
@@ -68,20 +97,30 @@ pub(super) async fn index_all(
     let plain =
         wanted.iter().filter(|layer| matches!(layer.claim, Claim::Plain) && !found.contains_key(&layer.blob.digest));
     let plain: Vec<Blob> = plain.map(|layer| layer.blob).collect();
+    let in_tier = shared.as_ref().filter(|shared| shared.trusts_indexes);
     // Finding an index takes as long as the config, without which no layer can be streamed.
-    let (early, by_index) = match choice.filter(|_| !plain.is_empty()) {
-        None => (None, SearchResult::default()),
-        Some((choice, pack)) => {
+    let (early, by_index) = if plain.is_empty() || (choice.is_none() && in_tier.is_none()) {
+        (None, SearchResult::default())
+    } else {
+        let finding = async {
+            let Some((choice, pack)) = choice else { return SearchResult::default() };
             let sought = find::Wanted { layers: &plain, pack, allowance: &allowance };
-            let finding = find::find(choice, repository, image, sought).boxed();
-            let (config, by_index) = futures::join!(access::config(repository, image), finding);
-            (Some(config?), by_index)
-        }
+            find::find(choice, repository, image, sought).boxed().await
+        };
+        let finding_in_tier = async {
+            let Some(shared) = in_tier else { return SearchResult::default() };
+            shared.find(&plain, &allowance).boxed().await
+        };
+        let (config, mut by_index, in_tier) =
+            futures::join!(access::config(repository, image), finding, finding_in_tier);
+        by_index.add_missing(in_tier);
+        (Some(config?), by_index)
     };
     let lacking = if is_whole { lacking(store, &wanted, &found) } else { HashSet::new() };
     progress.resolved(image.manifest.digest(), &plan(&wanted, &found, &by_index, &lacking));
     by_index.notes.iter().for_each(|note| progress.note(note));
-    let blobs = at_rate(repository.blobs(), limits.rate);
+    let blobs = tiers::blobs(repository, shared.as_ref().map(SharedLayers::tier));
+    let blobs = at_rate(blobs, limits.rate);
     let missing: Vec<&Wanted> = wanted.iter().filter(|layer| !found.contains_key(&layer.blob.digest)).collect();
     // The config and the tables of contents share one round trip.
     let tocs: Vec<_> = missing.iter().map(|layer| through_toc(layer, &*blobs, &allowance, progress).boxed()).collect();
@@ -110,9 +149,9 @@ pub(super) async fn index_all(
     for layer in &wanted {
         if found.get(&layer.blob.digest).is_some_and(|kept| !kept.is_what_config_names(&config, layer.number)) {
             found.remove(&layer.blob.digest);
-            to_stream.push((layer, None));
+            to_stream.push(ToStream::whole(layer));
         } else if found.contains_key(&layer.blob.digest) && lacking.contains(&layer.blob.digest) {
-            to_stream.push((layer, None));
+            to_stream.push(ToStream::whole(layer));
         }
     }
     for (layer, outcome) in missing.into_iter().zip(tocs) {
@@ -120,32 +159,47 @@ pub(super) async fn index_all(
             (ByToc::Indexed(indexed), _) => {
                 keep(store, &mut found, layer, *indexed);
                 if is_whole {
-                    to_stream.push((layer, None));
+                    to_stream.push(ToStream::whole(layer));
                 }
             }
             // Not kept for other images: it is trusted for this one only.
             (ByToc::MustStream { .. }, Some(usable)) => {
                 progress.layer_done(layer.number);
-                let claimed = Layer::by_index(usable.indexed.clone(), usable.format, usable.verification);
-                kept::save_claim(store, image.manifest.digest(), usable.index, &claimed);
-                found.insert(layer.blob.digest, claimed);
+                found.insert(layer.blob.digest, claimed(store, image, usable));
             }
-            (ByToc::MustStream { fallback }, None) => to_stream.push((layer, fallback)),
+            (ByToc::MustStream { fallback }, None) => {
+                let by_index = matches!(layer.claim, Claim::Plain) && in_tier.is_some();
+                to_stream.push(ToStream { layer, fallback, by_index });
+            }
         }
     }
-    if let Some((layer, _)) = to_stream.first().filter(|_| !limits.may_stream) {
-        return Err(must_stream(layer, to_stream.len()));
+    if let Some(first) = to_stream.first().filter(|_| !limits.may_stream) {
+        return Err(must_stream(first.layer, to_stream.len()));
     }
+    let at_once = match &shared {
+        None => STREAMS,
+        Some(shared) => {
+            to_stream.sort_by_key(|layer| shared.order_of(&layer.layer.blob.digest));
+            shared::WATCHED
+        }
+    };
     // Boxed and collected: otherwise the compiler rejects the returned future as not `Send`.
     let streams: Vec<_> = to_stream
         .into_iter()
-        .map(|(layer, fallback)| {
+        .map(|layer| {
             let into = Into { store: store.clone(), allowance: allowance.clone() };
-            streamed(layer, fallback, &config, blobs.clone(), into, progress).boxed()
+            obtained(layer, &config, blobs.clone(), into, shared.as_ref(), progress).boxed()
         })
         .collect();
-    let mut streams = stream::iter(streams).buffer_unordered(STREAMS);
-    while let Some((wanted, streamed)) = streams.try_next().await? {
+    let mut streams = stream::iter(streams).buffer_unordered(at_once);
+    while let Some((wanted, obtained)) = streams.try_next().await? {
+        let streamed = match obtained {
+            Obtained::Streamed(layer) => *layer,
+            Obtained::Indexed(usable) => {
+                found.insert(wanted.blob.digest, claimed(store, image, &usable));
+                continue;
+            }
+        };
         // Every reader reads the layer through its table of contents. Streaming only proved that the layer is correct.
         let layer = match found.remove(&wanted.blob.digest) {
             Some(by_toc) => by_toc.proved_by(&streamed),
@@ -166,7 +220,7 @@ pub(super) async fn index_all(
         layers.push(found);
     }
     let fetched = by_index.fetched + only_boot.fetched;
-    Ok(Indexes { config, layers, boot: by_index.boot.or(only_boot.boot), fetched })
+    Ok(Indexes { config, layers, boot: by_index.boot.or(only_boot.boot), fetched, shared })
 }
 
 /// The source, of which at most `rate` bytes per second are read.
@@ -276,14 +330,71 @@ struct Into {
     allowance: Allowance,
 }
 
-async fn streamed<'a>(
-    layer: &'a Wanted,
+/// The tier of the image, as far as it can be used.
+fn shared_layers(tier: Option<&OpenedTier>, extent: Extent<'_>, progress: &dyn Progress) -> Option<SharedLayers> {
+    let trusts_indexes = matches!(extent, Extent::Index(choice, _) if choice.rules.trust_tier());
+    match tier? {
+        Ok(tier) => Some(SharedLayers::new(tier.clone(), trusts_indexes, STREAMS)),
+        Err(why) => {
+            progress.note(why);
+            None
+        }
+    }
+}
+
+/// The layer as an index describes it, which is kept for this image only: it is not trusted for others.
+fn claimed(store: &Store, image: &ResolvedImage, usable: &Usable) -> Layer {
+    let claimed = Layer::by_index(usable.indexed.clone(), usable.format, usable.verification);
+    kept::save_claim(store, image.manifest.digest(), usable.index, &claimed);
+    claimed
+}
+
+/// Streams the layer, or finds that another host has done so.
+async fn obtained<'a>(
+    ToStream { layer, fallback, by_index }: ToStream<'a>,
+    config: &ImageConfig,
+    source: Arc<dyn BlobSource>,
+    into: Into,
+    shared: Option<&SharedLayers>,
+    progress: &dyn Progress,
+) -> Result<(&'a Wanted, Obtained)> {
+    let Some(shared) = shared else {
+        let (streamed, _) = streamed(layer, fallback, config, source, into, None, progress).await?;
+        return Ok((layer, Obtained::Streamed(Box::new(streamed))));
+    };
+    let (mut copy, _permit) = match shared.turn(layer.blob, by_index, &into.allowance).await {
+        Turn::Indexed(usable) => {
+            progress.layer_done(layer.number);
+            return Ok((layer, Obtained::Indexed(usable)));
+        }
+        Turn::Stream { copy, permit } => (copy, permit),
+    };
+    let outcome = streamed(layer, fallback, config, source, into, copy.as_mut(), progress).await;
+    match (outcome, copy) {
+        (Ok((streamed, proof)), copy) => {
+            if let Some(copy) = copy {
+                shared.keep(copy, proof, &streamed, matches!(layer.claim, Claim::Plain));
+            }
+            Ok((layer, Obtained::Streamed(Box::new(streamed))))
+        }
+        (Err(error), copy) => {
+            if let Some(copy) = copy {
+                copy.release().await;
+            }
+            Err(error)
+        }
+    }
+}
+
+async fn streamed(
+    layer: &Wanted,
     fallback: Option<String>,
     config: &ImageConfig,
     source: Arc<dyn BlobSource>,
     Into { store, allowance }: Into,
+    copy: Option<&mut Copy>,
     progress: &dyn Progress,
-) -> Result<(&'a Wanted, Layer)> {
+) -> Result<(Layer, Verified<()>)> {
     let step = step(layer.number, &layer.blob.digest);
     let diff_id = *config
         .diff_ids
@@ -298,20 +409,21 @@ async fn streamed<'a>(
         must_keep: false,
         allowance,
     };
-    let indexed = seen(job, |bytes| progress.received(layer.number, bytes)).await;
-    let indexed = indexed.map_err(|error| super::stream::outward(step, error))?;
+    let indexed = seen(job, copy, |bytes| progress.received(layer.number, bytes)).await;
+    let (indexed, proof) = indexed.map_err(|error| super::stream::outward(step, error))?;
     progress.layer_done(layer.number);
-    Ok((layer, Layer { fallback, ..indexed }))
+    Ok((Layer { fallback, ..indexed }, proof))
 }
 
-/// The layer, every byte of which was seen.
+/// The layer, every byte of which was seen, with the proof of its blob.
 pub(super) async fn seen(
     job: StreamJob,
+    copy: Option<&mut Copy>,
     received: impl Fn(u64) + Send + Sync,
-) -> std::result::Result<Layer, StreamError> {
+) -> std::result::Result<(Layer, Verified<()>), StreamError> {
     let (blob, diff_id) = (job.blob, job.diff_id);
-    let streamed = stream(job, received).await?;
-    Ok(Layer {
+    let streamed = stream(job, copy, received).await?;
+    let layer = Layer {
         blob,
         compression: streamed.compression,
         format: LayerKind::plain(streamed.compression),
@@ -321,5 +433,6 @@ pub(super) async fn seen(
         prefetch: None,
         received: blob.size,
         fallback: None,
-    })
+    };
+    Ok((layer, streamed.proof))
 }

@@ -12,6 +12,7 @@ mod local;
 pub mod pipe;
 mod platform;
 pub mod preparation;
+mod shared;
 mod stream;
 mod stream_job;
 pub mod toc;

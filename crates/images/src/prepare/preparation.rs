@@ -141,13 +141,14 @@ impl Images {
     pub async fn pull(&self, request: &ImageRequest, progress: &dyn Progress) -> Result<Pulled> {
         if self.is_isolated()? {
             tenant::check(&request.text)?;
+            refuse_tier(request)?;
         }
         if let Some(preparer) = self.preparer() {
             let finished = preparer.prepare(Task::Pull, self.store().folder(), request, None, progress).await?;
             return Ok(Pulled { record: self.made(request, &finished.manifest)?, fetched: finished.fetched });
         }
         let repository = access::open(&request.text, &request.access).await?;
-        self.pull_from(request, &repository, progress).await
+        self.with_tier_of(request).pull_from(request, &repository, progress).await
     }
 
     /// As [`Images::pull`], through a repository that the caller opened.
@@ -161,7 +162,7 @@ impl Images {
         let part = self.for_image(&request.text, &request.access)?;
         let (record, _) = part.index(request, repository, image, Extent::Whole, progress).await?;
         part.note_name(request, &record)?;
-        Ok(Pulled { record, fetched: repository.stats() })
+        Ok(Pulled { record, fetched: repository.stats() + part.tier_stats() })
     }
 
     pub(super) fn note_name(&self, request: &ImageRequest, record: &ImageRecord) -> Result<()> {
@@ -180,7 +181,8 @@ impl Images {
         progress: &dyn Progress,
     ) -> Result<Prepared> {
         let places = IndexPlaces::of(request)?;
-        let prepared = self.prepare_from(request, repository, &places, None, progress).await?;
+        let images = self.with_tier_of(request);
+        let prepared = images.prepare_from(request, repository, &places, None, progress).await?;
         self.checked(request, prepared, progress).await
     }
 
@@ -197,7 +199,7 @@ impl Images {
             }
             let repository = access::open(&request.text, &request.access).await?;
             let places = IndexPlaces::of(request)?;
-            self.prepare_from(request, &repository, &places, listener, progress).await
+            self.with_tier_of(request).prepare_from(request, &repository, &places, listener, progress).await
         }
         .boxed()
     }
@@ -259,7 +261,8 @@ impl Images {
                 }
             };
             part.note_name(request, &record)?;
-            Ok(Prepared::of(request, record, fallbacks).after(repository.stats() + places.stats()))
+            let fetched = repository.stats() + places.stats() + part.tier_stats();
+            Ok(Prepared::of(request, record, fallbacks).after(fetched))
         }
         .boxed()
     }
@@ -289,9 +292,9 @@ impl Images {
         // Objects of this import are not evicted before the record that needs them exists.
         let _pin = self.store().pin().context(ErrorKind::Store, "pin the import")?;
         let limits = request.limits;
-        let indexes = layers::index_all(self.store(), repository, &resolved, extent, limits, progress).await?;
+        let indexes = layers::index_all(self, repository, &resolved, extent, limits, progress).await?;
         let by_index = indexes.layers.iter().any(|layer| layer.verification.is_by_index());
-        let fetched = repository.stats().bytes + indexes.fetched;
+        let fetched = repository.stats().bytes + self.tier_stats().bytes + indexes.fetched;
         let places = extent.places();
         match self.assemble(request, resolved.clone(), indexes, places, fetched).await {
             Err(error) if by_index && error.kind == ErrorKind::Refused => {
@@ -299,7 +302,7 @@ impl Images {
             }
             done => return done,
         }
-        let indexes = layers::index_all(self.store(), repository, &resolved, Extent::Own, limits, progress).await?;
+        let indexes = layers::index_all(self, repository, &resolved, Extent::Own, limits, progress).await?;
         self.assemble(request, resolved, indexes, &[], repository.stats().bytes).await
     }
 
@@ -311,7 +314,7 @@ impl Images {
         places: &[IndexPlace],
         fetched: u64,
     ) -> Result<(ImageRecord, Vec<String>)> {
-        let Indexes { config, layers, boot, .. } = indexes;
+        let Indexes { config, layers, boot, shared, fetched: _ } = indexes;
         let boot = boot.map(|FoundPack { index, place }| {
             let place = place.and_then(|number| places.get(number)).map(|place| place.source.clone());
             assemble::Boot { index, place }
@@ -320,9 +323,12 @@ impl Images {
         let (name, platform) = (request.source.to_string(), request.platform.to_string());
         let image = assemble::Image { name, platform, manifest: resolved.manifest, config, layers, fetched, boot };
         let store = self.store().clone();
-        let record = tokio::task::spawn_blocking(move || assemble::assemble(&store, image))
-            .await
-            .context(ErrorKind::Other, "merge the layers")??;
+        let assembled = tokio::task::spawn_blocking(move || assemble::assemble(&store, image)).await;
+        // Its last layers were copied to the tier meanwhile.
+        if let Some(shared) = shared {
+            shared.finish().await;
+        }
+        let record = assembled.context(ErrorKind::Other, "merge the layers")??;
         Ok((record, fallbacks))
     }
 }
@@ -336,7 +342,7 @@ pub async fn index_layers(
 ) -> Result<Vec<Layer>> {
     let _pin = images.store().pin().context(ErrorKind::Store, "pin the import")?;
     let limits = LayerLimits::default();
-    Ok(layers::index_all(images.store(), repository, image, Extent::Own, limits, progress).await?.layers)
+    Ok(layers::index_all(images, repository, image, Extent::Own, limits, progress).await?.layers)
 }
 
 /// The indexes that may be used for the image, by the user's choice and the policy.
@@ -357,6 +363,7 @@ fn is_there(source: &Source) -> bool {
 /// An error if the request forbids the access check that an isolated store requires of the registry.
 fn may_ask(request: &ImageRequest) -> Result<()> {
     tenant::check(&request.text)?;
+    refuse_tier(request)?;
     if let Some(layout) = request.index_repos.iter().find(|repo| matches!(repo, IndexRepo::Layout(_))) {
         let cause = format!("{layout} is a path, which proves no access, and the store is of isolation \"tenant\"");
         return Err(Error::new(ErrorKind::Refused, "use the index repositories", cause).hint("use one in a registry"));
@@ -366,6 +373,13 @@ fn may_ask(request: &ImageRequest) -> Result<()> {
     }
     let cause = "the store is of isolation \"tenant\", which requires a request to the registry each time, and the pull policy is \"never\"";
     Err(Error::new(ErrorKind::Refused, "open the image", cause).hint("omit the pull policy"))
+}
+
+/// An error if the request has a tier, for an isolated store.
+fn refuse_tier(request: &ImageRequest) -> Result<()> {
+    let Some(tier) = &request.access.tier else { return Ok(()) };
+    let cause = format!("{tier} proves no access to an image, and the store is of isolation \"tenant\"");
+    Err(Error::new(ErrorKind::Refused, "use the tier", cause).hint("omit --tier and unset $TARPON_TIER"))
 }
 
 /// The error when the caller's access could not be determined.

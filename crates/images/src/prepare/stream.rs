@@ -16,6 +16,7 @@ use tarpon_oci::{Digest, Hasher, Verified};
 
 use super::beginning::Beginning;
 use super::pipe::{self, BlobReader, PIECES};
+use super::shared::Copy;
 use super::stream_job::StreamJob;
 use crate::access;
 use crate::error::{Error, ErrorKind};
@@ -24,6 +25,8 @@ use crate::error::{Error, ErrorKind};
 pub(super) struct Streamed {
     pub(super) index: LayerIndex,
     pub(super) compression: Compression,
+    /// The blob's digest matched.
+    pub(super) proof: Verified<()>,
 }
 
 /// Maximum number of remembered object ids that a failed import added: 16 MiB of them. Objects beyond that stay until they are evicted.
@@ -52,18 +55,26 @@ pub(super) fn outward(step: String, error: StreamError) -> Error {
     }
 }
 
-/// Streams the layer. `received` is called with the size of every piece that arrives, including those that an earlier attempt left.
-pub(super) async fn stream(job: StreamJob, received: impl Fn(u64) + Send + Sync) -> Result<Streamed, StreamError> {
+/// Streams the layer, with a `copy` for other hosts. `received` is called with the size of every piece that arrives, including those that an
+/// earlier attempt left.
+pub(super) async fn stream(
+    job: StreamJob,
+    mut copy: Option<&mut Copy>,
+    received: impl Fn(u64) + Send + Sync,
+) -> Result<Streamed, StreamError> {
     let mut beginning = Beginning::open(&job).await;
     let is_resumed = beginning.held() > 0;
-    let (mut outcome, mut objects) = attempt(&job, &mut beginning, &received).await;
+    let (mut outcome, mut objects) = attempt(&job, &mut beginning, copy.as_deref_mut(), &received).await;
     let is_bad = matches!(outcome, Err(StreamError::Bad(_)));
     if is_bad && (job.source.distrust(&job.blob.digest) || is_resumed) {
         // Perhaps the layer is correct, and only its kept part is not, or the mirror that sent it.
         beginning.discard().await;
         let mut none = Beginning::none();
+        if let Some(copy) = &mut copy {
+            copy.give_up();
+        }
         let again;
-        (outcome, again) = attempt(&job, &mut none, &received).await;
+        (outcome, again) = attempt(&job, &mut none, copy, &received).await;
         objects.extend(again);
     }
     match &outcome {
@@ -84,6 +95,7 @@ pub(super) async fn stream(job: StreamJob, received: impl Fn(u64) + Send + Sync)
 async fn attempt(
     job: &StreamJob,
     beginning: &mut Beginning,
+    copy: Option<&mut Copy>,
     received: &(impl Fn(u64) + Send + Sync),
 ) -> (Result<Streamed, StreamError>, Vec<Digest>) {
     let (pieces, reader) = tokio::sync::mpsc::channel(PIECES);
@@ -95,7 +107,7 @@ async fn attempt(
         let imported = import(BlobReader::new(reader), diff_id, hides_toc_files, &allowance, &mut sink);
         (imported, sink.objects)
     });
-    let downloaded = download(job, beginning, pieces, received).await;
+    let downloaded = download(job, beginning, copy, pieces, received).await;
     let (imported, objects) = match importing.await {
         Ok(done) => done,
         Err(error) => return (Err(StreamError::Bad(error.to_string())), Vec::new()),
@@ -105,7 +117,7 @@ async fn attempt(
         (Err(error @ StreamError::Source(_)), _) => Err(error),
         (_, Err(error)) => Err(error),
         (Err(error), _) => Err(error),
-        (Ok(_), Ok(streamed)) => Ok(streamed),
+        (Ok(proof), Ok((index, compression))) => Ok(Streamed { index, compression, proof }),
     };
     (outcome, objects)
 }
@@ -114,6 +126,7 @@ async fn attempt(
 async fn download(
     job: &StreamJob,
     beginning: &mut Beginning,
+    mut copy: Option<&mut Copy>,
     pieces: tokio::sync::mpsc::Sender<Result<Bytes, SourceError>>,
     received: &(impl Fn(u64) + Send + Sync),
 ) -> Result<Verified<()>, StreamError> {
@@ -124,6 +137,9 @@ async fn download(
         at += piece.len() as u64;
         job.allowance.receive(piece.len() as u64);
         received(piece.len() as u64);
+        if let Some(copy) = &mut copy {
+            copy.push(&piece).await;
+        }
         pieces.send(Ok(piece)).await.map_err(|_gone| ended_early())?;
     }
     if at < job.blob.size {
@@ -141,6 +157,9 @@ async fn download(
             job.allowance.receive(length);
             received(length);
             beginning.append(&piece).await;
+            if let Some(copy) = &mut copy {
+                copy.push(&piece).await;
+            }
             pieces.send(Ok(piece)).await.map_err(|_gone| ended_early())?;
         }
     }
@@ -154,7 +173,7 @@ fn import(
     hides_toc_files: bool,
     allowance: &Allowance,
     objects: &mut StoreSink<'_>,
-) -> Result<Streamed, StreamError> {
+) -> Result<(LayerIndex, Compression), StreamError> {
     let bad = |error: io::Error| StreamError::Bad(error.to_string());
     let mut decoder = SpanReader::within(blob, allowance).map_err(bad)?;
     let compression = decoder.compression();
@@ -175,7 +194,7 @@ fn import(
         })?;
         Verified::check_stream(&diff_id, hasher).map_err(|error| StreamError::Bad(format!("diffID: {error}")))?;
         index.place_in_spans(&spans, compression);
-        Ok(Streamed { index, compression })
+        Ok((index, compression))
     })
 }
 
@@ -271,7 +290,7 @@ mod tests {
         let store = store.clone();
         let (blob, allowance) = (layer.descriptor(), Allowance::default());
         let job = StreamJob { blob, diff_id, hides_toc_files: false, source, store, must_keep: false, allowance };
-        stream(job, |_| ()).await
+        stream(job, None, |_| ()).await
     }
 
     /// A layer that is large enough to be resumed.
@@ -286,7 +305,7 @@ mod tests {
         let (blob, diff_id) = (layer.descriptor(), layer.diff_id);
         let allowance = Allowance::default();
         let job = StreamJob { blob, diff_id, hides_toc_files: false, source, store, must_keep: false, allowance };
-        stream(job, |_| ()).await
+        stream(job, None, |_| ()).await
     }
 
     /// A store that has room, however full the disk of the tests is.

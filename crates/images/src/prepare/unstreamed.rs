@@ -25,7 +25,7 @@ impl Images {
             return self.prepare_by(preparer, Task::WithoutStreaming, request, None, progress).await;
         }
         let repository = access::open(&request.text, &request.access).await?;
-        self.without_streaming_from(request, &repository, progress).await
+        self.with_tier_of(request).without_streaming_from(request, &repository, progress).await
     }
 
     /// As [`Images::prepare_without_streaming`], through a repository that the caller opened.

@@ -94,7 +94,7 @@ impl BlobSource for UserSource {
             // One is lost with each response that is not read to its end. The user starts another worker then.
             let channel =
                 channel.ok_or_else(|| SourceError::new(Fault::Unavailable, "no channel to the source is left"))?;
-            let image = ImageName { number: 0, text: String::new(), endpoints: Vec::new(), cert_dir: None };
+            let image = ImageName { number: 0, text: String::new(), endpoints: Vec::new(), cert_dir: None, tier: None };
             let distrusted = self.distrusted.contains(&blob.digest);
             let request = BlobRequest { image, blob, range, probe: false, distrusted };
             let mut reading = Reading { channel, idle };

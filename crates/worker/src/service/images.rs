@@ -7,34 +7,48 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tarpon_blob::{BlobStream, Fault, SourceError};
+use tarpon_images::sources::{OpenedImage as _, TieredImage};
+use tarpon_images::tiers::{self, OpenedTier};
 use tarpon_images::{ErrorKind, ResultExt as _, access};
-use tarpon_registry::{CredentialLookup, Credentials, Repository};
+use tarpon_registry::{CredentialLookup, Credentials};
 
 use super::questions::Questions;
 use crate::blob_service::Blobs;
-use crate::message::{BlobRequest, ImageName, Totals};
+use crate::message::{BlobRequest, ImageName, TierName, Totals};
 
 /// Images by their number.
 pub(super) struct Images {
-    opened: Mutex<HashMap<u64, Arc<Repository>>>,
+    opened: Mutex<HashMap<u64, Arc<TieredImage>>>,
     questions: Arc<Questions>,
+    /// That of the setup, which all images of this worker have that have any.
+    tier: Option<OpenedTier>,
 }
 
 impl Images {
-    pub(super) fn new(questions: Arc<Questions>) -> Self {
-        Self { opened: Mutex::default(), questions }
+    pub(super) fn new(questions: Arc<Questions>, tier: Option<TierName>) -> Self {
+        let tier = tier.map(|TierName { location, options }| tiers::open(&location, &options));
+        if let Some(Err(why)) = &tier {
+            tracing::warn!("{why}");
+        }
+        Self { opened: Mutex::default(), questions, tier }
+    }
+
+    /// The tier for an image.
+    pub(super) fn tier_of(&self, name: &ImageName) -> Option<OpenedTier> {
+        self.tier.clone().filter(|_| name.tier.is_some())
     }
 
     /// The image, opened now or before.
-    fn repository(&self, name: &ImageName) -> Result<Arc<Repository>, tarpon_images::Error> {
+    fn image(&self, name: &ImageName) -> Result<Arc<TieredImage>, tarpon_images::Error> {
         let mut opened = self.opened.lock();
         if let Some(known) = opened.get(&name.number) {
             return Ok(known.clone());
         }
         let access = name.access().context(ErrorKind::Other, "read the image's hosts")?;
         let repository = Arc::new(access::open_later_with(&name.text, &access, self.lookup(name.number))?);
-        opened.insert(name.number, repository.clone());
-        Ok(repository)
+        let image = Arc::new(TieredImage::new(repository, self.tier_of(name).and_then(Result::ok)));
+        opened.insert(name.number, image.clone());
+        Ok(image)
     }
 
     /// Looks up the credentials of an image.
@@ -42,7 +56,7 @@ impl Images {
         Arc::new(Lookup { image, questions: self.questions.clone() })
     }
 
-    fn opened(&self, image: u64) -> Option<Arc<Repository>> {
+    fn opened(&self, image: u64) -> Option<Arc<TieredImage>> {
         self.opened.lock().get(&image).cloned()
     }
 
@@ -54,8 +68,8 @@ impl Images {
 impl Blobs for Images {
     fn open<'a>(&'a self, request: &'a BlobRequest) -> BoxFuture<'a, Result<BlobStream, SourceError>> {
         async move {
-            let repository = self.repository(&request.image);
-            let blobs = repository.map_err(|error| SourceError::new(Fault::Refused, error.to_string()))?.blobs();
+            let image = self.image(&request.image);
+            let blobs = image.map_err(|error| SourceError::new(Fault::Refused, error.to_string()))?.blobs();
             if request.distrusted {
                 blobs.distrust(&request.blob.digest);
             }
@@ -68,9 +82,9 @@ impl Blobs for Images {
     }
 
     fn totals(&self, request: &BlobRequest) -> Totals {
-        let repository = self.opened(request.image.number);
-        let of = |known: Arc<Repository>| Totals::of(known.stats(), known.ignores_ranges(), known.accounts());
-        repository.map_or_else(Totals::default, of)
+        let image = self.opened(request.image.number);
+        let of = |known: Arc<TieredImage>| Totals::of(known.stats(), known.ignores_ranges(), known.accounts());
+        image.map_or_else(Totals::default, of)
     }
 }
 

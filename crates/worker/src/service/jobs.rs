@@ -61,7 +61,7 @@ async fn prepare(job: &Job, credentials: &Opened, reporter: &Arc<Reporter>) -> R
         let access = name.access().context(ErrorKind::Other, step)?;
         access::open_later_with(&place.source, &access, credentials.lookup(name.number))
     });
-    let images = || Images::open(&job.store);
+    let images = || Ok::<_, Error>(Images::open(&job.store)?.with_tier(credentials.tier_of(&job.image)));
     let (manifest, fallbacks) = match job.work {
         Work::Task(Task::Prepare) => {
             let prepared =
@@ -78,7 +78,7 @@ async fn prepare(job: &Job, credentials: &Opened, reporter: &Arc<Reporter>) -> R
         }
         Work::Documents => return documents(&request, &repository).await,
     };
-    let Stats { requests, bytes } = repository.stats() + places.stats();
+    let Stats { requests, bytes } = repository.stats() + places.stats() + images()?.tier_stats();
     let fallbacks = fallbacks.iter().map(|line| one_line(line)).collect();
     Ok(Event::Done { manifest, fallbacks, requests, bytes })
 }

@@ -18,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::blob_service;
 use crate::chunk_call;
 use crate::layer_call;
-use crate::message::{Control, Question, Setup, VERSION, decode};
+use crate::message::{Control, Question, Setup, TierName, VERSION, decode};
 use crate::packets;
 use crate::process::async_stream;
 
@@ -67,7 +67,7 @@ fn run(when_confined: impl FnOnce()) -> io::Result<()> {
     let confinement = confine(&setup).map_err(|error| failed("confine the worker", &error))?;
     when_confined();
     let limits_paths = matches!(confinement.landlock, LandlockStatus::Enforced { .. });
-    let service = Service::new(Question::Confined { how: confinement.to_string(), limits_paths })?;
+    let service = Service::new(Question::Confined { how: confinement.to_string(), limits_paths }, setup.tier)?;
     let outcome = service.run(&control);
     // The user is gone: name resolution and work on the disk must not hold the process.
     service.runtime.shutdown_background();
@@ -92,7 +92,7 @@ struct Service {
 }
 
 impl Service {
-    fn new(confined: Question) -> io::Result<Self> {
+    fn new(confined: Question, tier: Option<TierName>) -> io::Result<Self> {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         builder
             .enable_all()
@@ -100,8 +100,9 @@ impl Service {
             .max_blocking_threads(BLOCKING_THREADS)
             .thread_name("tarpon-worker");
         let questions = Arc::new(Questions::new(confined));
-        let (images, completion) = (Arc::new(Images::new(questions.clone())), Arc::default());
-        Ok(Self { runtime: builder.build()?, images, questions, completion })
+        let runtime = builder.build()?;
+        let (images, completion) = (Arc::new(Images::new(questions.clone(), tier)), Arc::default());
+        Ok(Self { runtime, images, questions, completion })
     }
 
     fn run(&self, control: &OwnedFd) -> io::Result<()> {

@@ -110,6 +110,7 @@ fn setup() -> Setup {
         write: Vec::new(),
         connects: true,
         memory: 1 << 30,
+        tier: None,
     }
 }
 

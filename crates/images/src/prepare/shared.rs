@@ -1,0 +1,268 @@
+//! Layers that hosts share through a tier: an index that another host made, or a layer that one host streams for all.
+//!
+//! ```text
+//! listed ─► index is there, and may be used ──────────► read by index
+//!        ├► blob is there ──────────────────────────────► streamed, from the tier
+//!        ├► no claim, or one that has expired ──► claim ─► streamed from the registry, copied to the tier behind, index kept
+//!        └► another host has the claim ─► wait, list again
+//! ```
+//!
+//! A host begins with another layer than others do, so that hosts that start together stream different layers.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use parking_lot::Mutex;
+use tarpon_layer::Allowance;
+use tarpon_oci::{Blob, Digest, Verified};
+use tarpon_store::{LayerKind, Verification};
+use tarpon_tier::claim::{Claim, LONGEST_WAIT, Watch};
+use tarpon_tier::{LayerState, SharedLayer, Tier, Upload};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::layer::Layer;
+use crate::index::artifact::{self, Indexed};
+use crate::index::search_result::{CANDIDATES, SearchResult, Usable};
+
+/// Layers that are looked up or waited for at the same time.
+pub(super) const WATCHED: usize = 32;
+/// How long all indexes of an image in the tier may take, before its other layers are begun. The tier is near.
+const EARLY: Duration = Duration::from_secs(3);
+/// Pause before a claimed layer is listed again; it doubles up to the longest.
+const PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// How long a prepared image waits until the last of its layers are in the tier.
+const FINISH: Duration = Duration::from_secs(10);
+/// Smaller layers are not shared: streaming one takes a request, as does listing it.
+const LEAST_BYTES: u64 = 64 << 10;
+/// Longest index of a layer that is kept in a tier.
+const INDEX_BYTES: usize = 64 << 20;
+
+/// The layers of one image in a tier.
+#[derive(Debug)]
+pub(super) struct SharedLayers {
+    tier: Arc<Tier>,
+    /// Whether indexes in the tier may be used for the image.
+    pub(super) trusts_indexes: bool,
+    streams: Semaphore,
+    finishing: Mutex<JoinSet<()>>,
+    order: RandomState,
+}
+
+impl SharedLayers {
+    /// At most `streams` layers are streamed at the same time.
+    pub(super) fn new(tier: Arc<Tier>, trusts_indexes: bool, streams: usize) -> Self {
+        Self {
+            tier,
+            trusts_indexes,
+            streams: Semaphore::new(streams),
+            finishing: Mutex::default(),
+            order: RandomState::new(),
+        }
+    }
+
+    pub(super) fn tier(&self) -> &Arc<Tier> {
+        &self.tier
+    }
+
+    /// A key by which this host orders layers, different on each host.
+    pub(super) fn order_of(&self, layer: &Digest) -> u64 {
+        self.order.hash_one(layer.as_bytes())
+    }
+
+    /// The indexes that the tier has of these layers now.
+    pub(super) async fn find(&self, layers: &[Blob], allowance: &Allowance) -> SearchResult {
+        let mut result = SearchResult::default();
+        if !self.trusts_indexes || layers.is_empty() || self.tier.is_resting().is_some() {
+            return result;
+        }
+        let find = async |blob: &Blob| {
+            let shared = SharedLayer::new(&self.tier, *blob);
+            let state = shared.look().await.ok()?;
+            self.indexed(&shared, &state, allowance).await
+        };
+        let mut waiting: FuturesUnordered<_> = layers.iter().filter(|blob| is_shared(blob)).map(find).collect();
+        let found = async {
+            while let Some(usable) = waiting.next().await {
+                result.layers.extend(usable);
+            }
+        };
+        if timeout(EARLY, found).await.is_err() {
+            result.notes.push(format!("the tier {} is slow", self.tier.location()));
+        }
+        if !result.layers.is_empty() {
+            let count = result.layers.len();
+            result.notes.push(format!("indexes of {count} layers are from the tier {}", self.tier.location()));
+        }
+        result
+    }
+
+    /// The index of the layer in the tier.
+    async fn indexed(&self, shared: &SharedLayer, state: &LayerState, allowance: &Allowance) -> Option<Usable> {
+        for index in state.indexes.iter().take(CANDIDATES) {
+            let bytes = match shared.index(*index).await {
+                Ok(bytes) => bytes,
+                Err(error) => {
+                    tracing::warn!("{error}");
+                    continue;
+                }
+            };
+            match artifact::read(&bytes, |blob| *blob == shared.blob(), allowance) {
+                Ok(mut layers) if !layers.is_empty() => {
+                    shared.note_use(state).await;
+                    let indexed = layers.swap_remove(0);
+                    let format = LayerKind::plain(indexed.compression);
+                    return Some(Usable {
+                        indexed,
+                        index: index.digest,
+                        verification: Verification::IndexTrusted,
+                        format,
+                    });
+                }
+                Ok(_) => tracing::warn!("an index in the tier is of another layer than its name"),
+                Err(error) => tracing::warn!("an index in the tier is not used: {error}"),
+            }
+        }
+        None
+    }
+
+    /// Waits until the layer is there by its index, or it is this host's turn to stream it. `may_use_index`: the layer has no table of
+    /// contents, whose claims decide which of its names are hidden, and need not be seen whole.
+    pub(super) async fn turn(&self, blob: Blob, may_use_index: bool, allowance: &Allowance) -> Turn<'_> {
+        let shared = SharedLayer::new(&self.tier, blob);
+        let (mut watch, mut pause, until) = (Watch::default(), PAUSE, Instant::now() + LONGEST_WAIT);
+        let (mut permit, mut needs_index) = (None, false);
+        // A failure is in the tier's account. Without the tier the layer is streamed as ever.
+        while is_shared(&blob) && self.tier.is_resting().is_none() && Instant::now() < until {
+            let Ok(state) = shared.look().await else { break };
+            if may_use_index && let Some(usable) = self.indexed(&shared, &state, allowance).await {
+                return Turn::Indexed(Box::new(usable));
+            }
+            if state.has_blob {
+                shared.note_use(&state).await;
+                // Of another version, or wrong, if there is one.
+                needs_index = may_use_index || state.indexes.is_empty();
+                break;
+            }
+            if state.claim.as_ref().is_some_and(|claim| !watch.has_expired(claim)) {
+                permit = None;
+                sleep(pause).await;
+                pause = LONGEST_PAUSE.min(pause * 2);
+                continue;
+            }
+            if permit.is_none() {
+                let now = self.streams.try_acquire().ok();
+                let is_free = now.is_some();
+                permit = if is_free { now } else { self.streams.acquire().await.ok() };
+                if !is_free {
+                    // Another host may have claimed the layer during the wait.
+                    continue;
+                }
+            }
+            match shared.claim(&state).await {
+                Ok(Some(claim)) => {
+                    let upload = Some(shared.upload(&claim));
+                    return Turn::Stream { copy: Some(Copy { claim: Some(claim), upload }), permit };
+                }
+                Ok(None) => {}
+                Err(_) => break,
+            }
+        }
+        if permit.is_none() {
+            permit = self.streams.acquire().await.ok();
+        }
+        let copy = needs_index.then_some(Copy { claim: None, upload: None });
+        Turn::Stream { copy, permit }
+    }
+
+    /// Completes the copy behind the preparation of the image. `proof`: of the bytes that were copied.
+    pub(super) fn keep(&self, copy: Copy, proof: Verified<()>, layer: &Layer, keeps_index: bool) {
+        let shared = SharedLayer::new(&self.tier, layer.blob);
+        let indexed = Indexed { blob: layer.blob, compression: layer.compression, index: layer.index.clone() };
+        self.finishing.lock().spawn(async move {
+            let Copy { claim, upload } = copy;
+            let mut is_there = false;
+            if let Some(upload) = upload {
+                let copied = upload.finish(&proof).await.map_err(|error| error.to_string());
+                is_there |= copied.inspect_err(|problem| tracing::warn!("{problem}")).is_ok();
+            }
+            // Also without the blob: then others read ranges of the registry's.
+            if keeps_index {
+                let kept = keep_index(&shared, indexed).await;
+                is_there |= kept.inspect_err(|problem| tracing::warn!("{problem}")).is_ok();
+            }
+            // Otherwise the claim stays: a host that listed the layer before it was there must not claim it now.
+            if let Some(claim) = claim.filter(|_| !is_there) {
+                claim.release().await;
+            }
+        });
+    }
+
+    /// Waits until what was streamed is in the tier, within a limit.
+    pub(super) async fn finish(&self) {
+        let mut finishing = std::mem::take(&mut *self.finishing.lock());
+        let all = async { while finishing.join_next().await.is_some() {} };
+        if timeout(FINISH, all).await.is_err() {
+            tracing::warn!("the tier {} does not take the layers in time", self.tier.location());
+        }
+    }
+}
+
+fn is_shared(blob: &Blob) -> bool {
+    blob.size >= LEAST_BYTES
+}
+
+async fn keep_index(shared: &SharedLayer, indexed: Indexed) -> Result<(), String> {
+    let encoded = tokio::task::spawn_blocking(move || artifact::blob(&[indexed])).await;
+    let bytes = encoded.map_err(|error| error.to_string())??;
+    if bytes.len() > INDEX_BYTES {
+        return Err("the index of a layer is too large for the tier".to_owned());
+    }
+    shared.keep_index(&Verified::seal(bytes)).await.map_err(|error| error.to_string())
+}
+
+/// How this host obtains a layer.
+pub(super) enum Turn<'a> {
+    /// Another host has made its index.
+    Indexed(Box<Usable>),
+    /// By streaming it now. With a copy, for all hosts.
+    Stream { copy: Option<Copy>, permit: Option<SemaphorePermit<'a>> },
+}
+
+/// What becomes of a layer that this host streams, for all.
+pub(super) struct Copy {
+    /// None: only its index is missing in the tier.
+    claim: Option<Claim>,
+    upload: Option<Upload>,
+}
+
+impl Copy {
+    /// The next bytes of the blob.
+    pub(super) async fn push(&mut self, piece: &Bytes) {
+        if let Some(claim) = &self.claim {
+            claim.progressed(piece.len() as u64);
+        }
+        if let Some(upload) = &mut self.upload {
+            upload.push(piece).await;
+        }
+    }
+
+    /// The bytes so far are not those of the blob: they are not kept.
+    pub(super) fn give_up(&mut self) {
+        self.upload = None;
+    }
+
+    /// Another host may stream the layer.
+    pub(super) async fn release(self) {
+        if let Some(claim) = self.claim {
+            claim.release().await;
+        }
+    }
+}
