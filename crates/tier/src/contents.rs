@@ -196,10 +196,10 @@ impl Tier {
     /// # Errors
     /// The tier does not answer.
     pub async fn remove_object(&self, layer: &LayerUse, name: &str) -> Result<()> {
-        let is_claim = |path: &&Path| path.filename().is_some_and(|name| name.starts_with("claim-"));
-        let object = self.layer_path(&layer.layer).join(name);
-        for path in std::iter::once(&object).chain(layer.objects.iter().filter(is_claim)) {
-            self.remove("remove an object from the tier", path).await?;
+        let claims = layer.names().filter(|name| name.starts_with("claim-"));
+        for name in std::iter::once(name).chain(claims) {
+            let path = self.layer_path(&layer.layer).join(name);
+            self.remove("remove an object from the tier", &path).await?;
         }
         Ok(())
     }

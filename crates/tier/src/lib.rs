@@ -18,6 +18,7 @@
 pub mod claim;
 mod contents;
 mod error;
+mod folder;
 mod layer;
 mod leftovers;
 mod location;

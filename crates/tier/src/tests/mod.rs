@@ -3,6 +3,7 @@
 mod claims;
 mod contents;
 pub(crate) mod faulty;
+mod folder;
 mod layers;
 mod reads;
 mod uploads;
