@@ -42,10 +42,11 @@ pub struct Tier {
     location: TierLocation,
     store: Arc<dyn ObjectStore>,
     base: Path,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
+    account: Mutex<TierAccount>,
 }
 
-/// What was counted for a tier since it was opened.
+/// What was counted for a tier since it was opened, or since [`Tier::with_own_account`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TierAccount {
     /// Requests sent.
@@ -64,7 +65,7 @@ pub struct TierAccount {
 
 #[derive(Debug, Default)]
 struct State {
-    account: TierAccount,
+    last_failure: Option<String>,
     failures_in_row: u32,
     rests_until: Option<Instant>,
     known: HashMap<Digest, Holding>,
@@ -134,7 +135,14 @@ impl Tier {
     /// A tier in this store, for tests.
     pub fn over(location: TierLocation, store: Arc<dyn ObjectStore>) -> Arc<Self> {
         let base = Path::from(location.prefix()).join("v1");
-        Arc::new(Self { location, store, base, state: Mutex::default() })
+        Arc::new(Self { location, store, base, state: Arc::default(), account: Mutex::default() })
+    }
+
+    /// The same tier with an account of its own, for one of several images. Whether it rests is known to all.
+    pub fn with_own_account(&self) -> Arc<Self> {
+        let Self { location, store, base, state, .. } = self;
+        let (location, store, base) = (location.clone(), store.clone(), base.clone());
+        Arc::new(Self { location, store, base, state: state.clone(), account: Mutex::default() })
     }
 
     /// Its URL.
@@ -146,13 +154,17 @@ impl Tier {
     pub fn account(&self) -> TierAccount {
         let state = self.state.lock();
         let rest = state.rests_until.map(|until| until.saturating_duration_since(Instant::now()));
-        TierAccount { rest: rest.filter(|rest| !rest.is_zero()), ..state.account.clone() }
+        let rest = rest.filter(|rest| !rest.is_zero());
+        let own = self.account.lock().clone();
+        // Another image may have found out.
+        let last_failure = own.last_failure.or_else(|| state.last_failure.clone().filter(|_| rest.is_some()));
+        TierAccount { rest, last_failure, ..own }
     }
 
     /// Why it is not asked now; `None` if it is.
     pub fn is_resting(&self) -> Option<String> {
         let state = self.state.lock();
-        (state.rests() || state.is_damaged()).then(|| state.account.last_failure.clone().unwrap_or_default())
+        (state.rests() || state.is_damaged()).then(|| state.last_failure.clone().unwrap_or_default())
     }
 
     pub(crate) fn store(&self) -> &Arc<dyn ObjectStore> {
@@ -202,7 +214,7 @@ impl Tier {
                 Ok(answer)
             }
             Err(error) => {
-                self.state.lock().account.requests += 1;
+                self.account.lock().requests += 1;
                 self.failed(&error);
                 Err(error)
             }
@@ -219,19 +231,22 @@ impl Tier {
     }
 
     fn answered(&self, began: Instant) {
+        let mut account = self.account.lock();
+        account.requests += 1;
+        account.wait += began.elapsed();
+        drop(account);
         let mut state = self.state.lock();
-        state.account.requests += 1;
-        state.account.wait += began.elapsed();
         (state.failures_in_row, state.rests_until) = (0, None);
     }
 
     pub(crate) fn received(&self, bytes: u64) {
-        self.state.lock().account.bytes += bytes;
+        self.account.lock().bytes += bytes;
     }
 
     pub(crate) fn failed(&self, error: &Error) {
+        self.account.lock().failed(error.to_string());
         let mut state = self.state.lock();
-        state.account.failed(error.to_string());
+        state.last_failure = Some(error.to_string());
         // Requests that were sent before the tier failed are no reason to let it rest longer.
         if !state.rests() {
             let doublings = state.failures_in_row.min(8);
@@ -262,9 +277,11 @@ impl Tier {
 
     /// The tier's object is not the blob.
     pub(crate) fn is_wrong(&self, blob: &Digest, why: &str) {
+        let why = format!("its blob {blob} {why}");
         let mut state = self.state.lock();
         if state.is_new_wrong(blob) {
-            state.account.failed(format!("its blob {blob} {why}"));
+            self.account.lock().failed(why.clone());
+            state.last_failure = Some(why);
         }
     }
 
