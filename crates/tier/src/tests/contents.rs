@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tarpon_oci::Digest;
 
 use super::faulty::{Fault, FaultyStore, Operation};
-use super::{bytes, object, over, tier};
+use super::{bytes, layer, object, over, tier};
 use crate::{Leftovers, Tier, TierLocation, TierOptions, Usage, Verdict};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -215,6 +215,21 @@ async fn objects_whose_bytes_differ_from_their_names_are_wrong_and_can_be_remove
     }
     let (found, _) = verdicts(&tier, &usage).await;
     assert_eq!(with(&found, Verdict::Gone), ["blob"]);
+}
+
+#[tokio::test]
+async fn a_layer_whose_wrong_blob_was_removed_can_be_claimed_again() {
+    let (_store, tier) = tier();
+    let blob = bytes(10);
+    for (name, bytes) in [("blob", "wrong"), ("claim-0", "x"), ("claim-1", "x"), ("index-1", "x")] {
+        put(&tier, &object(&blob, name), bytes).await;
+    }
+    let usage = tier.usage().await.unwrap();
+    tier.remove_object(&usage.layers[0], "blob").await.unwrap();
+    let usage = tier.usage().await.unwrap();
+    assert_eq!(usage.layers[0].verifiable().collect::<Vec<_>>(), ["index-1"]);
+    let state = layer(&tier, &blob).look().await.unwrap();
+    assert_eq!(state.claim, None);
 }
 
 #[tokio::test(start_paused = true)]
