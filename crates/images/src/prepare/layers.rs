@@ -103,17 +103,17 @@ pub(super) async fn index_all(
         (None, SearchResult::default())
     } else {
         let finding = async {
-            let Some((choice, pack)) = choice else { return SearchResult::default() };
-            let sought = find::Wanted { layers: &plain, pack, allowance: &allowance };
-            find::find(choice, repository, image, sought).boxed().await
+            let mut found = SearchResult::default();
+            if let Some((choice, pack)) = choice {
+                let sought = find::Wanted { layers: &plain, pack, allowance: &allowance };
+                found = find::find(choice, repository, image, sought).boxed().await;
+            }
+            if let Some(shared) = in_tier {
+                found.add(shared.find(&found.rest(&plain), &allowance).boxed().await);
+            }
+            found
         };
-        let finding_in_tier = async {
-            let Some(shared) = in_tier else { return SearchResult::default() };
-            shared.find(&plain, &allowance).boxed().await
-        };
-        let (config, mut by_index, in_tier) =
-            futures::join!(access::config(repository, image), finding, finding_in_tier);
-        by_index.add_missing(in_tier);
+        let (config, by_index) = futures::join!(access::config(repository, image), finding);
         (Some(config?), by_index)
     };
     let lacking = if is_whole { lacking(store, &wanted, &found) } else { HashSet::new() };

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt as _;
-use futures::stream::FuturesUnordered;
+use futures::stream;
 use parking_lot::Mutex;
 use tarpon_layer::Allowance;
 use tarpon_oci::{Blob, Digest, Verified};
@@ -88,7 +88,8 @@ impl SharedLayers {
             let state = shared.look().await.ok()?;
             self.indexed(&shared, &state, allowance).await
         };
-        let mut waiting: FuturesUnordered<_> = layers.iter().filter(|blob| is_shared(blob)).map(find).collect();
+        let mut waiting =
+            stream::iter(layers.iter().filter(|blob| is_shared(blob)).map(find)).buffer_unordered(WATCHED);
         let found = async {
             while let Some(usable) = waiting.next().await {
                 result.layers.extend(usable);
