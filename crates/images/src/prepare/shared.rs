@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::StreamExt as _;
 use futures::stream;
+use futures::{FutureExt as _, StreamExt as _};
 use parking_lot::Mutex;
 use tarpon_layer::Allowance;
 use tarpon_oci::{Blob, Digest, Verified};
@@ -83,13 +83,9 @@ impl SharedLayers {
         if !self.trusts_indexes || layers.is_empty() || self.tier.is_resting().is_some() {
             return result;
         }
-        let find = async |blob: &Blob| {
-            let shared = SharedLayer::new(&self.tier, *blob);
-            let state = shared.look().await.ok()?;
-            self.indexed(&shared, &state, allowance).await
-        };
-        let mut waiting =
-            stream::iter(layers.iter().filter(|blob| is_shared(blob)).map(find)).buffer_unordered(WATCHED);
+        let shared = layers.iter().copied().filter(is_shared);
+        let layers: Vec<_> = shared.map(|blob| self.find_one(blob, allowance).boxed()).collect();
+        let mut waiting = stream::iter(layers).buffer_unordered(WATCHED);
         let found = async {
             while let Some(usable) = waiting.next().await {
                 result.layers.extend(usable);
@@ -103,6 +99,12 @@ impl SharedLayers {
             result.notes.push(format!("indexes of {count} layers are from the tier {}", self.tier.location()));
         }
         result
+    }
+
+    async fn find_one(&self, blob: Blob, allowance: &Allowance) -> Option<Usable> {
+        let shared = SharedLayer::new(&self.tier, blob);
+        let state = shared.look().await.ok()?;
+        self.indexed(&shared, &state, allowance).await
     }
 
     /// The index of the layer in the tier.
