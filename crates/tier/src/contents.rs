@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use futures::TryStreamExt as _;
+use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::path::Path;
 use object_store::{GetOptions, ObjectMeta};
 use tarpon_oci::{Digest, Hasher, Verified};
@@ -16,8 +16,10 @@ use crate::tier::Tier;
 
 /// How long the tier may be silent while it is listed or read.
 const SILENCE: Duration = Duration::from_secs(30);
-/// Most layers of a tier that are managed at once: 200 MB of memory.
-const LAYERS: usize = 1 << 20;
+/// Most objects of a tier that are managed at once, of a million layers: 600 MB of memory.
+const OBJECTS: usize = 4 << 20;
+/// The clock of the store and that of this host may differ by this.
+pub(crate) const SKEW: Duration = Duration::from_secs(3600);
 
 /// A layer in a tier.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +32,7 @@ pub struct LayerUse {
     pub index_bytes: u64,
     /// When a host last used it, within a day, by the clock of the store.
     pub last_use: SystemTime,
-    objects: Vec<Path>,
+    names: Vec<Box<str>>,
 }
 
 /// The layers of a tier.
@@ -41,7 +43,7 @@ pub struct Usage {
 }
 
 /// Whether the bytes of an object match its name.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Its bytes match its name.
     Right,
@@ -54,20 +56,33 @@ pub enum Verdict {
 impl Usage {
     /// Bytes of all blobs and indexes.
     pub fn bytes(&self) -> u64 {
-        self.layers.iter().map(LayerUse::bytes).sum()
+        self.layers.iter().map(LayerUse::bytes).fold(0, u64::saturating_add)
     }
 }
 
 impl LayerUse {
     /// Bytes of its blob and indexes.
     pub fn bytes(&self) -> u64 {
-        self.blob_bytes.unwrap_or(0) + self.index_bytes
+        self.blob_bytes.unwrap_or(0).saturating_add(self.index_bytes)
     }
 
     /// The names of its blob and its indexes in the tier.
     pub fn verifiable(&self) -> impl Iterator<Item = &str> {
-        let names = self.objects.iter().filter_map(Path::filename);
-        names.filter(|name| *name == "blob" || name.starts_with("index-"))
+        self.names().filter(|name| *name == "blob" || is_index(name))
+    }
+
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(AsRef::as_ref)
+    }
+
+    fn add(&mut self, name: &str, object: &ObjectMeta) {
+        if name == "blob" {
+            self.blob_bytes = Some(object.size);
+        } else if is_index(name) {
+            self.index_bytes = self.index_bytes.saturating_add(object.size);
+        }
+        self.last_use = self.last_use.max(object.last_modified.into());
+        self.names.push(name.into());
     }
 }
 
@@ -75,88 +90,102 @@ impl Tier {
     /// Lists all layers.
     ///
     /// # Errors
-    /// The tier does not answer, or has more than a million layers.
+    /// The tier does not answer, or has more than four million objects.
     pub async fn usage(&self) -> Result<Usage> {
         let step = "list the tier";
         let mut listing = self.store().list(Some(&self.layers_path()));
-        let mut layers: BTreeMap<String, LayerUse> = BTreeMap::new();
+        let mut layers: BTreeMap<Digest, LayerUse> = BTreeMap::new();
+        let mut objects = 0;
         loop {
             let next = timeout(SILENCE, listing.try_next()).await.map_err(|_| Error::late(step))?;
             let Some(object) = next.map_err(|error| Error::of(step, &error))? else { break };
             let Some((layer, name)) = self.named(&object.location) else { continue };
-            let found = layers.entry(layer.hex()).or_insert_with(|| LayerUse {
+            objects += 1;
+            if objects > OBJECTS {
+                return Err(Error::new(step, format!("it has more than {OBJECTS} objects")));
+            }
+            let layer = layers.entry(layer).or_insert_with(|| LayerUse {
                 layer,
                 blob_bytes: None,
                 index_bytes: 0,
                 last_use: SystemTime::UNIX_EPOCH,
-                objects: Vec::new(),
+                names: Vec::new(),
             });
-            found.add(&name, object);
-            if layers.len() > LAYERS {
-                return Err(Error::new(step, format!("it has more than {LAYERS} layers")));
-            }
+            layer.add(name, &object);
         }
         Ok(Usage { layers: layers.into_values().collect() })
     }
 
-    /// The layer and the name of an object.
-    fn named(&self, path: &Path) -> Option<(Digest, String)> {
-        let name = path.filename()?.to_owned();
-        let layer = path.prefix_match(&self.layers_path())?.next()?;
-        let layer = format!("sha256:{}", layer.as_ref()).parse().ok()?;
-        Some((layer, name))
+    /// The layer and the name of an object. None for what is no object of a tier.
+    fn named<'a>(&self, path: &'a Path) -> Option<(Digest, &'a str)> {
+        let hex = path.prefix_match(&self.layers_path())?.next()?;
+        let layer = Digest::from_hex(hex.as_ref()).ok()?;
+        Some((layer, self.name_in(&self.layer_path(&layer), path)?))
     }
 
-    /// Removes the layers that no host has used for `unused`. The clock of the store and that of this host may differ by an hour, which is
-    /// added. Returns what was removed.
+    /// Removes the layers that no host has used for `unused`. An hour is added, by which the clocks of the store and of this host may
+    /// differ. Returns what was removed, or what would be.
     ///
     /// # Errors
     /// The tier does not answer.
     pub async fn collect_garbage(&self, usage: &Usage, unused: Duration, is_trial: bool) -> Result<Vec<LayerUse>> {
-        const SKEW: Duration = Duration::from_secs(3600);
         let now = SystemTime::now();
-        let is_old = |layer: &&LayerUse| now.duration_since(layer.last_use).unwrap_or_default() > unused + SKEW;
+        let is_old =
+            |layer: &&LayerUse| now.duration_since(layer.last_use).unwrap_or_default() > unused.saturating_add(SKEW);
         let old: Vec<LayerUse> = usage.layers.iter().filter(is_old).cloned().collect();
         if !is_trial {
-            for layer in &old {
-                self.remove_layer(layer).await?;
-            }
+            // Indexes go first: a host that found one would read a blob that is gone from the registry, range by range.
+            self.remove_all(&old, is_index).await?;
+            self.remove_all(&old, |name| !is_index(name)).await?;
         }
         Ok(old)
     }
 
-    /// The index goes first: a host that found it would read a blob that is gone from the registry, range by range.
-    async fn remove_layer(&self, layer: &LayerUse) -> Result<()> {
-        let is_index = |path: &&Path| path.filename().is_some_and(|name| name.starts_with("index-"));
-        let (indexes, others): (Vec<_>, Vec<_>) = layer.objects.iter().partition(is_index);
-        for path in indexes.into_iter().chain(others) {
-            self.remove("remove a layer from the tier", path).await?;
+    /// Removes these objects of the layers, many with a request if the store can do that.
+    async fn remove_all(&self, layers: &[LayerUse], is_meant: fn(&str) -> bool) -> Result<()> {
+        let step = "remove layers from the tier";
+        let path = |layer: &LayerUse, name: &str| self.layer_path(&layer.layer).join(name);
+        let paths = layers.iter().flat_map(|layer| {
+            layer.names().filter(|name| is_meant(name)).map(|name| Ok(path(layer, name))).collect::<Vec<_>>()
+        });
+        let paths: Vec<object_store::Result<Path>> = paths.collect();
+        let mut removed = self.store().delete_stream(futures::stream::iter(paths).boxed());
+        loop {
+            match timeout(SILENCE, removed.next()).await.map_err(|_| Error::late(step))? {
+                None => return Ok(()),
+                Some(Ok(_) | Err(object_store::Error::NotFound { .. })) => {}
+                Some(Err(error)) => return Err(Error::of(step, &error)),
+            }
         }
-        Ok(())
     }
 
-    /// Reads an object of a layer, and compares it with its name.
+    /// Reads an object of a layer, and compares it with its name. `received` is called with the size of each piece.
     ///
     /// # Errors
     /// The tier does not answer.
-    pub async fn verify(self: &Arc<Self>, layer: &LayerUse, name: &str) -> Result<Verdict> {
+    pub async fn verify(self: &Arc<Self>, layer: &LayerUse, name: &str, received: impl Fn(u64)) -> Result<Verdict> {
         let step = "verify an object of the tier";
-        let expected = match name.strip_prefix("index-") {
-            Some(hex) => format!("sha256:{hex}").parse().map_err(|_| Error::new(step, "its name has no digest"))?,
+        let expected = match name.strip_prefix("index-").map(Digest::from_hex) {
+            Some(Ok(digest)) => digest,
+            Some(Err(_)) => return Ok(Verdict::Wrong),
             None => layer.layer,
         };
         let path = self.layer_path(&layer.layer).join(name);
         let get = async {
             match self.store().get_opts(&path, GetOptions::default()).await {
-                Ok(response) => Ok(Some(response.into_stream())),
+                Ok(response) => Ok(Some((response.meta.size, response.into_stream()))),
                 Err(object_store::Error::NotFound { .. }) => Ok(None),
                 Err(error) => Err(error),
             }
         };
-        let Some(mut body) = self.ask_briefly(step, get).await? else { return Ok(Verdict::Gone) };
+        let Some((mut left, mut body)) = self.ask_briefly(step, get).await? else { return Ok(Verdict::Gone) };
         let mut hasher = Hasher::new();
-        while let Some(piece) = next_piece(&mut body, SILENCE).await? {
+        while left > 0 {
+            // A file that became shorter meanwhile has empty pieces without end.
+            let Some(piece) = next_piece(&mut body, SILENCE).await?.filter(|piece| !piece.is_empty()) else { break };
             hasher.update(&piece);
+            received(piece.len() as u64);
+            left = left.saturating_sub(piece.len() as u64);
         }
         let is_right = Verified::check_stream(&expected, hasher).is_ok();
         Ok(if is_right { Verdict::Right } else { Verdict::Wrong })
@@ -167,23 +196,15 @@ impl Tier {
     /// # Errors
     /// The tier does not answer.
     pub async fn remove_object(&self, layer: &LayerUse, name: &str) -> Result<()> {
-        let is_claim = |path: &&Path| path.filename().is_some_and(|name| name.starts_with("claim-"));
-        let object = self.layer_path(&layer.layer).join(name);
-        for path in std::iter::once(&object).chain(layer.objects.iter().filter(is_claim)) {
-            self.remove("remove an object from the tier", path).await?;
+        let claims = layer.names().filter(|name| name.starts_with("claim-"));
+        for name in std::iter::once(name).chain(claims) {
+            let path = self.layer_path(&layer.layer).join(name);
+            self.remove("remove an object from the tier", &path).await?;
         }
         Ok(())
     }
 }
 
-impl LayerUse {
-    fn add(&mut self, name: &str, object: ObjectMeta) {
-        if name == "blob" {
-            self.blob_bytes = Some(object.size);
-        } else if name.starts_with("index-") {
-            self.index_bytes += object.size;
-        }
-        self.last_use = self.last_use.max(object.last_modified.into());
-        self.objects.push(object.location);
-    }
+fn is_index(name: &str) -> bool {
+    name.starts_with("index-")
 }

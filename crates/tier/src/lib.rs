@@ -9,7 +9,8 @@
 //! | `v1/layers/HEX/claim-N` | the host that streams the layer now, and how much it has received ([`claim`]) | none |
 //! | `v1/layers/HEX/used` | nothing; its time is when a host last used the layer, within a day | none |
 //!
-//! Objects are created only if absent, and never changed, except claims by their owner. No clock is compared with that of another host.
+//! Blobs and indexes are named by their digests, so hosts that write one at the same time write the same. A claim is created only if it is
+//! absent, and changed by its owner. No clock decides about claims; clocks of hosts and the store are compared by the day, for `used`.
 //!
 //! A tier is never needed: if it is away, full, slow or wrong, bytes come from the registry, and nothing that it returns is used before its
 //! digest was compared. Out of scope: what an index means, and when a layer is shared.
@@ -17,7 +18,9 @@
 pub mod claim;
 mod contents;
 mod error;
+mod folder;
 mod layer;
+mod leftovers;
 mod location;
 mod options;
 mod parts;
@@ -30,6 +33,7 @@ mod upload;
 pub use contents::{LayerUse, Usage, Verdict};
 pub use error::{Error, Result};
 pub use layer::{LayerState, SharedLayer};
+pub use leftovers::Leftovers;
 pub use location::{InvalidLocation, TierLocation};
 pub use options::TierOptions;
 pub use reads::TieredBlobs;

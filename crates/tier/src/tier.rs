@@ -10,7 +10,6 @@ use bytes::Bytes;
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
-use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{ClientOptions, ObjectStore, ObjectStoreExt as _, PutMode, PutPayload, RetryConfig};
 use parking_lot::Mutex;
@@ -18,13 +17,14 @@ use tarpon_oci::Digest;
 use tokio::time::{Instant, timeout};
 
 use crate::error::{Error, Result};
+use crate::folder::Folder;
 use crate::location::{Kind, TierLocation};
 use crate::options::TierOptions;
 
 /// How long a connection may take. A store in the same data centre takes a millisecond.
 const CONNECT: Duration = Duration::from_secs(2);
 /// How long a small request may take, with its repetitions: a listing, an index, a claim.
-const REQUEST: Duration = Duration::from_secs(5);
+pub(crate) const REQUEST: Duration = Duration::from_secs(5);
 /// Repetitions of a request within [`REQUEST`].
 const REPETITIONS: usize = 2;
 /// How long a tier that failed is not asked. It doubles with each failure in a row, up to the longest.
@@ -124,13 +124,7 @@ impl Tier {
             }};
         }
         let store: Arc<dyn ObjectStore> = match location.kind() {
-            Kind::Folder => {
-                let Some(folder) = location.folder().filter(|folder| folder.is_dir()) else {
-                    return Err(Error::new(step, "its folder does not exist"));
-                };
-                // What is visible there is complete, also after a power failure.
-                Arc::new(LocalFileSystem::new_with_prefix(folder).map_err(refused)?.with_fsync(true))
-            }
+            Kind::Folder => Arc::new(Folder::open(location.folder().map(Into::into).unwrap_or_default())?),
             Kind::S3 => built!(AmazonS3Builder::new(), with_bucket_name),
             Kind::Google => built!(GoogleCloudStorageBuilder::new(), with_bucket_name),
             Kind::Azure => built!(MicrosoftAzureBuilder::new(), with_container_name),

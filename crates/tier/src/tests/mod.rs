@@ -1,7 +1,10 @@
 //! Tests of a tier over stores in memory, in folders, and over faulty ones. Time is paused where something waits.
 
 mod claims;
+mod contents;
 pub(crate) mod faulty;
+mod folder;
+mod layers;
 mod reads;
 mod uploads;
 

@@ -1,0 +1,183 @@
+//! [`Folder`]: a folder of a shared file system as a store.
+//!
+//! A system call on a file system whose server is away may never return. Such calls run on threads of their own: they cannot use up the
+//! threads on which the program reads and writes its own files, and the program does not wait for them when it ends.
+
+use std::fmt;
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::mpsc;
+use std::task::{Context, Poll};
+
+use async_trait::async_trait;
+use futures::stream::{BoxStream, Stream};
+use futures::{FutureExt as _, StreamExt as _};
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, UploadPart,
+};
+use tokio::runtime::{Builder, Handle, Runtime};
+
+use crate::error;
+use crate::tier::REQUEST;
+
+/// Most system calls at the same time: reads of a few containers that start.
+const THREADS: usize = 16;
+const STEP: &str = "open the tier";
+
+/// Objects as files in a folder.
+pub(crate) struct Folder {
+    files: LocalFileSystem,
+    threads: Option<Runtime>,
+    handle: Handle,
+}
+
+impl Folder {
+    /// The folder, which must exist.
+    pub(crate) fn open(folder: PathBuf) -> error::Result<Self> {
+        let failed = |error: std::io::Error| error::Error::new(STEP, error.to_string());
+        let (sender, receiver) = mpsc::channel();
+        let open = move || {
+            // Fails if the caller does not wait any more.
+            let _sent = sender.send(files(folder));
+        };
+        std::thread::Builder::new().name("tarpon-tier".to_owned()).spawn(open).map_err(failed)?;
+        let files = receiver.recv_timeout(REQUEST).map_err(|_| error::Error::late(STEP))??;
+        let mut threads = Builder::new_current_thread();
+        let threads = threads.max_blocking_threads(THREADS).thread_name("tarpon-tier").build().map_err(failed)?;
+        let handle = threads.handle().clone();
+        Ok(Self { files, threads: Some(threads), handle })
+    }
+
+    /// Lets the system calls of a future or stream of the library run on the threads.
+    fn run<T>(&self, begin: impl FnOnce() -> T) -> OnThreads<T> {
+        let _entered = self.handle.enter();
+        OnThreads { inner: begin(), threads: self.handle.clone() }
+    }
+}
+
+fn files(folder: PathBuf) -> error::Result<LocalFileSystem> {
+    if !folder.is_dir() {
+        return Err(error::Error::new(STEP, "its folder does not exist"));
+    }
+    // What is visible there is complete, also after a power failure.
+    let files = LocalFileSystem::new_with_prefix(folder).map(|files| files.with_fsync(true));
+    files.map_err(|error| error::Error::of(STEP, &error))
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if let Some(threads) = self.threads.take() {
+            threads.shutdown_background();
+        }
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Folder {
+    async fn put_opts(&self, path: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        self.run(|| self.files.put_opts(path, payload, options)).await
+    }
+
+    async fn put_multipart_opts(&self, path: &Path, options: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
+        let (files, path) = (self.files.clone(), path.clone());
+        // The library creates the file on the thread that polls.
+        let begin = move || files.put_multipart_opts(&path, options).now_or_never();
+        let begun = self.handle.spawn_blocking(begin).await?;
+        let waits = || Error::Generic { store: "folder", source: "the library does not begin at once".into() };
+        let inner = begun.unwrap_or_else(|| Err(waits()))?;
+        Ok(Box::new(FolderUpload { inner, threads: self.handle.clone() }))
+    }
+
+    async fn get_opts(&self, path: &Path, options: GetOptions) -> Result<GetResult> {
+        let result = self.run(|| self.files.get_opts(path, options)).await?;
+        let (meta, range, attributes) = (result.meta.clone(), result.range.clone(), result.attributes.clone());
+        let extensions = result.extensions.clone();
+        let payload = GetResultPayload::Stream(self.run(|| result.into_stream()).boxed());
+        Ok(GetResult { payload, meta, range, attributes, extensions })
+    }
+
+    fn delete_stream(&self, paths: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        self.run(|| self.files.delete_stream(paths)).boxed()
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.run(|| self.files.list(prefix)).boxed()
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.run(|| self.files.list_with_delimiter(prefix)).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.run(|| self.files.copy_opts(from, to, options)).await
+    }
+}
+
+impl fmt::Debug for Folder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.files.fmt(f)
+    }
+}
+
+impl fmt::Display for Folder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.files, f)
+    }
+}
+
+/// A future or stream that runs system calls on the threads.
+struct OnThreads<T> {
+    inner: T,
+    threads: Handle,
+}
+
+impl<T: Future + Unpin> Future for OnThreads<T> {
+    type Output = T::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T::Output> {
+        let threads = self.threads.clone();
+        let _entered = threads.enter();
+        self.inner.poll_unpin(context)
+    }
+}
+
+impl<T: Stream + Unpin> Stream for OnThreads<T> {
+    type Item = T::Item;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T::Item>> {
+        let threads = self.threads.clone();
+        let _entered = threads.enter();
+        self.inner.poll_next_unpin(context)
+    }
+}
+
+/// An object that is written in parts.
+struct FolderUpload {
+    inner: Box<dyn MultipartUpload>,
+    threads: Handle,
+}
+
+#[async_trait]
+impl MultipartUpload for FolderUpload {
+    fn put_part(&mut self, data: PutPayload) -> UploadPart {
+        OnThreads { inner: self.inner.put_part(data), threads: self.threads.clone() }.boxed()
+    }
+
+    async fn complete(&mut self) -> Result<PutResult> {
+        OnThreads { inner: self.inner.complete(), threads: self.threads.clone() }.await
+    }
+
+    async fn abort(&mut self) -> Result<()> {
+        OnThreads { inner: self.inner.abort(), threads: self.threads.clone() }.await
+    }
+}
+
+impl fmt::Debug for FolderUpload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
