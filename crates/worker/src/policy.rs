@@ -81,7 +81,8 @@ impl Policy {
     }
 
     fn tier_folder(&self) -> Option<PathBuf> {
-        Some(self.tier.as_ref()?.folder()?.to_owned())
+        // Without it, there is no such tier.
+        self.tier.as_ref()?.folder().filter(|folder| folder.is_dir()).map(Path::to_owned)
     }
 
     /// The files that a worker reads and that may be replaced.

@@ -208,6 +208,9 @@ pub(super) async fn index_all(
         keep(store, &mut found, wanted, layer);
     }
     drop(streams);
+    if let Some(problem) = shared.as_ref().and_then(SharedLayers::problem) {
+        progress.note(&problem);
+    }
     let mut layers = Vec::with_capacity(image.manifest.layers.len());
     for (number, layer) in image.manifest.layers.iter().enumerate() {
         let found = found.get(&layer.digest).cloned();
