@@ -20,11 +20,10 @@ use crate::error::{Error, Result};
 use crate::folder::Folder;
 use crate::location::{Kind, TierLocation};
 use crate::options::TierOptions;
+use crate::timing::REQUEST;
 
 /// How long a connection may take. A store in the same data centre takes a millisecond.
 const CONNECT: Duration = Duration::from_secs(2);
-/// How long a small request may take, with its repetitions: a listing, an index, a claim.
-pub(crate) const REQUEST: Duration = Duration::from_secs(3);
 /// Repetitions of a request within [`REQUEST`].
 const REPETITIONS: usize = 2;
 /// Pause before the first repetition; it doubles.
