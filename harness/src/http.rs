@@ -19,11 +19,24 @@ pub fn request(host: &str, method: &str, path: &str, headers: &str, body: &[u8])
     let mut stream = connect(host)?;
     // HTTP/1.0: the end of the connection ends the body, so there are no chunks to join.
     let head = format!("{method} {path} HTTP/1.0\r\nHost: {host}\r\nContent-Length: {}\r\n{headers}\r\n", body.len());
-    stream.write_all(head.as_bytes())?;
-    stream.write_all(body)?;
+    let sent = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
     let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
+    let received = stream.read_to_end(&mut answer);
+    if !is_complete(&answer) {
+        sent?;
+        received?;
+    }
     parse(&answer).with_context(|| format!("{host} does not speak HTTP"))
+}
+
+/// Whether a response has all bytes that its header announces. Then an error does not matter: a server may refuse a request before it
+/// has read the body, and the kernel breaks a connection that is closed with unread bytes.
+fn is_complete(answer: &[u8]) -> bool {
+    let header = |line: &str| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok()).flatten()
+    };
+    split(answer).is_some_and(|(head, body)| head.lines().find_map(header) == Some(body.len()))
 }
 
 fn connect(host: &str) -> Result<TcpStream> {
@@ -36,15 +49,49 @@ fn connect(host: &str) -> Result<TcpStream> {
 }
 
 fn parse(answer: &[u8]) -> Option<Answer> {
-    let end = answer.windows(4).position(|w| w == b"\r\n\r\n")?;
-    let head = std::str::from_utf8(&answer[..end]).ok()?;
+    let (head, body) = split(answer)?;
     let status = head.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
-    Some(Answer { status, body: answer[end + 4..].to_vec() })
+    Some(Answer { status, body: body.to_vec() })
+}
+
+/// The head and the body.
+fn split(answer: &[u8]) -> Option<(&str, &[u8])> {
+    let end = answer.windows(4).position(|w| w == b"\r\n\r\n")?;
+    Some((std::str::from_utf8(&answer[..end]).ok()?, &answer[end + 4..]))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
     use super::*;
+
+    /// The result of a large request that a server answers so, without reading its body.
+    fn refused(answer: &'static [u8]) -> Result<Answer> {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let host = server.local_addr().unwrap().to_string();
+        let server = thread::spawn(move || {
+            let (mut client, _) = server.accept().unwrap();
+            client.read_exact(&mut [0; 4]).unwrap();
+            client.write_all(answer).unwrap();
+        });
+        let answer = request(&host, "PUT", "/", "", &vec![0; 32 << 20]);
+        server.join().unwrap();
+        answer
+    }
+
+    #[test]
+    fn a_complete_answer_counts_although_the_connection_breaks_behind_it() {
+        let answer = refused(b"HTTP/1.1 412 Precondition Failed\r\ncontent-length: 2\r\n\r\nno").unwrap();
+        assert_eq!((answer.status, &answer.body[..]), (412, &b"no"[..]));
+    }
+
+    #[test]
+    fn an_answer_that_a_broken_connection_cut_is_an_error() {
+        assert!(refused(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nno").is_err());
+        assert!(refused(b"HTTP/1.1 200 OK\r\n\r\n").is_err());
+    }
 
     #[test]
     fn the_status_and_the_body_of_an_answer_are_read() {

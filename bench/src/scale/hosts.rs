@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use serde_json::json;
+use tarpon_harness::bucket::{self, Bucket};
 use tarpon_harness::nginx::Nginx;
 use tarpon_harness::packages::{self, tool};
 use tarpon_harness::{paths, registry};
@@ -50,33 +51,57 @@ enum Between {
     Nothing,
     Cache,
     ThreeCaches,
+    /// A folder on the disk of the hosts, as a stand-in for a shared file system.
+    Folder,
+    Bucket,
 }
 
 impl Between {
-    const ALL: [Self; 3] = [Self::Nothing, Self::Cache, Self::ThreeCaches];
+    const ALL: [Self; 5] = [Self::Nothing, Self::Cache, Self::ThreeCaches, Self::Folder, Self::Bucket];
+
+    /// Layers that have an index are not shared through a tier.
+    fn is_for(self, form: Form) -> bool {
+        !matches!(self, Self::Folder | Self::Bucket) || form.is_whole()
+    }
 
     fn name(self) -> &'static str {
         match self {
             Self::Nothing => "no cache",
             Self::Cache => "one cache",
             Self::ThreeCaches => "three caches",
+            Self::Folder => "tier in a folder",
+            Self::Bucket => "tier in a bucket",
         }
     }
 }
 
-/// Running caches. Dropping them ends them.
+impl Form {
+    /// Whether its layers are streamed whole.
+    fn is_whole(self) -> bool {
+        !self.index && self.tag == TAG
+    }
+}
+
+/// Running caches, or a tier. Dropping them ends them.
 struct Caches {
     /// The one that the hosts use is the last.
     running: Vec<Nginx>,
+    bucket: Option<Bucket>,
+    /// The URL of the tier.
+    tier: Option<String>,
+    /// The registries.conf(5) of the hosts.
+    configuration: PathBuf,
     folder: PathBuf,
 }
 
 impl Caches {
     fn start(between: Between, registry: &str) -> Result<Self> {
-        let mut caches = Self { running: Vec::new(), folder: paths::benchmarks().join("scale-caches") };
+        let folder = paths::benchmarks().join("scale-caches");
+        let configuration = folder.join("registries.conf");
+        let mut caches = Self { running: Vec::new(), bucket: None, tier: None, configuration, folder };
         machine::remove(&caches.folder)?;
         let count = match between {
-            Between::Nothing => 0,
+            Between::Nothing | Between::Folder | Between::Bucket => 0,
             Between::Cache => 1,
             Between::ThreeCaches => 3,
         };
@@ -88,24 +113,35 @@ impl Caches {
             let folder = made(&caches.folder.join("balancer"))?;
             caches.running.push(Nginx::balancer(addresses.each_ref().map(String::as_str), &folder)?);
         }
+        match between {
+            Between::Folder => {
+                caches.tier = Some(format!("file://{}", made(&caches.folder.join("tier"))?.display()));
+            }
+            Between::Bucket => {
+                let bucket = Bucket::start(&made(&caches.folder.join("bucket"))?)?;
+                caches.tier = Some(bucket.url());
+                caches.bucket = Some(bucket);
+            }
+            Between::Nothing | Between::Cache | Between::ThreeCaches => {}
+        }
+        caches.configure(registry)?;
         Ok(caches)
     }
 
-    /// Writes the registries.conf(5) of the hosts.
-    fn configuration(&self, registry: &str) -> Result<PathBuf> {
+    fn configure(&self, registry: &str) -> Result<()> {
         let mut text = format!("[[registry]]\nlocation = '{registry}'\ninsecure = true\n");
         if let Some(cache) = self.running.last() {
             text.push_str(&format!("[[registry.mirror]]\nlocation = '{}'\ninsecure = true\n", cache.address()));
         }
-        let file = made(&self.folder)?.join("registries.conf");
-        fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
-        Ok(file)
+        made(&self.folder)?;
+        fs::write(&self.configuration, text).with_context(|| format!("cannot write {}", self.configuration.display()))
     }
 }
 
 impl Drop for Caches {
     fn drop(&mut self) {
         self.running.clear();
+        self.bucket = None;
         // The next run removes it otherwise.
         let _left = machine::remove(&self.folder);
     }
@@ -119,6 +155,7 @@ fn made(folder: &Path) -> Result<PathBuf> {
 /// The part in front of the link.
 pub(super) fn run(setting: &Setting<'_>, again: &[OsString]) -> Result<()> {
     packages::ensure(&[tool("nginx", "nginx-light")])?;
+    bucket::ensure()?;
     let registry = registry::address();
     let packs = Packs { tarpon: &setting.tarpon, registry: &registry, tag: TAG, quick: setting.args.quick };
     packs.prepare(&[workload(setting)?])?;
@@ -133,7 +170,7 @@ pub(super) fn behind(setting: &Setting<'_>, link: &str, log: &mut Log) -> Result
         for &size in Axis::Hosts.sizes(setting.args.quick) {
             for form in FORMS {
                 // What is compared runs one after the other.
-                for between in Between::ALL {
+                for between in Between::ALL.into_iter().filter(|between| between.is_for(form)) {
                     let system = format!("{}, {}", form.name, between.name());
                     let hosts: Vec<_> = (1..=size).map(|host| BenchStore::of_host(setting, host)).collect();
                     let line = one(setting, &here, form, between, &hosts);
@@ -160,8 +197,7 @@ fn one(
     machine::make_cold(&[&setting.tarpon])?;
     warm::ask(here, &image, form.tag)?;
     let caches = Caches::start(between, &here.registry)?;
-    let configuration = caches.configuration(&here.registry)?;
-    let commands = (1..).zip(hosts).map(|(number, host)| command(setting, here, form, host, number, &configuration));
+    let commands = (1..).zip(hosts).map(|(number, host)| command(setting, here, form, host, number, &caches));
     let commands = commands.collect::<Result<Vec<_>>>()?;
     let accounting = Accounting::begin();
     let (before, began) = (machine::received(), Instant::now());
@@ -187,13 +223,20 @@ fn command(
     form: Form,
     host: &BenchStore,
     number: u64,
-    configuration: &Path,
+    caches: &Caches,
 ) -> Result<Command> {
     let workload = workload(setting)?;
     let mut command = host.command();
-    command.env("CONTAINERS_REGISTRIES_CONF", configuration);
+    command.env("CONTAINERS_REGISTRIES_CONF", &caches.configuration);
     command.args(["run", "--quiet", "-i", "--rm", "--no-learn", "--network", "host", "--tls-verify=false"]);
-    command.args(["--index", if form.index { "registry" } else { "none" }]);
+    match &caches.tier {
+        Some(tier) => {
+            command.args(["--tier", tier]).envs(caches.bucket.iter().flat_map(Bucket::environment));
+        }
+        None => {
+            command.args(["--index", if form.index { "registry" } else { "none" }]);
+        }
+    }
     command.args(["--profile", if form.pack { &workload.id } else { "none" }]);
     command.args(["--name", &format!("tarpon-bench-{number}"), "--entrypoint", "/bin/sh"]);
     command.arg(format!("{}/{}:{}", here.registry, workload.image, form.tag));

@@ -22,7 +22,7 @@ use object_store::{
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::error;
-use crate::tier::REQUEST;
+use crate::timing::REQUEST;
 
 /// Most system calls at the same time: reads of a few containers that start.
 const THREADS: usize = 16;

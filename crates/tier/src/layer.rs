@@ -19,8 +19,8 @@ use crate::upload::Upload;
 
 /// Most objects of a layer that are listed: a blob, an index of each version of the program, a few claims.
 const OBJECTS: usize = 64;
-/// How long a listed index may take to arrive: 10 MB in ten seconds.
-const INDEX: Duration = Duration::from_secs(10);
+/// How long a listed index may take to arrive: 10 MB at 16 Mbit/s.
+const INDEX: Duration = Duration::from_secs(5);
 /// The time of the last use is precise to this: each host writes it at most this often.
 const USE_PRECISION: Duration = Duration::from_secs(24 * 3600);
 

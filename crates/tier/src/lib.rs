@@ -28,6 +28,7 @@ mod reads;
 #[cfg(test)]
 mod tests;
 mod tier;
+mod timing;
 mod upload;
 
 pub use contents::{LayerUse, Usage, Verdict};

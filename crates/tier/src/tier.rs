@@ -11,7 +11,7 @@ use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::path::Path;
-use object_store::{ClientOptions, ObjectStore, ObjectStoreExt as _, PutMode, PutPayload, RetryConfig};
+use object_store::{BackoffConfig, ClientOptions, ObjectStore, ObjectStoreExt as _, PutMode, PutPayload, RetryConfig};
 use parking_lot::Mutex;
 use tarpon_oci::Digest;
 use tokio::time::{Instant, timeout};
@@ -20,13 +20,14 @@ use crate::error::{Error, Result};
 use crate::folder::Folder;
 use crate::location::{Kind, TierLocation};
 use crate::options::TierOptions;
+use crate::timing::REQUEST;
 
 /// How long a connection may take. A store in the same data centre takes a millisecond.
 const CONNECT: Duration = Duration::from_secs(2);
-/// How long a small request may take, with its repetitions: a listing, an index, a claim.
-pub(crate) const REQUEST: Duration = Duration::from_secs(5);
 /// Repetitions of a request within [`REQUEST`].
 const REPETITIONS: usize = 2;
+/// Pause before the first repetition; it doubles.
+const PAUSE: Duration = Duration::from_millis(50);
 /// How long a tier that failed is not asked. It doubles with each failure in a row, up to the longest.
 pub(crate) const REST: Duration = Duration::from_secs(5);
 pub(crate) const LONGEST_REST: Duration = Duration::from_secs(60);
@@ -343,7 +344,8 @@ fn client() -> ClientOptions {
 }
 
 fn retries() -> RetryConfig {
-    RetryConfig { max_retries: REPETITIONS, retry_timeout: REQUEST, ..RetryConfig::default() }
+    let backoff = BackoffConfig { init_backoff: PAUSE, max_backoff: PAUSE * 4, base: 2.0 };
+    RetryConfig { backoff, max_retries: REPETITIONS, retry_timeout: REQUEST }
 }
 
 impl fmt::Debug for Tier {

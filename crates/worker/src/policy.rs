@@ -77,11 +77,7 @@ impl Policy {
 
     /// The paths that not every worker reads. They may belong to another user than root, or be closed to others.
     fn own(&self) -> impl Iterator<Item = PathBuf> {
-        self.certificates.iter().cloned().chain(self.local.clone()).chain(self.tier_folder())
-    }
-
-    fn tier_folder(&self) -> Option<PathBuf> {
-        Some(self.tier.as_ref()?.folder()?.to_owned())
+        self.certificates.iter().chain(&self.local).cloned()
     }
 
     /// The files that a worker reads and that may be replaced.
@@ -94,8 +90,6 @@ impl Policy {
         let mut setup =
             Setup { as_own_user: false, write: vec![store.to_owned()], memory: PREPARE_BYTES, ..self.setup() };
         setup.read.push(BOOT_ID.into());
-        // Layers that it streams are copied there.
-        setup.write.extend(self.tier_folder());
         setup
     }
 
@@ -128,7 +122,7 @@ impl Policy {
         let named: Vec<_> = file.into_iter().chain(folders).chain(self.own()).chain(credentials).collect();
         Setup {
             version: VERSION,
-            reads_for_others: !named.is_empty(),
+            reads_for_others: !named.is_empty() || tier.as_ref().is_some_and(|tier| tier.location.folder().is_some()),
             read: fixed.chain(named).collect(),
             as_own_user: true,
             write: Vec::new(),

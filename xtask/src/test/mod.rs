@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use tarpon_harness::instructions::{self, Outcome};
 use tarpon_harness::packages::{self, Tool, tool};
-use tarpon_harness::{paths, process};
+use tarpon_harness::{bucket, paths, process};
 
 use crate::{bench, images, tidy};
 
@@ -75,6 +75,9 @@ const TOOLS: &[Tool] = &[
     tool("minisign", "minisign"),
     tool("nginx", "nginx-light"),
     tool("openssl", "openssl"),
+    // What installs the S3 server, which Debian does not package.
+    tool("python3", "python3"),
+    tool("pip3", "python3-pip"),
 ];
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -196,6 +199,8 @@ fn prepare_images() -> Option<images::TestImages> {
         if !packages::is_root() {
             bail!("not root");
         }
+        // Most tests do without it; the others report that it is missing.
+        bucket::ensure().unwrap_or_else(|error| println!("no S3 server can be installed: {error:#}"));
         images::TestImages::prepare()
     });
     prepared

@@ -69,26 +69,11 @@ impl SearchResult {
     }
 
     /// The layers that are still without an index.
-    pub(super) fn rest(&self, wanted: &[Blob]) -> Vec<Blob> {
+    pub(crate) fn rest(&self, wanted: &[Blob]) -> Vec<Blob> {
         wanted.iter().filter(|blob| self.of(blob).is_none()).copied().collect()
     }
 
-    /// Adds the indexes of layers that have none yet.
-    pub(crate) fn add_missing(&mut self, more: Self) {
-        let notes = self.notes.len();
-        self.notes.extend(more.notes);
-        let known = self.layers.len();
-        for usable in more.layers {
-            if self.of(&usable.indexed.blob).is_none() {
-                self.layers.push(usable);
-            }
-        }
-        if self.layers.len() == known {
-            self.notes.truncate(notes);
-        }
-    }
-
-    pub(super) fn add(&mut self, more: Self) {
+    pub(crate) fn add(&mut self, more: Self) {
         self.layers.extend(more.layers);
         self.notes.extend(more.notes);
         self.boot = self.boot.take().or(more.boot);

@@ -103,17 +103,17 @@ pub(super) async fn index_all(
         (None, SearchResult::default())
     } else {
         let finding = async {
-            let Some((choice, pack)) = choice else { return SearchResult::default() };
-            let sought = find::Wanted { layers: &plain, pack, allowance: &allowance };
-            find::find(choice, repository, image, sought).boxed().await
+            let mut found = SearchResult::default();
+            if let Some((choice, pack)) = choice {
+                let sought = find::Wanted { layers: &plain, pack, allowance: &allowance };
+                found = find::find(choice, repository, image, sought).boxed().await;
+            }
+            if let Some(shared) = in_tier {
+                found.add(shared.find(&found.rest(&plain), &allowance).boxed().await);
+            }
+            found
         };
-        let finding_in_tier = async {
-            let Some(shared) = in_tier else { return SearchResult::default() };
-            shared.find(&plain, &allowance).boxed().await
-        };
-        let (config, mut by_index, in_tier) =
-            futures::join!(access::config(repository, image), finding, finding_in_tier);
-        by_index.add_missing(in_tier);
+        let (config, by_index) = futures::join!(access::config(repository, image), finding);
         (Some(config?), by_index)
     };
     let lacking = if is_whole { lacking(store, &wanted, &found) } else { HashSet::new() };
@@ -208,6 +208,9 @@ pub(super) async fn index_all(
         keep(store, &mut found, wanted, layer);
     }
     drop(streams);
+    if let Some(problem) = shared.as_ref().and_then(SharedLayers::problem) {
+        progress.note(&problem);
+    }
     let mut layers = Vec::with_capacity(image.manifest.layers.len());
     for (number, layer) in image.manifest.layers.iter().enumerate() {
         let found = found.get(&layer.digest).cloned();

@@ -12,11 +12,12 @@
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::StreamExt as _;
-use futures::stream::FuturesUnordered;
+use futures::stream;
+use futures::{FutureExt as _, StreamExt as _};
 use parking_lot::Mutex;
 use tarpon_layer::Allowance;
 use tarpon_oci::{Blob, Digest, Verified};
@@ -33,8 +34,6 @@ use crate::index::search_result::{CANDIDATES, SearchResult, Usable};
 
 /// Layers that are looked up or waited for at the same time.
 pub(super) const WATCHED: usize = 32;
-/// How long all indexes of an image in the tier may take, before its other layers are begun. The tier is near.
-const EARLY: Duration = Duration::from_secs(3);
 /// Pause before a claimed layer is listed again; it doubles up to the longest.
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -54,6 +53,7 @@ pub(super) struct SharedLayers {
     streams: Semaphore,
     finishing: Mutex<JoinSet<()>>,
     order: RandomState,
+    has_reported: AtomicBool,
 }
 
 impl SharedLayers {
@@ -65,6 +65,7 @@ impl SharedLayers {
             streams: Semaphore::new(streams),
             finishing: Mutex::default(),
             order: RandomState::new(),
+            has_reported: AtomicBool::new(false),
         }
     }
 
@@ -83,25 +84,31 @@ impl SharedLayers {
         if !self.trusts_indexes || layers.is_empty() || self.tier.is_resting().is_some() {
             return result;
         }
-        let find = async |blob: &Blob| {
-            let shared = SharedLayer::new(&self.tier, *blob);
-            let state = shared.look().await.ok()?;
-            self.indexed(&shared, &state, allowance).await
-        };
-        let mut waiting: FuturesUnordered<_> = layers.iter().filter(|blob| is_shared(blob)).map(find).collect();
-        let found = async {
-            while let Some(usable) = waiting.next().await {
-                result.layers.extend(usable);
-            }
-        };
-        if timeout(EARLY, found).await.is_err() {
-            result.notes.push(format!("the tier {} is slow", self.tier.location()));
+        let shared = layers.iter().copied().filter(is_shared);
+        let layers: Vec<_> = shared.map(|blob| self.find_one(blob, allowance).boxed()).collect();
+        let mut waiting = stream::iter(layers).buffer_unordered(WATCHED);
+        while let Some(usable) = waiting.next().await {
+            result.layers.extend(usable);
         }
+        result.notes.extend(self.problem());
         if !result.layers.is_empty() {
             let count = result.layers.len();
             result.notes.push(format!("indexes of {count} layers are from the tier {}", self.tier.location()));
         }
         result
+    }
+
+    /// Why the tier is not used at the moment, once.
+    pub(super) fn problem(&self) -> Option<String> {
+        let why = self.tier.is_resting()?;
+        let is_new = !self.has_reported.swap(true, Ordering::Relaxed);
+        is_new.then(|| format!("the tier {} is not used at the moment: {why}", self.tier.location()))
+    }
+
+    async fn find_one(&self, blob: Blob, allowance: &Allowance) -> Option<Usable> {
+        let shared = SharedLayer::new(&self.tier, blob);
+        let state = shared.look().await.ok()?;
+        self.indexed(&shared, &state, allowance).await
     }
 
     /// The index of the layer in the tier.

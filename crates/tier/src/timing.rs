@@ -1,0 +1,6 @@
+//! Limits that several parts share.
+
+use std::time::Duration;
+
+/// How long a small request may take, with its repetitions: a listing, an index, a claim.
+pub(crate) const REQUEST: Duration = Duration::from_secs(3);
