@@ -199,6 +199,17 @@ async fn many_short_waits_for_a_store_count_together() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_blob_that_is_sent_whole_has_a_second_for_each_megabyte() {
+    for (seconds, is_kept) in [(9, true), (30, false)] {
+        let ((store, tier), blob) = (tier(), bytes(8 * MIB));
+        let (mut upload, _claim) = begin(&tier, &blob).await;
+        push(&mut upload, &blob).await;
+        store.always(Operation::Put, Fault::Wait(Duration::from_secs(seconds)));
+        assert_eq!(upload.finish(&proof(&blob)).await.is_ok(), is_kept, "{seconds} s");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_upload_fails_with_its_first_part_and_the_source_goes_on() {
     let ((store, tier), blob) = (tier(), bytes(100 * MIB));
     store.script(Operation::Part, [None, Some(Fault::Fail)]);
