@@ -12,7 +12,7 @@ use crate::commands::namespace::{self, Need};
 use crate::commands::packaging::{Completions, Man};
 use crate::commands::{
     cache, commit, convert, daemon, demo, doctor, index, inspect, login, ls, mount, podman, prefetch, pull, push,
-    record, recover, server, snapshotter, status, trace, umount, unshare, why,
+    record, recover, server, snapshotter, status, tier, trace, umount, unshare, why,
 };
 use crate::exit::{self, Exit};
 use crate::failure::Result;
@@ -70,6 +70,7 @@ impl Cli {
             Command::Status(command) => command.run(global),
             Command::Why(command) => command.run(global),
             Command::Cache(command) => command.run(global),
+            Command::Tier(command) => command.run(global),
             Command::Trace(command) => command.run(global),
             Command::Recover(command) => command.run(global),
             Command::Unshare(command) => command.run(global),
@@ -133,6 +134,7 @@ pub(crate) enum Command {
     Status(status::Status),
     Why(why::Why),
     Cache(cache::Cache),
+    Tier(tier::Tier),
     Trace(trace::Trace),
     Recover(recover::Recover),
     Unshare(unshare::Unshare),

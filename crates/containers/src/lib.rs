@@ -23,6 +23,6 @@ pub use oci::{
 pub use record::{RecordRequest, Recorded, Until};
 pub use run::{
     Changes, ContainerRecord, ContainerState, ContainerStatus, Containers, ExecRequest, LeftOut, Lifecycle, LogLine,
-    LogRequest, LogTime, Output, RunError, RunOutcome, RunRequest, Signals, may_run_on, signal_name,
+    LogRequest, LogTime, Output, RunError, RunOutcome, RunRequest, Signals, may_run_on, parse_duration, signal_name,
 };
 use tarpon_images::{Cause, Error, ErrorKind, Result, ResultExt};

@@ -43,6 +43,7 @@
 //! | find out why a mount was slow | [`Engine::why`] → [`Explanation`] |
 //! | show images to Podman | [`Engine::podman`] → [`Podman`] |
 //! | list, check or empty the store | [`Engine::store`] |
+//! | list, clean or check a tier | [`ManagedTier`] |
 //!
 //! # Errors
 //!
@@ -60,6 +61,7 @@ mod engine;
 mod mounts;
 mod prefetch;
 mod publish;
+mod tier;
 mod why;
 
 pub use engine::{Engine, EngineOptions};
@@ -79,7 +81,7 @@ pub use tarpon_containers::{
     AppArmor, CapabilityChanges, ContainerOptions, ContainerRecord, ContainerState, ContainerStatus, Containers,
     ExecRequest, HostEntry, Lifecycle, Limits, LogLine, LogRequest, LogTime, MountOption, Network, Output, Port,
     ProcessLimit, Publish, RecordRequest, Recorded, RunError, RunOutcome, RunRequest, Signals, Tmpfs, Ulimit, Until,
-    Volume, oci_runtime, signal_name,
+    Volume, oci_runtime, parse_duration, signal_name,
 };
 pub use tarpon_fetch::{Early, Event, Noted, PROFILE_BYTES, Stall, Stats, WaitSum, WaitedFor};
 pub use tarpon_images::index::places::shown as shown_place;
@@ -110,7 +112,8 @@ pub use tarpon_server::{
 pub use tarpon_store as store;
 pub use tarpon_store::Isolation;
 pub use tarpon_store::private::{create_dir as create_private_dir, write as write_private};
-pub use tarpon_tier::TierLocation;
+pub use tarpon_tier::{LayerUse, Leftovers, TierLocation, Usage as TierUsage};
 pub use tarpon_trace as trace;
 pub use tarpon_worker::serve as serve_worker;
+pub use tier::{ManagedTier, TierCheck, TierGarbage, UnreadableTierObject, WrongObject};
 pub use why::{Advice, Bytes, Explanation, SlowRead, Topic};

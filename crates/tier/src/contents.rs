@@ -71,6 +71,11 @@ impl LayerUse {
         self.names().filter(|name| *name == "blob" || is_index(name))
     }
 
+    /// How many indexes it has.
+    pub fn indexes(&self) -> u64 {
+        self.names().filter(|name| is_index(name)).count() as u64
+    }
+
     fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(AsRef::as_ref)
     }

@@ -1,5 +1,6 @@
 //! Errors of a tier.
 
+use std::io;
 use std::sync::Arc;
 
 /// The result of an operation on a tier.
@@ -9,44 +10,84 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("cannot {step}: {cause}")]
 pub struct Error {
+    kind: ErrorKind,
     step: &'static str,
     cause: Arc<str>,
-    is_refusal: bool,
+}
+
+/// Classes of failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The bucket, the folder or the object does not exist.
+    Missing,
+    /// The credentials are not accepted, or permit less than is needed.
+    Denied,
+    /// It does not answer, or answers with an error or with wrong bytes.
+    Unavailable,
 }
 
 impl Error {
     pub(crate) fn new(step: &'static str, cause: impl Into<Arc<str>>) -> Self {
-        Self { step, cause: cause.into(), is_refusal: false }
+        Self { kind: ErrorKind::Unavailable, step, cause: cause.into() }
     }
 
     pub(crate) fn late(step: &'static str) -> Self {
         Self::new(step, "it does not answer in time")
     }
 
-    /// Whether another attempt fails in the same way: the credentials are refused, or the location is invalid.
-    pub fn is_refusal(&self) -> bool {
-        self.is_refusal
+    pub(crate) fn missing(step: &'static str, cause: &'static str) -> Self {
+        Self { kind: ErrorKind::Missing, ..Self::new(step, cause) }
     }
 
     pub(crate) fn of(step: &'static str, error: &object_store::Error) -> Self {
-        let is_refusal = matches!(
-            error,
-            object_store::Error::PermissionDenied { .. }
-                | object_store::Error::Unauthenticated { .. }
-                | object_store::Error::NotSupported { .. }
-                | object_store::Error::InvalidPath { .. }
-        );
-        Self { step, cause: innermost(error).into(), is_refusal }
+        use object_store::Error as E;
+        let cause = innermost(error);
+        let is_denied = cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::PermissionDenied);
+        let kind = match error {
+            E::NotFound { .. } => ErrorKind::Missing,
+            E::PermissionDenied { .. } | E::Unauthenticated { .. } => ErrorKind::Denied,
+            _ if is_denied => ErrorKind::Denied,
+            _ => ErrorKind::Unavailable,
+        };
+        Self { kind, ..Self::new(step, one_line(&cause.to_string())) }
+    }
+
+    pub(crate) fn of_file(step: &'static str, error: &io::Error) -> Self {
+        let kind = match error.kind() {
+            io::ErrorKind::NotFound => ErrorKind::Missing,
+            io::ErrorKind::PermissionDenied => ErrorKind::Denied,
+            _ => ErrorKind::Unavailable,
+        };
+        Self { kind, ..Self::new(step, error.to_string()) }
+    }
+
+    /// The class of the failure.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// What failed: "list the tier".
+    pub fn step(&self) -> &'static str {
+        self.step
+    }
+
+    /// Why, in one line.
+    pub fn cause(&self) -> &str {
+        &self.cause
     }
 }
 
-/// The innermost cause is the informative one. It is shortened to one line.
-fn innermost(error: &object_store::Error) -> String {
-    const CHARS: usize = 300;
-    let mut cause: &dyn std::error::Error = error;
+/// The informative cause.
+fn innermost<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::error::Error + 'static) {
+    let mut cause = error;
     while let Some(inner) = cause.source() {
         cause = inner;
     }
-    let text = cause.to_string();
+    cause
+}
+
+/// A store may answer with a page of text.
+fn one_line(text: &str) -> String {
+    const CHARS: usize = 300;
     text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(CHARS).collect()
 }

@@ -61,7 +61,7 @@ impl Folder {
 
 fn files(folder: PathBuf) -> error::Result<LocalFileSystem> {
     if !folder.is_dir() {
-        return Err(error::Error::new(STEP, "its folder does not exist"));
+        return Err(error::Error::missing(STEP, "its folder does not exist"));
     }
     // What is visible there is complete, also after a power failure.
     let files = LocalFileSystem::new_with_prefix(folder).map(|files| files.with_fsync(true));

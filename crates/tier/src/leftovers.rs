@@ -33,7 +33,7 @@ impl Tier {
         let layers = folder.join("v1/layers");
         let work = move || collect(&layers, unused.saturating_add(SKEW), is_trial);
         let done = tokio::task::spawn_blocking(work).await.map_err(|error| Error::new(step, error.to_string()))?;
-        done.map_err(|error| Error::new(step, error.to_string()))
+        done.map_err(|error| Error::of_file(step, &error))
     }
 }
 

@@ -32,7 +32,7 @@ mod timing;
 mod upload;
 
 pub use contents::{LayerUse, Usage, Verdict};
-pub use error::{Error, Result};
+pub use error::{Error, ErrorKind, Result};
 pub use layer::{LayerState, SharedLayer};
 pub use leftovers::Leftovers;
 pub use location::{InvalidLocation, TierLocation};

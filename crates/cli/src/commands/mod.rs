@@ -32,6 +32,7 @@ pub(crate) mod session;
 mod sign;
 pub(crate) mod snapshotter;
 pub(crate) mod status;
+pub(crate) mod tier;
 pub(crate) mod trace;
 pub(crate) mod umount;
 pub(crate) mod unshare;

@@ -11,5 +11,7 @@ mod table;
 
 pub(crate) use crate::line::escape;
 pub(crate) use print::{bytes, error, json, note, short_digest, text};
-pub(crate) use progress::{conversion_progress, prefetch_progress, progress, pull_progress, push_progress};
+pub(crate) use progress::{
+    conversion_progress, prefetch_progress, progress, pull_progress, push_progress, verification_progress,
+};
 pub(crate) use table::Table;

@@ -12,7 +12,7 @@ use tarpon_engine::{Progress, Silent};
 
 use bars::Bars;
 use lines::Lines;
-use words::{CONVERTING, PREFETCHING, PREPARING, PULLING, PUSHING, Words};
+use words::{CONVERTING, PREFETCHING, PREPARING, PULLING, PUSHING, VERIFYING, Words};
 
 /// The progress display on stderr while an image is prepared. It is erased when it is dropped.
 pub(crate) fn progress(quiet: bool) -> Box<dyn Progress> {
@@ -37,6 +37,11 @@ pub(crate) fn conversion_progress(quiet: bool) -> Box<dyn Progress> {
 /// The same while a committed image is pushed.
 pub(crate) fn push_progress(quiet: bool) -> Box<dyn Progress> {
     display(quiet, &PUSHING)
+}
+
+/// The same while a tier is verified.
+pub(crate) fn verification_progress(quiet: bool) -> Box<dyn Progress> {
+    display(quiet, &VERIFYING)
 }
 
 fn display(quiet: bool, words: &'static Words) -> Box<dyn Progress> {

@@ -42,6 +42,7 @@ fn help_of_every_subcommand() {
         "snapshotter",
         "status",
         "why",
+        "tier",
         "trace",
         "cache",
         "recover",
@@ -85,6 +86,13 @@ fn help_of_every_podman_subcommand() {
 fn help_of_every_trace_subcommand() {
     for subcommand in ["show", "merge", "plot"] {
         insta::assert_snapshot!(format!("help_of_trace_{subcommand}"), help(&["trace", subcommand, "--help"]));
+    }
+}
+
+#[test]
+fn help_of_every_tier_subcommand() {
+    for subcommand in ["usage", "gc", "verify"] {
+        insta::assert_snapshot!(format!("help_of_tier_{subcommand}"), help(&["tier", subcommand, "--help"]));
     }
 }
 

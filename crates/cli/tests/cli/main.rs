@@ -19,6 +19,7 @@ mod mounts;
 mod prefetch;
 mod pull;
 mod terminal;
+mod tier;
 mod tls;
 mod trace;
 mod world;

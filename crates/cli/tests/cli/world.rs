@@ -68,6 +68,7 @@ impl World {
             "TARPON_BACKFILL",
             "TARPON_METRICS",
             "TARPON_SCRUB",
+            "TARPON_TIER",
             "REGISTRY_AUTH_FILE",
             "DOCKER_CONFIG",
             "XDG_RUNTIME_DIR",

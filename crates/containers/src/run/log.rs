@@ -73,7 +73,7 @@ impl LogTime {
         if let Ok(seconds) = text.parse::<u32>() {
             return Ok(Self(time(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds.into()))));
         }
-        if let Some(ago) = duration(text) {
+        if let Some(ago) = parse_duration(text) {
             return Ok(Self(time(now.checked_sub(ago).unwrap_or(SystemTime::UNIX_EPOCH))));
         }
         let plain = text.strip_suffix('Z').unwrap_or(text);
@@ -85,8 +85,8 @@ impl LogTime {
     }
 }
 
-/// Seconds of a duration such as `1h30m` or `90s`.
-fn duration(text: &str) -> Option<Duration> {
+/// Reads a duration such as `30d`, `1h30m` or `90s`. `None`: the text is none, or the duration is too long.
+pub fn parse_duration(text: &str) -> Option<Duration> {
     let (mut rest, mut seconds) = (text, 0_u64);
     while !rest.is_empty() {
         let (number, after) = rest.split_at(rest.find(|character: char| !character.is_ascii_digit())?);

@@ -31,7 +31,7 @@ pub use self::changes::{Changes, LeftOut};
 pub use self::containers::Containers;
 pub use self::exec::ExecRequest;
 pub use self::failure::RunError;
-pub use self::log::{LogLine, LogRequest, LogTime, Output};
+pub use self::log::{LogLine, LogRequest, LogTime, Output, parse_duration};
 pub use self::record::{ContainerRecord, ContainerState};
 pub use self::request::{RunOutcome, RunRequest};
 pub use self::signals::{Signals, signal_name};

@@ -13,7 +13,7 @@ use tarpon_oci::Digest;
 
 use super::faulty::{Fault, FaultyStore, Operation};
 use super::{bytes, layer, object, over, tier};
-use crate::{Leftovers, Tier, TierLocation, TierOptions, Usage, Verdict};
+use crate::{ErrorKind, Leftovers, Tier, TierLocation, TierOptions, Usage, Verdict};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -160,7 +160,7 @@ async fn what_another_host_removes_meanwhile_is_no_error() {
     assert_eq!(tier.collect_garbage(&usage, 30 * DAY, false).await.unwrap().len(), 1);
     store.always(Operation::Delete, Fault::Refuse);
     let error = tier.collect_garbage(&usage, 30 * DAY, false).await.unwrap_err();
-    assert!(error.is_refusal());
+    assert_eq!(error.kind(), ErrorKind::Denied);
     assert_eq!(error.to_string(), "cannot remove layers from the tier: no key");
 }
 

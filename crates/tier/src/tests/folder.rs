@@ -13,7 +13,7 @@ use tarpon_testkit::source::MemorySource;
 use tempfile::TempDir;
 
 use super::{blob, bytes, layer, proof};
-use crate::{LayerState, Tier, TierLocation, TierOptions, TieredBlobs};
+use crate::{ErrorKind, LayerState, Tier, TierLocation, TierOptions, TieredBlobs};
 
 /// Enough for any test on a slow machine.
 const LONG: Duration = Duration::from_secs(120);
@@ -74,7 +74,11 @@ async fn what_one_host_keeps_in_a_folder_another_one_reads() {
 async fn a_folder_that_does_not_exist_is_an_error_and_is_not_made() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("missing");
-    assert_eq!(open(&missing).unwrap_err().to_string(), "cannot open the tier: its folder does not exist");
+    let error = open(&missing).unwrap_err();
+    assert_eq!(
+        (error.kind(), &*error.to_string()),
+        (ErrorKind::Missing, "cannot open the tier: its folder does not exist")
+    );
     fs::write(&missing, "a file").unwrap();
     assert!(open(&missing).is_err());
 }

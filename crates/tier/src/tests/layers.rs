@@ -12,7 +12,7 @@ use tarpon_oci::{Blob, Digest, Verified, limits};
 
 use super::faulty::{Fault, Operation};
 use super::{bytes, layer, object, over, tier};
-use crate::{LayerState, SharedLayer, Tier};
+use crate::{ErrorKind, LayerState, SharedLayer, Tier};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -146,7 +146,7 @@ async fn a_listing_that_fails_or_hangs_is_an_error_and_the_tier_rests() {
         let ((store, tier), blob) = (tier(), bytes(10));
         store.always(Operation::List, fault);
         let error = layer(&tier, &blob).look().await.unwrap_err();
-        assert_eq!(error.is_refusal(), fault == Fault::Refuse);
+        assert_eq!(error.kind() == ErrorKind::Denied, fault == Fault::Refuse);
         assert_eq!(tier.is_resting(), Some(error.to_string()));
     }
 }

@@ -78,7 +78,7 @@ impl State {
         self.last = Some(now);
         let Speed { rate, left } = self.meter.speed(now);
         let facts = [Some(self.meter.amount()), rate, left].into_iter().flatten().collect::<Vec<_>>();
-        Some(format!("{} what a start needs: {}", self.words.doing, facts.join(", ")))
+        Some(format!("{} {}: {}", self.words.doing, self.words.bytes_of, facts.join(", ")))
     }
 
     /// The line for a finished layer, if it took time.
