@@ -23,7 +23,7 @@ pub(crate) enum Exit {
     Refused = 6,
     /// This machine or user cannot mount this way.
     CannotMount = 7,
-    /// The local store failed, or its content is damaged.
+    /// The local store failed, or its content or that of a tier is damaged.
     Store = 8,
     /// The container did not start: tarpon or its runtime failed. Only with `run` and `exec`.
     NotRun = 125,
@@ -47,7 +47,7 @@ Exit codes:
   6    rejected: the image is malformed, unsupported or does not match its digest, the policy of the
        host does not accept it, or the registry's certificate or response is not trusted
   7    this machine or this user cannot mount it this way (see `tarpon doctor`)
-  8    the local store failed, or some of its content is damaged
+  8    the local store failed, or some of its content, or of that of a tier, is damaged
   130  interrupted
 
 `run` and `exec` exit with the code of the program that they ran, which is 128 plus the signal's

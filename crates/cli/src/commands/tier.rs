@@ -6,7 +6,7 @@ mod verify;
 
 use std::time::{Duration, SystemTime};
 
-use clap::{Args, Subcommand};
+use clap::{Arg, Args, Subcommand};
 use serde::Serialize;
 use tarpon_engine::{LayerUse, ManagedTier, TierLocation};
 use tarpon_oci::Digest;
@@ -19,9 +19,9 @@ use crate::output;
 
 const EXAMPLES: &str = "\
 Examples:
-  tarpon tier usage --tier s3://images/tarpon           how much there is, and when it was used
+  tarpon tier usage --tier s3://images/tarpon              how much there is, and when it was used
   tarpon tier gc --unused 30d --tier s3://images/tarpon    remove what no host has used for 30 days
-  tarpon tier verify --tier file:///srv/tarpon          compare everything with its digests
+  tarpon tier verify --tier file:///srv/tarpon             compare everything with its digests
 
 The tier is that of --tier or $TARPON_TIER. Credentials for a bucket come from the environment.
 Hosts may use the tier meanwhile: what they miss, they fetch from the registry.";
@@ -50,6 +50,14 @@ impl Tier {
             Command::Verify(command) => command.run(global),
         }
     }
+}
+
+/// Adapts the help of `--tier`, which is that of commands that use a tier for images.
+fn managed(tier: Arg) -> Arg {
+    let help = "Tier: bucket (s3://BUCKET/PREFIX, gs://…, az://…) or shared folder (file:///DIR)";
+    let credentials =
+        "Credentials for a bucket come from the environment, as for its own tools: AWS_…, GOOGLE_… or AZURE_….";
+    tier.help(help).long_help(format!("{help}\n\n{credentials}"))
 }
 
 /// The tier of a command, opened.

@@ -7,7 +7,7 @@ use serde::Serialize;
 use tarpon_engine::{LayerUse, TierGarbage, parse_duration};
 
 use super::usage::list;
-use super::{DAY, Layer, Opened, counted};
+use super::{DAY, Layer, Opened, counted, managed};
 use crate::commands::image::TierChoice;
 use crate::commands::session::runtime;
 use crate::failure::{Context, Result};
@@ -24,7 +24,7 @@ Examples:
 /// Each host that prepares an image notes the use of its layers, at most once a day. A layer that is needed again is streamed again by one
 /// host. In a folder, copies that were not finished are removed too; for a bucket, set its own rule for incomplete uploads.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, mut_arg("tier", managed))]
 pub(super) struct Gc {
     /// Least time since the last use, such as 30d or 1d12h; at least 1d. An hour is added, by which clocks may differ
     #[arg(long, value_name = "TIME", default_value = "30d", value_parser = unused)]

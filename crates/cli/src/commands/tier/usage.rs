@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 use tarpon_engine::{LayerUse, TierUsage};
 
-use super::{DAY, Layer, Opened};
+use super::{DAY, Layer, Opened, managed};
 use crate::commands::image::TierChoice;
 use crate::commands::session::runtime;
 use crate::failure::{Context, Result};
@@ -18,14 +18,14 @@ Examples:
   tarpon tier usage --tier s3://images/tarpon
   tarpon tier usage --layers --tier file:///srv/tarpon
   tarpon tier usage --json --tier s3://images/tarpon | jq .total_bytes
-  tarpon tier usage --layers --json | jq -r '.each_layer[] | select(.blob_bytes == null).digest'";
+  tarpon tier usage --layers --json --tier s3://images/tarpon | jq -r '.each_layer[].digest'";
 
 /// Show the layers and bytes of a tier, and when hosts last used them
 ///
 /// The last use of a layer is when a host prepared an image with it, within a day, by the clock of the store. Lists the whole tier: a bucket
 /// charges for one request for each thousand objects.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, mut_arg("tier", managed))]
 pub(super) struct Usage {
     /// List each layer
     #[arg(long)]

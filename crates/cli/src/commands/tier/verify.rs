@@ -5,7 +5,7 @@ use serde::Serialize;
 use tarpon_engine::{TierCheck, UnreadableTierObject, WrongObject};
 use tarpon_oci::Digest;
 
-use super::{Opened, counted};
+use super::{Opened, counted, managed};
 use crate::commands::image::TierChoice;
 use crate::commands::session::runtime;
 use crate::exit::Exit;
@@ -25,7 +25,7 @@ Examples:
 /// Reads every blob and every index, four at a time: a bucket charges for that. Hosts do not use wrong ones, but ask for them again and
 /// again. The exit code is 8 if anything is wrong. Whether an index describes its layer is not checked.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, mut_arg("tier", managed))]
 pub(super) struct Verify {
     /// Remove wrong blobs and indexes, so that hosts write them again
     #[arg(long)]
