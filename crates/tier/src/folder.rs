@@ -4,14 +4,18 @@
 //! threads on which the program reads and writes its own files, and the program does not wait for them when it ends.
 
 use std::fmt;
+use std::fs::File;
 use std::future::Future;
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll};
 
 use async_trait::async_trait;
-use futures::stream::{BoxStream, Stream};
+use bytes::Bytes;
+use futures::stream::{self, BoxStream, Stream};
 use futures::{FutureExt as _, StreamExt as _};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
@@ -26,6 +30,8 @@ use crate::timing::REQUEST;
 
 /// Most system calls at the same time: reads of a few containers that start.
 const THREADS: usize = 16;
+/// Bytes that are read at a time.
+const PIECE: usize = 256 << 10;
 const STEP: &str = "open the tier";
 
 /// Objects as files in a folder.
@@ -93,11 +99,12 @@ impl ObjectStore for Folder {
     }
 
     async fn get_opts(&self, path: &Path, options: GetOptions) -> Result<GetResult> {
-        let result = self.run(|| self.files.get_opts(path, options)).await?;
-        let (meta, range, attributes) = (result.meta.clone(), result.range.clone(), result.attributes.clone());
-        let extensions = result.extensions.clone();
-        let payload = GetResultPayload::Stream(self.run(|| result.into_stream()).boxed());
-        Ok(GetResult { payload, meta, range, attributes, extensions })
+        let mut result = self.run(|| self.files.get_opts(path, options)).await?;
+        if let GetResultPayload::File(file, _) = result.payload {
+            let pieces = Pieces { file: Arc::new(file), left: result.range.clone(), threads: self.handle.clone() };
+            result.payload = GetResultPayload::Stream(stream::try_unfold(pieces, Pieces::next).boxed());
+        }
+        Ok(result)
     }
 
     fn delete_stream(&self, paths: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
@@ -152,6 +159,34 @@ impl<T: Stream + Unpin> Stream for OnThreads<T> {
         let threads = self.threads.clone();
         let _entered = threads.enter();
         self.inner.poll_next_unpin(context)
+    }
+}
+
+/// A range of a file. The library's own stream reads 8 KiB at a time.
+struct Pieces {
+    file: Arc<File>,
+    left: Range<u64>,
+    threads: Handle,
+}
+
+impl Pieces {
+    /// Ends early if the file became shorter.
+    async fn next(mut self) -> Result<Option<(Bytes, Self)>> {
+        let (file, start) = (self.file.clone(), self.left.start);
+        let wanted = usize::try_from(self.left.end - start).unwrap_or(PIECE).min(PIECE);
+        if wanted == 0 {
+            return Ok(None);
+        }
+        let read = move || {
+            let mut piece = vec![0; wanted];
+            let count = file.read_at(&mut piece, start)?;
+            piece.truncate(count);
+            Ok::<Bytes, std::io::Error>(piece.into())
+        };
+        let read = self.threads.spawn_blocking(read).await?;
+        let piece = read.map_err(|error| Error::Generic { store: "folder", source: error.into() })?;
+        self.left.start += piece.len() as u64;
+        Ok((!piece.is_empty()).then_some((piece, self)))
     }
 }
 

@@ -71,6 +71,22 @@ async fn what_one_host_keeps_in_a_folder_another_one_reads() {
 }
 
 #[tokio::test]
+async fn the_rest_of_a_file_that_becomes_shorter_during_a_read_comes_from_the_source() {
+    let (folder, blob_bytes) = (tempfile::tempdir().unwrap(), bytes(2 << 20));
+    let tier = open(folder.path()).unwrap();
+    keep(&tier, &blob_bytes).await;
+    let source = Arc::new(MemorySource::new([blob_bytes.clone()]));
+    let blobs = TieredBlobs::new(tier, source.clone());
+    let mut pieces = blobs.read(blob(&blob_bytes), 0..2 << 20).await.unwrap();
+    let first = pieces.try_next().await.unwrap().unwrap();
+    let path = folder.path().join("v1/layers").join(blob(&blob_bytes).digest.hex()).join("blob");
+    fs::OpenOptions::new().write(true).open(path).unwrap().set_len(1 << 20).unwrap();
+    let rest = pieces.try_collect::<Vec<_>>().await.unwrap().concat();
+    assert!([&first[..], &rest].concat() == blob_bytes);
+    assert_eq!(source.requests(), [(blob(&blob_bytes).digest, 1 << 20..2 << 20)]);
+}
+
+#[tokio::test]
 async fn a_folder_that_does_not_exist_is_an_error_and_is_not_made() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("missing");

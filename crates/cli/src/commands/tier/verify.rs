@@ -116,10 +116,10 @@ fn outcome(report: &Report) -> Result {
             let failure = Failure::new(Exit::Store, format_args!("{objects} of the tier {tier} {verb} wrong"));
             Err(if report.wrong.iter().all(|wrong| wrong.removed) {
                 failure.hint(
-                    "they were removed; find out which host writes wrong bytes, or whether its storage is damaged",
+                    "wrong objects were removed; find out which host writes wrong bytes, or whether its storage is damaged",
                 )
             } else {
-                failure.hint("hosts do not use them; `tarpon tier verify --repair` removes them")
+                failure.hint("hosts do not use wrong objects; `tarpon tier verify --repair` removes them")
             })
         }
     }
