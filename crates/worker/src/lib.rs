@@ -25,6 +25,7 @@ mod completion;
 mod decoder;
 mod distrusted;
 mod event;
+mod folder_probe;
 mod frames;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
