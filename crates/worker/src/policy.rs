@@ -10,6 +10,7 @@ use tarpon_registry::Address;
 use tarpon_tier::{TierLocation, TierOptions};
 
 use crate::message::{Setup, TierName, VERSION};
+use crate::shared_folder;
 
 /// Most memory of a worker that fetches: the requests that a server has in flight (about 300 MiB, encoded and decoded), the windows of
 /// their decoders, and the stacks of its threads, which count as a whole.
@@ -87,8 +88,10 @@ impl Policy {
 
     /// The setup of a worker that prepares an image in the store at `store`.
     pub(crate) fn setup_to_prepare(&self, store: &Path) -> Setup {
-        let mut setup =
-            Setup { as_own_user: false, write: vec![store.to_owned()], memory: PREPARE_BYTES, ..self.setup() };
+        let folder = self.tier_folder();
+        // Layers that it streams are copied to the tier.
+        let write = std::iter::once(store.to_owned()).chain(folder.clone()).collect();
+        let mut setup = Setup { as_own_user: false, write, memory: PREPARE_BYTES, ..self.setup_with(folder) };
         setup.read.push(BOOT_ID.into());
         setup
     }
@@ -110,6 +113,15 @@ impl Policy {
 
     /// The setup of a worker that fetches.
     pub(crate) fn setup(&self) -> Setup {
+        self.setup_with(self.tier_folder())
+    }
+
+    /// The folder of the tier. Without it, the worker uses no tier.
+    fn tier_folder(&self) -> Option<PathBuf> {
+        shared_folder::that_answers(self.tier.as_ref()?.folder()?.to_owned())
+    }
+
+    fn setup_with(&self, tier_folder: Option<PathBuf>) -> Setup {
         let fixed = CERTIFICATES.into_iter().map(PathBuf::from);
         let file = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
         let folders = std::env::var_os("SSL_CERT_DIR").unwrap_or_default();
@@ -119,10 +131,11 @@ impl Policy {
             TierName { location, options }
         });
         let credentials = tier.iter().flat_map(|tier| tier.options.files());
-        let named: Vec<_> = file.into_iter().chain(folders).chain(self.own()).chain(credentials).collect();
+        let named = file.into_iter().chain(folders).chain(self.own());
+        let named: Vec<_> = named.chain(tier_folder).chain(credentials).collect();
         Setup {
             version: VERSION,
-            reads_for_others: !named.is_empty() || tier.as_ref().is_some_and(|tier| tier.location.folder().is_some()),
+            reads_for_others: !named.is_empty(),
             read: fixed.chain(named).collect(),
             as_own_user: true,
             write: Vec::new(),
