@@ -9,6 +9,7 @@ use tarpon_oci::Source;
 use tarpon_registry::Address;
 use tarpon_tier::{TierLocation, TierOptions};
 
+use crate::folder_probe;
 use crate::message::{Setup, TierName, VERSION};
 
 /// Most memory of a worker that fetches: the requests that a server has in flight (about 300 MiB, encoded and decoded), the windows of
@@ -80,6 +81,10 @@ impl Policy {
         self.certificates.iter().chain(&self.local).cloned()
     }
 
+    fn tier_folder(&self) -> Option<&Path> {
+        self.tier.as_ref()?.folder()
+    }
+
     /// The files that a worker reads and that may be replaced.
     pub(crate) fn watched(&self) -> Watched {
         Watched::now(FILES.into_iter().map(PathBuf::from).chain(self.own()).collect())
@@ -90,6 +95,9 @@ impl Policy {
         let mut setup =
             Setup { as_own_user: false, write: vec![store.to_owned()], memory: PREPARE_BYTES, ..self.setup() };
         setup.read.push(BOOT_ID.into());
+        // Layers that it streams are copied to the tier.
+        let folder = self.tier_folder().filter(|folder| setup.read.iter().any(|path| path == folder));
+        setup.write.extend(folder.map(Path::to_owned));
         setup
     }
 
@@ -119,10 +127,12 @@ impl Policy {
             TierName { location, options }
         });
         let credentials = tier.iter().flat_map(|tier| tier.options.files());
-        let named: Vec<_> = file.into_iter().chain(folders).chain(self.own()).chain(credentials).collect();
+        let folder = self.tier_folder().filter(|folder| folder_probe::answers(folder)).map(Path::to_owned);
+        let named: Vec<_> =
+            file.into_iter().chain(folders).chain(self.own()).chain(credentials).chain(folder).collect();
         Setup {
             version: VERSION,
-            reads_for_others: !named.is_empty() || tier.as_ref().is_some_and(|tier| tier.location.folder().is_some()),
+            reads_for_others: !named.is_empty(),
             read: fixed.chain(named).collect(),
             as_own_user: true,
             write: Vec::new(),

@@ -8,10 +8,8 @@ mod questions;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream as BlockingStream;
-use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 use tarpon_sandbox::{LandlockStatus, Sandbox};
 use tokio::runtime::Runtime;
@@ -35,8 +33,6 @@ pub(crate) use self::jobs::request as request_of;
 const THREADS: usize = 2;
 /// Threads that resolve names, of which each may wait for seconds.
 const BLOCKING_THREADS: usize = 16;
-/// How long the folder of a tier may take to answer, before readers wait for the worker.
-const FOLDER: Duration = Duration::from_secs(2);
 /// Stack of a thread that decodes: decoders keep their windows on the heap.
 const STACK_BYTES: usize = 512 << 10;
 
@@ -84,26 +80,7 @@ fn confine(setup: &Setup) -> Result<tarpon_sandbox::Confinement, tarpon_sandbox:
     let sandbox = if setup.reads_for_others { sandbox.may_read_for_others() } else { sandbox };
     let sandbox = if setup.as_own_user { sandbox.as_own_user() } else { sandbox };
     let sandbox = setup.read.iter().fold(sandbox, |sandbox, path| sandbox.may_read(path));
-    let sandbox = match shared_folder(setup) {
-        // Layers that are streamed are copied there.
-        Some(folder) if !setup.write.is_empty() => sandbox.may_write(folder),
-        Some(folder) => sandbox.may_read(folder),
-        None => sandbox,
-    };
     setup.write.iter().fold(sandbox, |sandbox, path| sandbox.may_write(path)).enter()
-}
-
-/// The folder of the tier, if it answers: a call on a shared file system whose server is away may never return.
-fn shared_folder(setup: &Setup) -> Option<PathBuf> {
-    let folder = setup.tier.as_ref()?.location.folder()?.to_owned();
-    let (sender, receiver) = mpsc::channel();
-    let looked_at = folder.clone();
-    let look = move || {
-        // Fails if nothing waits for it any more.
-        let _sent = sender.send(looked_at.is_dir());
-    };
-    thread::Builder::new().name("tarpon-tier".into()).spawn(look).ok()?;
-    receiver.recv_timeout(FOLDER).ok().filter(|is_there| *is_there).map(|_| folder)
 }
 
 /// A confined worker.
