@@ -1,14 +1,23 @@
 //! Hosts that share layers through a tier: what the registry sends, and what hosts read when the tier fails.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::OnceLock;
+use std::thread;
+use std::time::Duration;
 
-use tarpon_harness::bucket::{self, Bucket};
+use rustix::mount::{MountFlags, UnmountFlags};
+use tarpon_harness::bucket::{self, Bucket, Server};
 use tarpon_testkit::matrix;
 use tarpon_tests::real;
-use tarpon_tests::tiered::{Place, SharedImage, TieredHost, start};
-use tarpon_tests::wire::Wire;
+use tarpon_tests::tiered::{Place, SharedImage, TieredHost, read_through, start};
+use tarpon_tests::wait::wait_for;
+use tarpon_tests::wire::{Behaviour, Wire};
 use tempfile::TempDir;
+
+/// What takes longer hangs.
+const HUNG: Duration = Duration::from_secs(120);
 
 /// An image of which most requests are for files of a distribution.
 fn real_image() -> &'static SharedImage {
@@ -102,4 +111,118 @@ fn hosts_that_share_a_bucket_cost_the_registry_what_one_costs() {
         let bucket = Bucket::start(folder.path()).unwrap();
         storm(image, &Place::bucket(&bucket), &format!("{}, {:?}", image.name, bucket.server()));
     }
+}
+
+/// A filled tier, and hosts that have mounted the image through it.
+fn mounted(wire: &Wire, place: &Place) -> Vec<TieredHost> {
+    let image = made_image();
+    TieredHost::new(&real::registry().unwrap(), image, Some(place)).mount();
+    let hosts = hosts(crowd(), wire, image, place);
+    hosts.iter().for_each(|host| drop(host.mount()));
+    assert_eq!(image.requests(wire), vec![0; image.layers.len()], "the tier has the layers");
+    hosts
+}
+
+/// Lets hosts mount the image and read it. `fault` happens while they stream layers or wait for those who do. Returns what the commands print.
+fn prepare_through(hosts: &[TieredHost], wire: &Wire, fault: impl FnOnce()) -> Vec<String> {
+    let image = made_image();
+    let part = image.bytes / 3;
+    wire.behave(Behaviour::SilentAfter(part));
+    thread::scope(|scope| {
+        let started = scope.spawn(|| start(hosts, image));
+        wait_for(HUNG, "layers are streamed", || (wire.bytes() >= part).then_some(()));
+        fault();
+        wire.behave(Behaviour::Honest);
+        started.join().unwrap()
+    })
+}
+
+fn with_bucket(test: impl FnOnce(Bucket)) {
+    match bucket::missing() {
+        Some(reason) => println!("skipped: {reason}"),
+        None => {
+            let folder = real::scratch().unwrap();
+            test(Bucket::start(folder.path()).unwrap());
+        }
+    }
+}
+
+#[test]
+fn a_bucket_that_goes_away_while_hosts_prepare_costs_no_error() {
+    if is_skipped() {
+        return;
+    }
+    with_bucket(|mut bucket| {
+        let (image, wire, place) = (made_image(), wire(), Place::bucket(&bucket));
+        let notes = prepare_through(&hosts(crowd(), &wire, image, &place), &wire, || bucket.stop().unwrap());
+        println!("{notes:#?}");
+        bucket.start_again().unwrap();
+        let before = image.requests(&wire);
+        start(&hosts(2, &wire, image, &place), image);
+        let after = image.requests(&wire);
+        println!("{before:?} {after:?}");
+        start(&hosts(1, &wire, image, &place), image);
+        assert_eq!(image.requests(&wire), after, "it has the layers now");
+    });
+}
+
+#[test]
+fn a_bucket_that_goes_away_while_hosts_read_costs_no_error_and_is_used_when_it_returns() {
+    if is_skipped() {
+        return;
+    }
+    with_bucket(|mut bucket| {
+        let (wire, place) = (wire(), Place::bucket(&bucket));
+        let hosts = mounted(&wire, &place);
+        let (files, left) = made_image().files.split_at(made_image().files.len() * 3 / 4);
+        read_through(&hosts, files, || bucket.stop().unwrap());
+        let asked = made_image().requests(&wire);
+        assert!(asked.iter().all(|requests| *requests > 0), "{asked:?}");
+        bucket.start_again().unwrap();
+        for host in &hosts {
+            wait_for(HUNG, "the tier does not rest", || {
+                host.endpoint("tier")["rest_millis"].as_u64().is_none_or(|rest| rest == 0).then_some(())
+            });
+            let before = host.counted("tier");
+            host.check(left);
+            println!("{before:?} {:?}", host.counted("tier"));
+            assert!(host.counted("tier").bytes > before.bytes);
+        }
+        assert_eq!(made_image().requests(&wire), asked);
+    });
+}
+
+#[test]
+fn a_bucket_that_falls_silent_costs_no_error() {
+    if is_skipped() {
+        return;
+    }
+    with_bucket(|bucket| {
+        let (wire, line) = (wire(), Wire::to(&bucket.address()).unwrap());
+        let place = Place::bucket_behind(&bucket, &line);
+        let hosts = mounted(&wire, &place);
+        read_through(&hosts, &made_image().files, || line.behave(Behaviour::Silent));
+        let asked = made_image().requests(&wire);
+        assert!(asked.iter().all(|requests| *requests > 0), "{asked:?}");
+        let notes = start(&self::hosts(2, &wire, made_image(), &place), made_image());
+        println!("{notes:#?}");
+    });
+}
+
+#[test]
+fn a_bucket_that_lies_costs_no_wrong_byte() {
+    if is_skipped() {
+        return;
+    }
+    with_bucket(|bucket| {
+        let (wire, line) = (wire(), Wire::to(&bucket.address()).unwrap());
+        let place = Place::bucket_behind(&bucket, &line);
+        let hosts = mounted(&wire, &place);
+        read_through(&hosts, &made_image().files, || line.behave(Behaviour::Lying));
+        let asked = made_image().requests(&wire);
+        assert!(asked.iter().all(|requests| *requests > 0), "{asked:?}");
+        println!("{:?}", hosts[0].endpoint("tier"));
+        let notes = start(&self::hosts(2, &wire, made_image(), &place), made_image());
+        println!("{notes:#?}");
+    });
 }
