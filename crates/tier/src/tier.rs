@@ -320,8 +320,10 @@ impl Tier {
 
     /// Writes an object that is named by its digest: one that is there already is the same, or is wrong.
     pub(crate) async fn replace(&self, step: &'static str, path: &Path, bytes: Bytes) -> Result<()> {
+        // Nothing waits for it: a megabyte may take a second.
+        let limit = REQUEST + Duration::from_secs(bytes.len() as u64 >> 20);
         let put = self.store.put_opts(path, PutPayload::from_bytes(bytes), PutMode::Overwrite.into());
-        self.ask_briefly(step, put).await.map(drop)
+        self.ask(step, limit, put).await.map(drop)
     }
 
     /// Removes an object, if it exists.

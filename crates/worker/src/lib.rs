@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! workers      the workers of a server, as Sources; slot: the place of each process
-//! policy       what a worker may read; shared_folder: whether the folder of a tier answers
+//! policy       what a worker may read; folder_probe: whether the folder of a tier answers
 //! process      one process, and its channels
 //! image, response, decoder   blobs and decoded chunks through a worker; accounts: what endpoints were asked for
 //! preparer, event            images prepared in a worker of their own
@@ -25,6 +25,7 @@ mod completion;
 mod decoder;
 mod distrusted;
 mod event;
+mod folder_probe;
 mod frames;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
@@ -39,7 +40,6 @@ mod preparer;
 mod process;
 mod response;
 mod service;
-mod shared_folder;
 mod slot;
 mod supervise;
 #[cfg(test)]

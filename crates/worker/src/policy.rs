@@ -9,8 +9,8 @@ use tarpon_oci::Source;
 use tarpon_registry::Address;
 use tarpon_tier::{TierLocation, TierOptions};
 
+use crate::folder_probe;
 use crate::message::{Setup, TierName, VERSION};
-use crate::shared_folder;
 
 /// Most memory of a worker that fetches: the requests that a server has in flight (about 300 MiB, encoded and decoded), the windows of
 /// their decoders, and the stacks of its threads, which count as a whole.
@@ -81,6 +81,10 @@ impl Policy {
         self.certificates.iter().chain(&self.local).cloned()
     }
 
+    fn tier_folder(&self) -> Option<&Path> {
+        self.tier.as_ref()?.folder()
+    }
+
     /// The files that a worker reads and that may be replaced.
     pub(crate) fn watched(&self) -> Watched {
         Watched::now(FILES.into_iter().map(PathBuf::from).chain(self.own()).collect())
@@ -88,11 +92,12 @@ impl Policy {
 
     /// The setup of a worker that prepares an image in the store at `store`.
     pub(crate) fn setup_to_prepare(&self, store: &Path) -> Setup {
-        let folder = self.tier_folder();
-        // Layers that it streams are copied to the tier.
-        let write = std::iter::once(store.to_owned()).chain(folder.clone()).collect();
-        let mut setup = Setup { as_own_user: false, write, memory: PREPARE_BYTES, ..self.setup_with(folder) };
+        let mut setup =
+            Setup { as_own_user: false, write: vec![store.to_owned()], memory: PREPARE_BYTES, ..self.setup() };
         setup.read.push(BOOT_ID.into());
+        // Layers that it streams are copied to the tier.
+        let folder = self.tier_folder().filter(|folder| setup.read.iter().any(|path| path == folder));
+        setup.write.extend(folder.map(Path::to_owned));
         setup
     }
 
@@ -113,15 +118,6 @@ impl Policy {
 
     /// The setup of a worker that fetches.
     pub(crate) fn setup(&self) -> Setup {
-        self.setup_with(self.tier_folder())
-    }
-
-    /// The folder of the tier. Without it, the worker uses no tier.
-    fn tier_folder(&self) -> Option<PathBuf> {
-        shared_folder::that_answers(self.tier.as_ref()?.folder()?.to_owned())
-    }
-
-    fn setup_with(&self, tier_folder: Option<PathBuf>) -> Setup {
         let fixed = CERTIFICATES.into_iter().map(PathBuf::from);
         let file = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
         let folders = std::env::var_os("SSL_CERT_DIR").unwrap_or_default();
@@ -131,8 +127,9 @@ impl Policy {
             TierName { location, options }
         });
         let credentials = tier.iter().flat_map(|tier| tier.options.files());
-        let named = file.into_iter().chain(folders).chain(self.own());
-        let named: Vec<_> = named.chain(tier_folder).chain(credentials).collect();
+        let folder = self.tier_folder().filter(|folder| folder_probe::answers(folder)).map(Path::to_owned);
+        let named: Vec<_> =
+            file.into_iter().chain(folders).chain(self.own()).chain(credentials).chain(folder).collect();
         Setup {
             version: VERSION,
             reads_for_others: !named.is_empty(),

@@ -296,7 +296,10 @@ async fn the_folder_of_a_removed_layer_is_removed_too() {
     std::fs::create_dir(&kept).unwrap();
     std::fs::write(kept.join("blob"), "12345").unwrap();
     let usage = tier.usage().await.unwrap();
-    assert_eq!(tier.collect_garbage(&usage, 30 * DAY, false).await.unwrap().len(), 1);
+    for _ in 0..2 {
+        // Another host may have removed it meanwhile.
+        assert_eq!(tier.collect_garbage(&usage, 30 * DAY, false).await.unwrap().len(), 1);
+    }
     tier.collect_leftovers(30 * DAY, true).await.unwrap();
     assert!(layer.exists() && !layer.join("blob").exists());
     tier.collect_leftovers(30 * DAY, false).await.unwrap();

@@ -50,10 +50,12 @@ pub(crate) enum Fault {
     End(usize),
     /// Of a body: no byte after so many.
     Stall(usize),
-    /// Of a body: empty pieces without end after so many bytes.
+    /// Of a body: many empty pieces after so many bytes, then an error.
     Spin(usize),
     /// Of a body: these bytes follow.
     Append(&'static [u8]),
+    /// Of a body: each piece ends with these bytes too.
+    Lengthen(&'static [u8]),
 }
 
 /// A store over another one.
@@ -144,8 +146,12 @@ fn spoiled(body: Body, fault: Fault) -> Body {
         Fault::Break(count) => first(body, count).chain(stream::iter([Err(failure())])).boxed(),
         Fault::End(count) => first(body, count),
         Fault::Stall(count) => first(body, count).chain(stream::pending()).boxed(),
-        Fault::Spin(count) => first(body, count).chain(stream::repeat_with(|| Ok(Bytes::new()))).boxed(),
+        Fault::Spin(count) => {
+            let empty = stream::repeat_with(|| Ok(Bytes::new())).take(1_000);
+            first(body, count).chain(empty).chain(stream::iter([Err(failure())])).boxed()
+        }
         Fault::Append(more) => body.chain(stream::iter([Ok(Bytes::from_static(more))])).boxed(),
+        Fault::Lengthen(more) => body.map_ok(move |piece| [&piece[..], more].concat().into()).boxed(),
         _ => body,
     }
 }

@@ -146,13 +146,15 @@ async fn a_request_that_fails_or_hangs_goes_to_the_source() {
 
 #[tokio::test(start_paused = true)]
 async fn more_bytes_than_were_requested_are_cut_off() {
-    let setup = Setup::new().await;
-    setup.store.always(Operation::Get, Fault::Append(b"more"));
-    for range in [0..SIZE, 5..50] {
-        setup.reads(range).await;
+    for fault in [Fault::Append(b"more"), Fault::Lengthen(b"more")] {
+        let setup = Setup::new().await;
+        setup.store.always(Operation::Get, fault);
+        for range in [0..SIZE, 5..50] {
+            setup.reads(range).await;
+        }
+        assert_eq!(setup.asked(), (2, 0));
+        assert_eq!(setup.tier.account().bytes, SIZE as u64 + 45);
     }
-    assert_eq!(setup.asked(), (2, 0));
-    assert_eq!(setup.tier.account().bytes, SIZE as u64 + 45);
 }
 
 #[tokio::test(start_paused = true)]

@@ -182,9 +182,31 @@ async fn with_a_hanging_store(pieces: usize, each: Duration) -> Duration {
 async fn a_store_that_hangs_costs_the_source_two_seconds_or_a_quarter_of_its_time() {
     // A source that is at once there: two seconds.
     assert_eq!(with_a_hanging_store(400, Duration::ZERO).await, Duration::from_secs(2));
-    // One that takes 20 seconds.
+    // One that takes 20 seconds, and 9 until the copy waits.
     let slow = with_a_hanging_store(400, Duration::from_millis(50)).await;
-    assert!((20..=20 + 2 + 5 + 1).contains(&slow.as_secs()), "{slow:?}");
+    assert!((Duration::from_secs(24)..Duration::from_secs(25)).contains(&slow), "{slow:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_short_waits_for_a_store_count_together() {
+    let ((store, tier), blob) = (tier(), bytes(100 * MIB));
+    store.always(Operation::Part, Fault::Wait(Duration::from_millis(1_500)));
+    let (mut upload, _claim) = begin(&tier, &blob).await;
+    let began = Instant::now();
+    push(&mut upload, &blob).await;
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    assert!(upload.finish(&proof(&blob)).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_blob_that_is_sent_whole_has_a_second_for_each_megabyte() {
+    for (seconds, is_kept) in [(9, true), (30, false)] {
+        let ((store, tier), blob) = (tier(), bytes(8 * MIB));
+        let (mut upload, _claim) = begin(&tier, &blob).await;
+        push(&mut upload, &blob).await;
+        store.always(Operation::Put, Fault::Wait(Duration::from_secs(seconds)));
+        assert_eq!(upload.finish(&proof(&blob)).await.is_ok(), is_kept, "{seconds} s");
+    }
 }
 
 #[tokio::test(start_paused = true)]

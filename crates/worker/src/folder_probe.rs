@@ -1,0 +1,90 @@
+//! Whether a folder of a shared file system answers: a system call on one whose server is away may never return.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{LazyLock, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+/// How long a folder may take to answer.
+const LIMIT: Duration = Duration::from_secs(2);
+/// Threads that wait for one folder. Those that never return are not joined by more.
+const THREADS: usize = 4;
+
+/// Threads that wait, by their folder.
+static WAITING: LazyLock<Mutex<HashMap<PathBuf, usize>>> = LazyLock::new(Mutex::default);
+
+/// Whether the folder exists and answers.
+pub(crate) fn answers(folder: &Path) -> bool {
+    responds(folder, Path::is_dir)
+}
+
+fn responds(folder: &Path, look: impl FnOnce(&Path) -> bool + Send + 'static) -> bool {
+    {
+        let mut waiting = WAITING.lock();
+        let threads = waiting.entry(folder.to_owned()).or_default();
+        if *threads >= THREADS {
+            return false;
+        }
+        *threads += 1;
+    }
+    let (sender, receiver) = mpsc::channel();
+    let place = folder.to_owned();
+    let look = move || {
+        let is_there = look(&place);
+        end(&place);
+        // Fails if nothing waits for it any more.
+        let _sent = sender.send(is_there);
+    };
+    match thread::Builder::new().name("tarpon-tier".into()).spawn(look) {
+        Ok(_) => receiver.recv_timeout(LIMIT).unwrap_or(false),
+        Err(_) => {
+            end(folder);
+            false
+        }
+    }
+}
+
+fn end(folder: &Path) {
+    let mut waiting = WAITING.lock();
+    if let Some(threads) = waiting.get_mut(folder) {
+        *threads -= 1;
+        if *threads == 0 {
+            waiting.remove(folder);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_answers_and_what_is_none_does_not() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(answers(folder.path()));
+        assert!(!answers(&folder.path().join("absent")));
+        assert!(!WAITING.lock().contains_key(folder.path()));
+    }
+
+    #[test]
+    fn a_folder_that_hangs_costs_a_few_threads_and_is_not_waited_for_again() {
+        let folder = Path::new("/hung");
+        let (hold, held) = mpsc::channel::<()>();
+        let held = std::sync::Arc::new(Mutex::new(held));
+        let hang = || {
+            let held = held.clone();
+            move |_: &Path| held.lock().recv().is_ok()
+        };
+        let asked: Vec<_> = (0..THREADS).map(|_| (hang(), folder)).collect();
+        let answers: Vec<_> = thread::scope(|scope| {
+            let asked: Vec<_> = asked.into_iter().map(|(hang, at)| scope.spawn(move || responds(at, hang))).collect();
+            asked.into_iter().map(|asked| asked.join().unwrap()).collect()
+        });
+        assert_eq!(answers, [false; THREADS]);
+        assert!(!responds(folder, |_| true), "no further thread waits");
+        drop(hold);
+    }
+}
