@@ -13,5 +13,6 @@ pub mod podman;
 pub mod private_registry;
 pub mod real;
 pub mod tarpon;
+pub mod tiered;
 pub mod wait;
 pub mod wire;

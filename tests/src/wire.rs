@@ -1,4 +1,4 @@
-//! A proxy in front of a registry that counts the bytes of all clients, and fails or lies on request.
+//! A proxy in front of a registry that counts the bytes and notes the requests of all clients, and fails or lies on request.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -17,6 +17,8 @@ pub struct Wire {
 #[derive(Default)]
 struct Count {
     bytes: AtomicU64,
+    /// Paths of requests.
+    asked: Mutex<Vec<String>>,
     is_closed: AtomicBool,
     behaviour: Mutex<Behaviour>,
     changed: Condvar,
@@ -34,6 +36,8 @@ pub enum Behaviour {
     Lying,
     /// It accepts connections and requests, and sends nothing.
     Silent,
+    /// It forwards about this many bytes of responses in all, and is silent then.
+    SilentAfter(u64),
 }
 
 /// Parts of a response from this size on are changed by a lying proxy. Heads and manifests are shorter.
@@ -68,6 +72,11 @@ impl Wire {
         self.count.changed.notify_all();
     }
 
+    /// Paths of all `GET` requests so far, in their order.
+    pub fn asked(&self) -> Vec<String> {
+        self.count.asked().clone()
+    }
+
     /// Bytes received from the registry, including response heads.
     pub fn bytes(&self) -> u64 {
         self.count.bytes.load(Ordering::Relaxed)
@@ -80,7 +89,12 @@ fn join(client: &TcpStream, server: &TcpStream, count: &Arc<Count>) -> std::io::
     let (answering, answered) = (server.try_clone()?, client.try_clone()?);
     let count = Arc::clone(count);
     let asker = count.clone();
-    thread::spawn(move || pass(asking, asked, |_| !asker.is(Behaviour::Dead)));
+    thread::spawn(move || {
+        pass(asking, asked, |part| {
+            asker.note_requests(part);
+            !asker.is(Behaviour::Dead)
+        });
+    });
     thread::spawn(move || {
         pass(answering, answered, |part| {
             if count.is(Behaviour::Lying) && part.len() >= LARGE {
@@ -103,10 +117,25 @@ impl Count {
         self.behaviour.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn asked(&self) -> MutexGuard<'_, Vec<String>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Clients write the head of a request at once.
+    fn note_requests(&self, part: &[u8]) {
+        let lines = part.split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(b"GET "));
+        let paths = lines.filter_map(|line| line.split(|byte| *byte == b' ').next());
+        self.asked().extend(paths.map(|path| String::from_utf8_lossy(path).into_owned()));
+    }
+
     /// Keeps what was received until the proxy does something else.
     fn wait_while_silent(&self) {
-        let silent = |behaviour: &mut Behaviour| *behaviour == Behaviour::Silent;
-        drop(self.changed.wait_while(self.behaviour(), silent));
+        let is_silent = |behaviour: &mut Behaviour| match behaviour {
+            Behaviour::Silent => true,
+            Behaviour::SilentAfter(bytes) => self.bytes.load(Ordering::Relaxed) >= *bytes,
+            _ => false,
+        };
+        drop(self.changed.wait_while(self.behaviour(), is_silent));
     }
 }
 
