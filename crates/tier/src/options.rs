@@ -1,5 +1,6 @@
 //! [`TierOptions`]: credentials and settings of a tier, from the environment.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -34,7 +35,9 @@ pub struct TierOptions {
 impl TierOptions {
     /// Those of this process for the tier.
     pub fn from_environment(location: &TierLocation) -> Self {
-        Self::among(location, std::env::vars())
+        // Not `vars`, which panics if any variable of the process is no UTF-8.
+        let text = |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
+        Self::among(location, std::env::vars_os().filter_map(text))
     }
 
     fn among(location: &TierLocation, variables: impl Iterator<Item = (String, String)>) -> Self {

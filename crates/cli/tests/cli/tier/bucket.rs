@@ -1,7 +1,9 @@
 //! `tarpon tier` over the protocol of S3, with a server that answers as a test demands.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::ffi::OsStrExt as _;
 use std::sync::{Arc, Mutex};
 
 use tarpon_oci::Digest;
@@ -43,6 +45,8 @@ impl Bucket {
             ("AWS_ACCESS_KEY_ID", "known"),
             ("AWS_SECRET_ACCESS_KEY", "hidden"),
         ];
+        // A variable of another program need not be text.
+        command.env("OTHER", OsStr::from_bytes(b"\xff"));
         let output = command.envs(environment).output().expect("it runs");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).replace(&endpoint, "SERVER");
         (output.status.code().expect("it was not killed"), text(&output.stdout), text(&output.stderr))
