@@ -146,7 +146,7 @@ impl Tier {
         Ok(old)
     }
 
-    /// Removes these objects of the layers, many with a request if the store can do that.
+    /// Removes these objects of the layers, several at a time.
     async fn remove_all(&self, layers: &[LayerUse], is_meant: fn(&str) -> bool) -> Result<()> {
         let step = "remove layers from the tier";
         let path = |layer: &LayerUse, name: &str| self.layer_path(&layer.layer).join(name);

@@ -43,13 +43,14 @@ impl Error {
         use object_store::Error as E;
         let cause = innermost(error);
         let is_denied = cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::PermissionDenied);
-        let kind = match error {
-            E::NotFound { .. } => ErrorKind::Missing,
-            E::PermissionDenied { .. } | E::Unauthenticated { .. } => ErrorKind::Denied,
+        let cause = one_line(&cause.to_string());
+        let kind = match (error, status(&cause)) {
+            (E::NotFound { .. }, _) | (_, Some(404)) => ErrorKind::Missing,
+            (E::PermissionDenied { .. } | E::Unauthenticated { .. }, _) | (_, Some(401 | 403)) => ErrorKind::Denied,
             _ if is_denied => ErrorKind::Denied,
             _ => ErrorKind::Unavailable,
         };
-        Self { kind, ..Self::new(step, one_line(&cause.to_string())) }
+        Self { kind, ..Self::new(step, cause) }
     }
 
     pub(crate) fn of_file(step: &'static str, error: &io::Error) -> Self {
@@ -84,6 +85,11 @@ fn innermost<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::
         cause = inner;
     }
     cause
+}
+
+/// The status in the text of a failed request. The library returns that of a listing in no other way.
+fn status(cause: &str) -> Option<u16> {
+    cause.strip_prefix("Server returned non-2xx status code: ")?.get(..3)?.parse().ok()
 }
 
 /// A store may answer with a page of text.

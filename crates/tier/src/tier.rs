@@ -126,7 +126,8 @@ impl Tier {
         }
         let store: Arc<dyn ObjectStore> = match location.kind() {
             Kind::Folder => Arc::new(Folder::open(location.folder().map(Into::into).unwrap_or_default())?),
-            Kind::S3 => built!(AmazonS3Builder::new(), with_bucket_name),
+            // Not every server removes several objects with a request.
+            Kind::S3 => built!(AmazonS3Builder::new().with_disable_bulk_delete(true), with_bucket_name),
             Kind::Google => built!(GoogleCloudStorageBuilder::new(), with_bucket_name),
             Kind::Azure => built!(MicrosoftAzureBuilder::new(), with_container_name),
         };

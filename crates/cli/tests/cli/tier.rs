@@ -1,5 +1,7 @@
 //! `tarpon tier`: usage, removal and verification of a tier in a folder.
 
+mod bucket;
+
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};

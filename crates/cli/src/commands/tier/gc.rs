@@ -6,8 +6,8 @@ use clap::Args;
 use serde::Serialize;
 use tarpon_engine::{LayerUse, TierGarbage, parse_duration};
 
-use super::usage::list;
-use super::{DAY, Layer, Opened, counted, managed};
+use super::layer::{DAY, Layer, counted, list};
+use super::opened::{Opened, managed};
 use crate::commands::image::TierChoice;
 use crate::commands::session::runtime;
 use crate::failure::{Context, Result};

@@ -6,7 +6,8 @@ use clap::Args;
 use serde::Serialize;
 use tarpon_engine::{LayerUse, TierUsage};
 
-use super::{DAY, Layer, Opened, managed};
+use super::layer::{DAY, Layer, list};
+use super::opened::{Opened, managed};
 use crate::commands::image::TierChoice;
 use crate::commands::session::runtime;
 use crate::failure::{Context, Result};
@@ -118,15 +119,4 @@ fn text(report: &Report) -> String {
         text.push_str(&format!("\n{}", list(layers)));
     }
     text
-}
-
-/// Layers, one a line.
-pub(super) fn list(layers: &[Layer]) -> String {
-    let mut table = Table::new(&["LAYER", ">BLOB", ">INDEX", "LAST USED"]);
-    for layer in layers {
-        let blob = layer.blob_bytes.map_or_else(|| "-".to_owned(), size::human);
-        let index = if layer.index_bytes == 0 { "-".to_owned() } else { size::human(layer.index_bytes) };
-        table.row([layer.digest.to_string(), blob, index, layer.time()]);
-    }
-    table.to_string()
 }

@@ -5,7 +5,8 @@ use serde::Serialize;
 use tarpon_engine::{TierCheck, UnreadableTierObject, WrongObject};
 use tarpon_oci::Digest;
 
-use super::{Opened, counted, managed};
+use super::layer::counted;
+use super::opened::{Opened, managed};
 use crate::commands::image::TierChoice;
 use crate::commands::session::runtime;
 use crate::exit::Exit;
