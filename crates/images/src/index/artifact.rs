@@ -39,6 +39,7 @@ const HEADER: usize = 20;
 const LAYER: usize = 56;
 /// Written once, fetched by all users. Two thirds of an index are digests, so higher levels change nothing.
 const ZSTD_LEVEL: i32 = 15;
+const QUICK_ZSTD_LEVEL: i32 = 3;
 
 /// A layer and its index.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,13 +68,21 @@ pub enum InvalidArtifact {
 
 /// The blob that holds these indexes.
 pub fn blob(layers: &[Indexed]) -> Result<Bytes, String> {
+    blob_at(ZSTD_LEVEL, layers)
+}
+
+/// As [`blob`], for hosts that wait for it: 2 % larger, in a tenth of the time.
+pub fn quick_blob(layers: &[Indexed]) -> Result<Bytes, String> {
+    blob_at(QUICK_ZSTD_LEVEL, layers)
+}
+
+fn blob_at(level: i32, layers: &[Indexed]) -> Result<Bytes, String> {
     let mut bytes = MAGIC.to_vec();
     let mut indexes = Vec::new();
     let count = u32::try_from(layers.len()).map_err(|error| error.to_string())?;
     bytes.extend_from_slice(&count.to_le_bytes());
     for layer in layers {
-        let packed =
-            zstd::bulk::compress(&packed::pack(&layer.index), ZSTD_LEVEL).map_err(|error| error.to_string())?;
+        let packed = zstd::bulk::compress(&packed::pack(&layer.index), level).map_err(|error| error.to_string())?;
         bytes.extend_from_slice(layer.blob.digest.as_bytes());
         bytes.extend_from_slice(&layer.blob.size.to_le_bytes());
         bytes.extend_from_slice(&(packed.len() as u64).to_le_bytes());

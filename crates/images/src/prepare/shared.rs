@@ -34,7 +34,7 @@ use crate::index::search_result::{CANDIDATES, SearchResult, Usable};
 
 /// Layers that are looked up or waited for at the same time.
 pub(super) const WATCHED: usize = 32;
-/// Pause before a claimed layer is listed again; it doubles up to the longest.
+/// Pause before a claimed layer is listed again: an eighth of the wait so far, within these bounds.
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How long a prepared image waits until the last of its layers are in the tier.
@@ -144,10 +144,10 @@ impl SharedLayers {
     /// contents, whose claims decide which of its names are hidden, and need not be seen whole.
     pub(super) async fn turn(&self, blob: Blob, may_use_index: bool, allowance: &Allowance) -> Turn<'_> {
         let shared = SharedLayer::new(&self.tier, blob);
-        let (mut watch, mut pause, until) = (Watch::default(), PAUSE, Instant::now() + LONGEST_WAIT);
+        let (mut watch, began) = (Watch::default(), Instant::now());
         let (mut permit, mut needs_index) = (None, false);
         // A failure is in the tier's account. Without the tier the layer is streamed as ever.
-        while is_shared(&blob) && self.tier.is_resting().is_none() && Instant::now() < until {
+        while is_shared(&blob) && self.tier.is_resting().is_none() && began.elapsed() < LONGEST_WAIT {
             let Ok(state) = shared.look().await else { break };
             if may_use_index && let Some(usable) = self.indexed(&shared, &state, allowance).await {
                 return Turn::Indexed(Box::new(usable));
@@ -160,8 +160,7 @@ impl SharedLayers {
             }
             if state.claim.as_ref().is_some_and(|claim| !watch.has_expired(claim)) {
                 permit = None;
-                sleep(pause).await;
-                pause = LONGEST_PAUSE.min(pause * 2);
+                sleep((began.elapsed() / 8).clamp(PAUSE, LONGEST_PAUSE)).await;
                 continue;
             }
             if permit.is_none() {
@@ -227,7 +226,7 @@ fn is_shared(blob: &Blob) -> bool {
 }
 
 async fn keep_index(shared: &SharedLayer, indexed: Indexed) -> Result<(), String> {
-    let encoded = tokio::task::spawn_blocking(move || artifact::blob(&[indexed])).await;
+    let encoded = tokio::task::spawn_blocking(move || artifact::quick_blob(&[indexed])).await;
     let bytes = encoded.map_err(|error| error.to_string())??;
     if bytes.len() > INDEX_BYTES {
         return Err("the index of a layer is too large for the tier".to_owned());
