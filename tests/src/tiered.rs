@@ -8,8 +8,8 @@ use std::thread;
 
 use serde_json::Value;
 use tarpon_harness::bucket::Bucket;
-use tarpon_oci::Digest;
-use tarpon_testkit::layers::{Image, Item, Layer};
+use tarpon_oci::{Compression, Digest};
+use tarpon_testkit::layers::{Dialect, Image, Item, Layer, gzip_members, tar};
 
 use crate::expected::Expected;
 use crate::load::scatter;
@@ -23,11 +23,12 @@ const SHARED_BYTES: u64 = 64 << 10;
 const REPOSITORY: &str = "dev-tier";
 /// Files of a real image that hosts read: from all of its folders.
 const FILES: usize = 120;
-/// Large layers of the image that is made here: bytes of each file. A span has a mebibyte, so that each file needs a request or two. The first
-/// layer has more compressed bytes than one part of an upload.
-const LAYERS: [usize; 3] = [1280 << 10, 640 << 10, 640 << 10];
+/// Large layers of the image that is made here: bytes of each file. The first one has more bytes than one part of an upload.
+const LAYERS: [usize; 3] = [768 << 10, 320 << 10, 320 << 10];
 /// Files of each of them.
 const FILES_OF_LAYER: usize = 16;
+/// A reader can begin at each member of a layer.
+const MEMBER: usize = 256 << 10;
 
 /// An image without tables of contents and without indexes, in the registry of the images.
 pub struct SharedImage {
@@ -57,15 +58,15 @@ impl SharedImage {
     /// An image of large files, whose layers are fetched in many requests.
     pub fn made(registry: &str) -> Self {
         let (mut layers, mut files) = (Vec::new(), Vec::new());
-        for (layer, size) in LAYERS.into_iter().enumerate() {
+        for (number, size) in LAYERS.into_iter().enumerate() {
             let item =
-                |file| Item::file(format!("layer-{layer}/file-{file}"), noise(layer * FILES_OF_LAYER + file, size));
+                |file| Item::file(format!("layer-{number}/file-{file}"), noise(number * FILES_OF_LAYER + file, size));
             let items: Vec<Item> = (0..FILES_OF_LAYER).map(item).collect();
             let digest = |(file, item): (usize, &Item)| {
-                (file, PathBuf::from(format!("layer-{layer}/file-{file}")), Digest::of(item.content()))
+                (file, PathBuf::from(format!("layer-{number}/file-{file}")), Digest::of(item.content()))
             };
             files.extend(items.iter().enumerate().map(digest));
-            layers.push(Layer::gzip(&items));
+            layers.push(layer(&items));
         }
         layers.push(Layer::gzip(&[Item::file("small", b"too small to be shared")]));
         files.sort_by_key(|(file, _, _)| *file);
@@ -107,10 +108,16 @@ fn copy(from: &str, registry: &str, name: &str) {
     real::run(skopeo.arg(format!("docker://{registry}/{name}"))).unwrap();
 }
 
-/// Hexadecimal digits: they compress to half their size, in blocks at which a reader can begin.
+/// A layer of which any part can be read.
+fn layer(items: &[Item]) -> Layer {
+    let tar = tar(items, Dialect::Pax);
+    Layer { blob: gzip_members(&tar, MEMBER), ..Layer::plain(&tar, Compression::Gzip) }
+}
+
+/// Bytes that do not compress.
 fn noise(seed: usize, size: usize) -> Vec<u8> {
     let first = (seed as u64) << 32;
-    (0..size as u64 / 16).flat_map(|word| format!("{:016x}", scatter(first | word)).into_bytes()).collect()
+    (0..size as u64 / 8).flat_map(|word| scatter(first | word).to_le_bytes()).collect()
 }
 
 /// A tier, and what its hosts have in their environment.
@@ -269,5 +276,11 @@ pub fn read_through(hosts: &[TieredHost], files: &[(PathBuf, Digest)], fault: im
         together.wait();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
+    if !problems.is_empty() {
+        for host in hosts {
+            println!("LOG {}", fs::read_to_string(host.tarpon.store().join("run/server.log")).unwrap());
+            println!("{}", host.tarpon.run("why", &[&host.root().to_string_lossy()]).unwrap());
+        }
+    }
     assert_eq!(problems, [""; 0]);
 }
