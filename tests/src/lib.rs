@@ -2,6 +2,7 @@
 
 pub mod containerd;
 pub mod containers;
+pub mod disks;
 pub mod dump;
 pub mod expected;
 pub mod load;

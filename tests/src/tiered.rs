@@ -1,5 +1,6 @@
 //! Hosts that share the layers of an image through a tier.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -8,8 +9,8 @@ use std::thread;
 
 use serde_json::Value;
 use tarpon_harness::bucket::Bucket;
-use tarpon_oci::Digest;
-use tarpon_testkit::layers::{Image, Item, Layer};
+use tarpon_oci::{Compression, Digest};
+use tarpon_testkit::layers::{Dialect, Image, Item, Layer, gzip_members, tar};
 
 use crate::expected::Expected;
 use crate::load::scatter;
@@ -23,17 +24,16 @@ const SHARED_BYTES: u64 = 64 << 10;
 const REPOSITORY: &str = "dev-tier";
 /// Files of a real image that hosts read: from all of its folders.
 const FILES: usize = 120;
-/// Large layers of the image that is made here: bytes of each file. A span has a mebibyte, so that each file needs a request or two. The first
-/// layer has more compressed bytes than one part of an upload.
-const LAYERS: [usize; 3] = [1280 << 10, 640 << 10, 640 << 10];
-/// Files of each of them.
+/// Files of each large layer of an image that is made here.
 const FILES_OF_LAYER: usize = 16;
+/// A reader can begin at each member of a layer.
+const MEMBER: usize = 256 << 10;
 
 /// An image without tables of contents and without indexes, in the registry of the images.
 pub struct SharedImage {
     /// REPOSITORY:TAG.
     pub name: String,
-    /// Files and the digests of their contents, of all layers in turn.
+    /// Files and the digests of their contents.
     pub files: Vec<(PathBuf, Digest)>,
     /// The layers that hosts share.
     pub layers: Vec<Digest>,
@@ -54,26 +54,25 @@ impl SharedImage {
         Self::of(registry, name, files.into_iter().step_by(step).collect())
     }
 
-    /// An image of large files, whose layers are fetched in many requests.
-    pub fn made(registry: &str) -> Self {
-        let (mut layers, mut files) = (Vec::new(), Vec::new());
-        for (layer, size) in LAYERS.into_iter().enumerate() {
-            let item =
-                |file| Item::file(format!("layer-{layer}/file-{file}"), noise(layer * FILES_OF_LAYER + file, size));
+    /// An image of files that do not compress, in layers of which any part can be read. `layers`: bytes of each file of a layer.
+    pub fn made(registry: &str, tag: &str, layers: &[usize]) -> Self {
+        let (mut made, mut files) = (Vec::new(), Vec::new());
+        for (number, size) in layers.iter().enumerate() {
+            let path = |file| format!("layer-{number}/{tag}-{file}");
+            let item = |file| Item::file(path(file), noise(&path(file), *size));
             let items: Vec<Item> = (0..FILES_OF_LAYER).map(item).collect();
-            let digest = |(file, item): (usize, &Item)| {
-                (file, PathBuf::from(format!("layer-{layer}/file-{file}")), Digest::of(item.content()))
-            };
-            files.extend(items.iter().enumerate().map(digest));
-            layers.push(Layer::gzip(&items));
+            let digests = items.iter().map(|item| Digest::of(item.content()));
+            files.extend(digests.enumerate().map(|(file, digest)| (file, (PathBuf::from(path(file)), digest))));
+            made.push(layer(&items));
         }
-        layers.push(Layer::gzip(&[Item::file("small", b"too small to be shared")]));
-        files.sort_by_key(|(file, _, _)| *file);
-        let (folder, name) = (real::scratch().unwrap(), format!("{REPOSITORY}/made:v1"));
+        made.push(Layer::gzip(&[Item::file("small", b"too small to be shared")]));
+        // Of all layers in turn.
+        files.sort_by_key(|(file, _)| *file);
+        let (folder, name) = (real::scratch().unwrap(), format!("{REPOSITORY}/made:{tag}"));
         let layout = folder.path().join("layout");
-        Image::of(layers).write_layout("v1", &layout);
+        Image::of(made).write_layout("v1", &layout);
         copy(&format!("oci:{}:v1", layout.display()), registry, &name);
-        Self::of(registry, name, files.into_iter().map(|(_, path, digest)| (path, digest)).collect())
+        Self::of(registry, name, files.into_iter().map(|(_, file)| file).collect())
     }
 
     fn of(registry: &str, name: String, files: Vec<(PathBuf, Digest)>) -> Self {
@@ -107,10 +106,21 @@ fn copy(from: &str, registry: &str, name: &str) {
     real::run(skopeo.arg(format!("docker://{registry}/{name}"))).unwrap();
 }
 
-/// Hexadecimal digits: they compress to half their size, in blocks at which a reader can begin.
-fn noise(seed: usize, size: usize) -> Vec<u8> {
-    let first = (seed as u64) << 32;
-    (0..size as u64 / 16).flat_map(|word| format!("{:016x}", scatter(first | word)).into_bytes()).collect()
+/// A layer of which any part can be read.
+fn layer(items: &[Item]) -> Layer {
+    let tar = tar(items, Dialect::Pax);
+    Layer {
+        compression: Compression::Gzip,
+        annotations: BTreeMap::new(),
+        blob: gzip_members(&tar, MEMBER),
+        diff_id: Digest::of(&tar),
+    }
+}
+
+/// Bytes that do not compress.
+fn noise(path: &str, size: usize) -> Vec<u8> {
+    let first = path.bytes().fold(0, |seed, byte| scatter(seed ^ u64::from(byte)));
+    (0..size as u64 / 8).flat_map(|word| scatter(first ^ word).to_le_bytes()).collect()
 }
 
 /// A tier, and what its hosts have in their environment.
@@ -139,11 +149,11 @@ impl Place {
     }
 }
 
-/// A host with a store and a server of its own, and one mount point.
+/// A host with a store and a server of its own.
 pub struct TieredHost {
     /// Its store.
     pub tarpon: Tarpon,
-    image: String,
+    registry: String,
     place: Option<Place>,
 }
 
@@ -159,17 +169,18 @@ pub struct Counted {
 }
 
 impl TieredHost {
-    /// A host that mounts the image from this registry, through a tier if one is named.
-    pub fn new(registry: &str, image: &SharedImage, place: Option<&Place>) -> Self {
-        let host =
-            Self { tarpon: Tarpon::new().unwrap(), image: format!("{registry}/{}", image.name), place: place.cloned() };
-        fs::create_dir(host.root()).unwrap();
-        host
+    /// A host that mounts images of this registry, through a tier if one is named.
+    pub fn new(registry: &str, place: Option<&Place>) -> Self {
+        Self { tarpon: Tarpon::new().unwrap(), registry: registry.to_owned(), place: place.cloned() }
     }
 
-    /// Where it mounts the image.
-    pub fn root(&self) -> PathBuf {
-        self.tarpon.store().with_file_name("mnt")
+    /// Where it mounts an image.
+    pub fn root(&self, image: &SharedImage) -> PathBuf {
+        self.mounts().join(image.name.replace([':', '/'], "-"))
+    }
+
+    fn mounts(&self) -> PathBuf {
+        self.tarpon.store().with_file_name("mounts")
     }
 
     /// A command of the host; arguments follow.
@@ -179,25 +190,32 @@ impl TieredHost {
         command
     }
 
-    /// The command that mounts the image.
-    pub fn mount_command(&self) -> Command {
-        let mut mount = self.command("mount");
+    /// The command that mounts an image.
+    pub fn mount_command(&self, image: &SharedImage) -> Command {
+        let mut mount = self.mount_command_without_tier(image);
         mount.args(self.place.iter().flat_map(|place| ["--tier", &place.url]));
-        mount.arg(&self.image).arg(self.root());
         mount
     }
 
-    /// Mounts the image. Returns what the command prints beside that.
-    pub fn mount(&self) -> String {
-        let Output { status, stderr, .. } = self.mount_command().output().unwrap();
+    /// The same without the tier, but with its credentials in the environment.
+    pub fn mount_command_without_tier(&self, image: &SharedImage) -> Command {
+        let (mut mount, root) = (self.command("mount"), self.root(image));
+        fs::create_dir_all(&root).unwrap();
+        mount.arg(format!("{}/{}", self.registry, image.name)).arg(root);
+        mount
+    }
+
+    /// Mounts an image. Returns what the command prints beside that.
+    pub fn mount(&self, image: &SharedImage) -> String {
+        let Output { status, stderr, .. } = self.mount_command(image).output().unwrap();
         let notes = String::from_utf8_lossy(&stderr).into_owned();
         assert!(status.success(), "{notes}");
         notes
     }
 
-    /// What is wrong with these files: errors and wrong bytes.
-    pub fn problems(&self, files: &[(PathBuf, Digest)]) -> Vec<String> {
-        let problem = |(path, digest): &(PathBuf, Digest)| match fs::read(self.root().join(path)) {
+    /// What is wrong with files of a mounted image: errors and wrong bytes.
+    pub fn problems(&self, image: &SharedImage, files: &[(PathBuf, Digest)]) -> Vec<String> {
+        let problem = |(path, digest): &(PathBuf, Digest)| match fs::read(self.root(image).join(path)) {
             Ok(bytes) if Digest::of(&bytes) == *digest => None,
             Ok(_) => Some(format!("{}: wrong bytes", path.display())),
             Err(error) => Some(format!("{}: {error}", path.display())),
@@ -205,22 +223,22 @@ impl TieredHost {
         files.iter().filter_map(problem).collect()
     }
 
-    /// Fails if one of these files has other bytes, or cannot be read.
-    pub fn check(&self, files: &[(PathBuf, Digest)]) {
-        assert_eq!(self.problems(files), [""; 0]);
+    /// Fails if a file of a mounted image has other bytes, or cannot be read.
+    pub fn check(&self, image: &SharedImage) {
+        assert_eq!(self.problems(image, &image.files), [""; 0]);
     }
 
-    /// The endpoint of this kind in the details of the mount.
-    pub fn endpoint(&self, kind: &str) -> Value {
-        let shown = self.tarpon.run("status", &["--json", &self.root().to_string_lossy()]).unwrap();
+    /// The endpoint of this kind in the details of a mount.
+    pub fn endpoint(&self, image: &SharedImage, kind: &str) -> Value {
+        let shown = self.tarpon.run("status", &["--json", &self.root(image).to_string_lossy()]).unwrap();
         let status: Value = serde_json::from_str(&shown).unwrap();
         let endpoints = status["endpoints"].as_array().unwrap();
         endpoints.iter().find(|endpoint| endpoint["kind"] == kind).cloned().unwrap_or_default()
     }
 
-    /// What was counted for it.
-    pub fn counted(&self, kind: &str) -> Counted {
-        let endpoint = self.endpoint(kind);
+    /// What was counted for the tier of a mount.
+    pub fn counted(&self, image: &SharedImage) -> Counted {
+        let endpoint = self.endpoint(image, "tier");
         let number = |name: &str| endpoint[name].as_u64().unwrap_or_default();
         Counted { requests: number("requests"), bytes: number("bytes"), failures: number("failures") }
     }
@@ -228,18 +246,19 @@ impl TieredHost {
 
 impl Drop for TieredHost {
     fn drop(&mut self) {
-        let root = self.root();
-        let _ = self.tarpon.output("umount", &["--lazy", &root.to_string_lossy()]);
+        let _ = self.tarpon.output("umount", &["--all", "--lazy"]);
         // Failed tests may leave a mount without a server.
-        let _ = rustix::mount::unmount(&root, rustix::mount::UnmountFlags::DETACH);
+        for mount in fs::read_dir(self.mounts()).into_iter().flatten().flatten() {
+            let _ = rustix::mount::unmount(mount.path(), rustix::mount::UnmountFlags::DETACH);
+        }
     }
 }
 
-/// Lets all hosts mount the image and read its files at the same time. Returns what each command printed.
+/// Lets all hosts mount an image and read its files at the same time. Returns what each command printed.
 pub fn start(hosts: &[TieredHost], image: &SharedImage) -> Vec<String> {
     let one = |host: &TieredHost| {
-        let notes = host.mount();
-        host.check(&image.files);
+        let notes = host.mount(image);
+        host.check(image);
         notes
     };
     thread::scope(|scope| {
@@ -248,18 +267,18 @@ pub fn start(hosts: &[TieredHost], image: &SharedImage) -> Vec<String> {
     })
 }
 
-/// Lets all hosts read the files at the same time. `fault` happens after the first quarter, during the second, and before the others.
-pub fn read_through(hosts: &[TieredHost], files: &[(PathBuf, Digest)], fault: impl FnOnce()) {
-    let quarter = files.len() / 4;
-    let (before, after) = files.split_at(quarter);
+/// Lets all hosts read an image's files at the same time. `fault` happens after the first quarter, during the second, and before the others.
+pub fn read_through(hosts: &[TieredHost], image: &SharedImage, fault: impl FnOnce()) {
+    let quarter = image.files.len() / 4;
+    let (before, after) = image.files.split_at(quarter);
     let (during, after) = after.split_at(quarter);
     let together = Barrier::new(hosts.len() + 1);
     let one = |host: &TieredHost| {
-        let mut problems = host.problems(before);
+        let mut problems = host.problems(image, before);
         together.wait();
-        problems.extend(host.problems(during));
+        problems.extend(host.problems(image, during));
         together.wait();
-        problems.extend(host.problems(after));
+        problems.extend(host.problems(image, after));
         problems
     };
     let problems: Vec<String> = thread::scope(|scope| {

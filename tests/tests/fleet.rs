@@ -13,6 +13,7 @@ use tarpon_registry::serve::Contents;
 use tarpon_testkit::matrix;
 use tarpon_testkit::registry::{Auth, FakeRegistry, PASSWORD, USER};
 use tarpon_testkit::server::TestServer;
+use tarpon_tests::disks::SmallDisk;
 use tarpon_tests::mirrored::{IMAGE, MirroredHost, Mount};
 use tarpon_tests::real;
 use tarpon_tests::wire::{Behaviour, Wire};
@@ -196,25 +197,6 @@ fn a_cache_that_falls_silent_during_reads_costs_no_error() {
     mount.check("usr/sbin", &expected);
 }
 
-/// A file system that has room for this many bytes.
-struct SmallDisk(TempDir);
-
-impl SmallDisk {
-    fn of(bytes: usize) -> Self {
-        let folder = real::scratch().unwrap();
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", &format!("size={bytes}"), "tmpfs"]);
-        real::run(mount.arg(folder.path())).unwrap();
-        Self(folder)
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("--lazy").arg(self.0.path()).status();
-    }
-}
-
 #[test]
 fn a_cache_whose_disk_is_full_costs_no_error() {
     if is_skipped() {
@@ -223,14 +205,14 @@ fn a_cache_whose_disk_is_full_costs_no_error() {
     let registry = real::registry().unwrap();
     // Less than four slices with their heads.
     let disk = SmallDisk::of(1 << 20);
-    let cache = Nginx::cache(&registry, disk.0.path()).unwrap();
+    let cache = Nginx::cache(&registry, disk.path()).unwrap();
     let host = MirroredHost::new(&registry, &cache.address());
     let expected = host.mount_plain(&registry);
     let mount = host.mount("base:zstdchunked", &[]);
     for folder in ["usr/bin", "usr/sbin", "usr/lib/x86_64-linux-gnu"] {
         mount.check(folder, &expected);
     }
-    let free = rustix::fs::statvfs(disk.0.path()).unwrap();
+    let free = rustix::fs::statvfs(disk.path()).unwrap();
     assert!(free.f_bavail * free.f_frsize < SLICE, "there is room for another slice");
 }
 

@@ -98,11 +98,16 @@ impl SharedLayers {
         result
     }
 
-    /// Why the tier is not used at the moment, once.
+    /// What failed in the tier, once: why it is not used at the moment, or what failed before.
     pub(super) fn problem(&self) -> Option<String> {
-        let why = self.tier.is_resting()?;
+        let tier = self.tier.location();
+        let line = match (self.tier.is_resting(), self.tier.account().last_failure) {
+            (Some(why), _) => format!("the tier {tier} is not used at the moment: {why}"),
+            (None, Some(why)) => format!("the tier {tier} failed: {why}"),
+            (None, None) => return None,
+        };
         let is_new = !self.has_reported.swap(true, Ordering::Relaxed);
-        is_new.then(|| format!("the tier {} is not used at the moment: {why}", self.tier.location()))
+        is_new.then_some(line)
     }
 
     async fn find_one(&self, blob: Blob, allowance: &Allowance) -> Option<Usable> {
