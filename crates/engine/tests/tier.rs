@@ -168,6 +168,31 @@ async fn a_pulled_image_is_shared_and_pulled_from_the_tier() {
 }
 
 #[tokio::test]
+async fn a_pull_also_copies_layers_that_are_here_already() {
+    let hosts = Hosts::new().await;
+    let alone = ImageRequest { access: Access::default(), ..hosts.request() };
+    hosts.start("first", &alone).await;
+    hosts.fixture.engine("first").pull(&hosts.request(), &hosts.notes).await.unwrap();
+    let before = hosts.requests();
+    hosts.start("second", &hosts.request()).await;
+    assert_eq!(hosts.requests() - before, 2, "all layers are in the tier");
+}
+
+#[tokio::test]
+async fn layers_that_are_known_locally_count_as_used_too() {
+    let hosts = Hosts::new().await;
+    hosts.start("first", &hosts.request()).await;
+    let layer = hosts.folder().join("v1/layers").join(hosts.image.layers[0].descriptor().digest.hex());
+    let used = layer.join("used");
+    let _noted_by_the_first = std::fs::remove_file(&used);
+    // The same layers under another name: their indexes are kept.
+    let engine = hosts.fixture.engine("first");
+    engine.store().remove_image(&hosts.image.digest()).unwrap();
+    engine.prepare(&hosts.request(), &hosts.notes).await.unwrap();
+    assert!(used.exists());
+}
+
+#[tokio::test]
 async fn wrong_objects_of_the_tier_are_not_used() {
     let hosts = Hosts::new().await;
     let request = hosts.request();

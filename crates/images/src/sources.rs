@@ -15,7 +15,7 @@ use tarpon_tier::Tier;
 use crate::access::{self, Access};
 use crate::error::{ErrorKind, Result, ResultExt as _};
 use crate::prepare::complete::{Completing, Completion};
-use crate::tiers;
+use crate::tiers::{self, OpenedTier, UnusableTier};
 
 /// Opens images whose records exist. Its implementations differ in the process that receives and decodes their bytes.
 pub trait Sources: Debug + Send + Sync {
@@ -66,17 +66,28 @@ pub trait OpenedImage: Send + Sync {
 /// An opened image whose blobs may be in a tier.
 pub struct TieredImage {
     repository: Arc<Repository>,
-    tier: Option<Arc<Tier>>,
+    tier: Option<OpenedTier>,
 }
 
 impl TieredImage {
-    /// The image of a repository.
-    pub fn new(repository: Arc<Repository>, tier: Option<Arc<Tier>>) -> Self {
-        Self { repository, tier }
+    /// The image of a repository. It has an account of its own for the tier.
+    pub fn new(repository: Arc<Repository>, tier: Option<OpenedTier>) -> Self {
+        Self { repository, tier: tier.map(|tier| tier.map(|tier| tier.with_own_account())) }
+    }
+
+    fn usable_tier(&self) -> Option<&Arc<Tier>> {
+        self.tier.as_ref()?.as_ref().ok()
     }
 
     fn account_of_tier(&self) -> Option<EndpointAccount> {
-        let tier = self.tier.as_ref()?;
+        let tier = match self.tier.as_ref()? {
+            Ok(tier) => tier,
+            Err(UnusableTier { location, why }) => {
+                let counts = EndpointCounts { failures: 1, ..EndpointCounts::default() };
+                let (host, last_failure) = (location.to_string(), Some(why.clone()));
+                return Some(EndpointAccount { host, counts, rest: None, last_failure });
+            }
+        };
         let account = tier.account();
         let wait_millis = u64::try_from(account.wait.as_millis()).unwrap_or(u64::MAX);
         let counts = EndpointCounts {
@@ -92,11 +103,11 @@ impl TieredImage {
 
 impl OpenedImage for TieredImage {
     fn blobs(&self) -> Arc<dyn BlobSource> {
-        tiers::blobs(&self.repository, self.tier.as_ref())
+        tiers::blobs(&self.repository, self.usable_tier())
     }
 
     fn stats(&self) -> Stats {
-        self.tier.as_ref().map_or_else(Stats::default, |tier| tiers::stats(tier)) + self.repository.stats()
+        self.usable_tier().map_or_else(Stats::default, |tier| tiers::stats(tier)) + self.repository.stats()
     }
 
     /// The tier comes first, as it is asked first.
@@ -124,14 +135,10 @@ pub struct InProcess;
 impl Sources for InProcess {
     fn open_later(&self, image: &str, access: &Access) -> Result<Arc<dyn OpenedImage>> {
         let repository = Arc::new(access::open_later(image, access)?);
-        let tier = match tiers::open_for(&access::parse(image)?, access) {
-            Some(Ok(tier)) => Some(tier),
-            Some(Err(why)) => {
-                tracing::warn!("{why}");
-                None
-            }
-            None => None,
-        };
+        let tier = tiers::open_for(&access::parse(image)?, access);
+        if let Some(Err(unusable)) = &tier {
+            tracing::warn!("{unusable}");
+        }
         Ok(Arc::new(TieredImage::new(repository, tier)))
     }
 

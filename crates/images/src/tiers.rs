@@ -10,7 +10,17 @@ use tarpon_tier::{Tier, TierLocation, TierOptions, TieredBlobs};
 use crate::access::Access;
 
 /// A tier, or why it is not used. It is never needed: without it, everything comes from the registry.
-pub type OpenedTier = Result<Arc<Tier>, String>;
+pub type OpenedTier = Result<Arc<Tier>, UnusableTier>;
+
+/// A tier that cannot be opened.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("the tier {location} is not used: {why}")]
+pub struct UnusableTier {
+    /// Its URL.
+    pub location: TierLocation,
+    /// Why, in one line.
+    pub why: String,
+}
 
 /// The tier that is used for an image. None for a layout or an archive, which is as near as a tier.
 pub fn location_for<'a>(source: &Source, access: &'a Access) -> Option<&'a TierLocation> {
@@ -19,7 +29,7 @@ pub fn location_for<'a>(source: &Source, access: &'a Access) -> Option<&'a TierL
 
 /// Opens a tier. Nothing is requested yet.
 pub fn open(location: &TierLocation, options: &TierOptions) -> OpenedTier {
-    Tier::open(location, options).map_err(|error| format!("the tier {location} is not used: {error}"))
+    Tier::open(location, options).map_err(|error| UnusableTier { location: location.clone(), why: error.to_string() })
 }
 
 /// Opens the tier for an image, with the credentials in the environment of this process.

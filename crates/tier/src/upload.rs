@@ -20,6 +20,9 @@ const PIECES: usize = 64;
 /// How long the reader waits for the tier in all, besides a quarter of the time since the upload began.
 const STALL: Duration = Duration::from_secs(2);
 
+/// How long a patient reader waits for room for one piece: a part may take a minute, and has two repetitions.
+const PATIENCE: Duration = Duration::from_secs(180);
+
 const STEP: &str = "copy a blob to the tier";
 
 /// A blob that is being copied. Dropped before [`Upload::finish`], nothing of it becomes visible.
@@ -31,6 +34,7 @@ pub struct Upload {
     task: JoinHandle<Result<()>>,
     began: Instant,
     stalled: Duration,
+    is_patient: bool,
 }
 
 impl Upload {
@@ -41,7 +45,14 @@ impl Upload {
         let queue = Queue { pieces: waiting, committed, is_committed: false, left: blob.size };
         let task = tokio::spawn(Job { tier, path, progress }.run(queue));
         let (pieces, commit) = (Some(pieces), Some(commit));
-        Self { blob, pieces, commit, task, began: Instant::now(), stalled: Duration::ZERO }
+        Self { blob, pieces, commit, task, began: Instant::now(), stalled: Duration::ZERO, is_patient: false }
+    }
+
+    /// The same for a reader that waits for a slower tier, because the copy is its purpose.
+    #[must_use]
+    pub fn patient(mut self) -> Self {
+        self.is_patient = true;
+        self
     }
 
     /// The next piece of the blob. Waits a little if the tier is slower than the layer's source; gives the copy up if it is much slower.
@@ -49,7 +60,10 @@ impl Upload {
         let Some(pieces) = &self.pieces else { return };
         let Err(mpsc::error::TrySendError::Full(piece)) = pieces.try_send(piece.clone()) else { return };
         let waiting = Instant::now();
-        let left = (STALL + self.began.elapsed() / 4).saturating_sub(self.stalled);
+        let left = match self.is_patient {
+            true => PATIENCE,
+            false => (STALL + self.began.elapsed() / 4).saturating_sub(self.stalled),
+        };
         let sent = timeout(left, pieces.send(piece)).await;
         self.stalled += waiting.elapsed();
         if sent.is_err() {

@@ -6,12 +6,16 @@ use std::sync::{LazyLock, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use parking_lot::Mutex;
+use tokio::task::JoinHandle;
 
 /// How long a folder may take to answer.
 const LIMIT: Duration = Duration::from_secs(2);
 /// Threads that wait for one folder. Those that never return are not joined by more.
 const THREADS: usize = 4;
+/// An absent folder is looked for at each of so many calls: every half minute, as a worker shows that it is alive every two seconds.
+const CALLS: u32 = 15;
 
 /// Threads that wait, by their folder.
 static WAITING: LazyLock<Mutex<HashMap<PathBuf, usize>>> = LazyLock::new(Mutex::default);
@@ -47,6 +51,34 @@ fn responds(folder: &Path, look: impl FnOnce(&Path) -> bool + Send + 'static) ->
     }
 }
 
+/// A folder that did not answer when its worker was started. Looks again now and then, without waiting for it.
+#[derive(Debug)]
+pub(crate) struct AbsentFolder {
+    folder: PathBuf,
+    calls: u32,
+    looking: Option<JoinHandle<bool>>,
+}
+
+impl AbsentFolder {
+    pub(crate) fn new(folder: PathBuf) -> Self {
+        Self { folder, calls: 0, looking: None }
+    }
+
+    /// Whether the folder answers now. Runs on a thread of a runtime.
+    pub(crate) fn is_back(&mut self) -> bool {
+        if let Some(answer) = self.looking.as_mut().and_then(|looking| looking.now_or_never()) {
+            self.looking = None;
+            return answer.unwrap_or(false);
+        }
+        self.calls += 1;
+        if self.looking.is_none() && self.calls % CALLS == 0 {
+            let folder = self.folder.clone();
+            self.looking = Some(tokio::task::spawn_blocking(move || answers(&folder)));
+        }
+        false
+    }
+}
+
 fn end(folder: &Path) {
     let mut waiting = WAITING.lock();
     if let Some(threads) = waiting.get_mut(folder) {
@@ -67,6 +99,18 @@ mod tests {
         assert!(answers(folder.path()));
         assert!(!answers(&folder.path().join("absent")));
         assert!(!WAITING.lock().contains_key(folder.path()));
+    }
+
+    #[tokio::test]
+    async fn an_absent_folder_is_found_when_it_is_back() {
+        let parent = tempfile::tempdir().unwrap();
+        let place = parent.path().join("shared");
+        let mut absent = AbsentFolder::new(place.clone());
+        assert!((0..100).all(|_| !absent.is_back()));
+        std::fs::create_dir(&place).unwrap();
+        while !absent.is_back() {
+            tokio::task::yield_now().await;
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use tarpon_oci::Source;
 use tarpon_registry::Address;
 use tarpon_tier::{TierLocation, TierOptions};
 
-use crate::folder_probe;
+use crate::folder_probe::{self, AbsentFolder};
 use crate::message::{Setup, TierName, VERSION};
 
 /// Most memory of a worker that fetches: the requests that a server has in flight (about 300 MiB, encoded and decoded), the windows of
@@ -76,6 +76,11 @@ impl Policy {
         Self { certificates, local, tier: tiers::location_for(&settled.source, access).cloned() }
     }
 
+    /// The same for a worker that reads no layer.
+    pub(crate) fn without_tier(self) -> Self {
+        Self { tier: None, ..self }
+    }
+
     /// The paths that not every worker reads. They may belong to another user than root, or be closed to others.
     fn own(&self) -> impl Iterator<Item = PathBuf> {
         self.certificates.iter().chain(&self.local).cloned()
@@ -85,9 +90,12 @@ impl Policy {
         self.tier.as_ref()?.folder()
     }
 
-    /// The files that a worker reads and that may be replaced.
-    pub(crate) fn watched(&self) -> Watched {
-        Watched::now(FILES.into_iter().map(PathBuf::from).chain(self.own()).collect())
+    /// The files that a worker with this setup reads and that may be replaced.
+    pub(crate) fn watched(&self, setup: &Setup) -> Watched {
+        let credentials = self.tier.iter().flat_map(|tier| TierOptions::from_environment(tier).files());
+        let paths = FILES.into_iter().map(PathBuf::from).chain(self.own()).chain(credentials).collect();
+        let absent = self.tier_folder().filter(|folder| !setup.read.iter().any(|path| path == folder));
+        Watched { absent: absent.map(|folder| AbsentFolder::new(folder.to_owned())), ..Watched::now(paths) }
     }
 
     /// The setup of a worker that prepares an image in the store at `store`.
@@ -158,6 +166,8 @@ impl Setup {
 pub(crate) struct Watched {
     paths: Vec<PathBuf>,
     identities: Vec<Option<(u64, u64)>>,
+    /// The folder of the tier, which a worker may only use if it was there when the worker was started.
+    absent: Option<AbsentFolder>,
 }
 
 impl Watched {
@@ -167,11 +177,14 @@ impl Watched {
     }
 
     fn now(paths: Vec<PathBuf>) -> Self {
-        Self { identities: paths.iter().map(|path| identity(path)).collect(), paths }
+        Self { identities: paths.iter().map(|path| identity(path)).collect(), paths, absent: None }
     }
 
-    /// Whether another file has the place of one of them.
-    pub(crate) fn has_changed(&self) -> bool {
+    /// Whether another file has the place of one of them, or an absent folder is there. Runs on a thread of a runtime.
+    pub(crate) fn has_changed(&mut self) -> bool {
+        if self.absent.as_mut().is_some_and(AbsentFolder::is_back) {
+            return true;
+        }
         let now = self.paths.iter().map(|path| identity(path));
         now.zip(&self.identities).any(|(now, before)| now != *before)
     }

@@ -92,7 +92,7 @@ impl Preparer for WorkerPreparer {
     fn documents<'a>(&'a self, request: &'a ImageRequest) -> BoxFuture<'a, Result<Documents>> {
         async move {
             let settled = SettledRequest::of(request)?;
-            let setup = Policy::of(&settled.image, &request.access).setup();
+            let setup = Policy::of(&settled.image, &request.access).without_tier().setup();
             let job = job(Work::Documents, Path::new(""), request, &settled)?;
             match self.run(&setup, &job, &settled, |_| ()).await? {
                 Event::Documents { digest, manifest, config, index_digest } => {

@@ -45,8 +45,9 @@ impl Slot {
         }
         *current = None;
         let generation = self.started.fetch_add(1, Ordering::Relaxed);
-        let watched = self.policy.watched();
-        let process = Arc::new(Process::start(&self.command, &self.policy.setup(), generation)?);
+        let setup = self.policy.setup();
+        let watched = self.policy.watched(&setup);
+        let process = Arc::new(Process::start(&self.command, &setup, generation)?);
         supervise::begin(&process, self.images.clone(), watched)?;
         *current = Some(process.clone());
         Ok(process)

@@ -107,7 +107,7 @@ pub(crate) fn begin(process: &Arc<Process>, images: Images, watched: Watched) ->
     Ok(())
 }
 
-async fn run(images: Images, process: Weak<Process>, questions: UnixStream, watched: Watched) {
+async fn run(images: Images, process: Weak<Process>, questions: UnixStream, mut watched: Watched) {
     let (mut from, to) = questions.into_split();
     let (to, turns) = (Arc::new(Mutex::new(to)), Arc::new(tokio::sync::Semaphore::new(QUESTIONS)));
     let mut reader = Reader::default();

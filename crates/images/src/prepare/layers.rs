@@ -116,7 +116,11 @@ pub(super) async fn index_all(
         let (config, by_index) = futures::join!(access::config(repository, image), finding);
         (Some(config?), by_index)
     };
-    let lacking = if is_whole { lacking(store, &wanted, &found) } else { HashSet::new() };
+    let mut lacking = if is_whole { lacking(store, &wanted, &found) } else { HashSet::new() };
+    if let Some(shared) = shared.as_ref().filter(|_| is_whole) {
+        // A pull also makes the tier complete.
+        lacking.extend(shared.lacks(wanted.iter().map(|layer| layer.blob)).await);
+    }
     progress.resolved(image.manifest.digest(), &plan(&wanted, &found, &by_index, &lacking));
     by_index.notes.iter().for_each(|note| progress.note(note));
     let blobs = tiers::blobs(repository, shared.as_ref().map(SharedLayers::tier));
@@ -208,6 +212,9 @@ pub(super) async fn index_all(
         keep(store, &mut found, wanted, layer);
     }
     drop(streams);
+    if let Some(shared) = &shared {
+        shared.note_uses(wanted.iter().map(|layer| layer.blob));
+    }
     if let Some(problem) = shared.as_ref().and_then(SharedLayers::problem) {
         progress.note(&problem);
     }
@@ -337,9 +344,9 @@ struct Into {
 fn shared_layers(tier: Option<&OpenedTier>, extent: Extent<'_>, progress: &dyn Progress) -> Option<SharedLayers> {
     let trusts_indexes = matches!(extent, Extent::Index(choice, _) if choice.rules.trust_tier());
     match tier? {
-        Ok(tier) => Some(SharedLayers::new(tier.clone(), trusts_indexes, STREAMS)),
-        Err(why) => {
-            progress.note(why);
+        Ok(tier) => Some(SharedLayers::new(tier.clone(), trusts_indexes, matches!(extent, Extent::Whole), STREAMS)),
+        Err(unusable) => {
+            progress.note(&unusable.to_string());
             None
         }
     }

@@ -296,14 +296,14 @@ impl Images {
         let by_index = indexes.layers.iter().any(|layer| layer.verification.is_by_index());
         let fetched = repository.stats().bytes + self.tier_stats().bytes + indexes.fetched;
         let places = extent.places();
-        match self.assemble(request, resolved.clone(), indexes, places, fetched).await {
+        match self.assemble(request, resolved.clone(), indexes, places, fetched, progress).await {
             Err(error) if by_index && error.kind == ErrorKind::Refused => {
                 progress.note(&format!("the index is not used, because the layers do not fit together by it: {error}"));
             }
             done => return done,
         }
         let indexes = layers::index_all(self, repository, &resolved, Extent::Own, limits, progress).await?;
-        self.assemble(request, resolved, indexes, &[], repository.stats().bytes).await
+        self.assemble(request, resolved, indexes, &[], repository.stats().bytes, progress).await
     }
 
     async fn assemble(
@@ -313,6 +313,7 @@ impl Images {
         indexes: Indexes,
         places: &[IndexPlace],
         fetched: u64,
+        progress: &dyn Progress,
     ) -> Result<(ImageRecord, Vec<String>)> {
         let Indexes { config, layers, boot, shared, fetched: _ } = indexes;
         let boot = boot.map(|FoundPack { index, place }| {
@@ -326,7 +327,7 @@ impl Images {
         let assembled = tokio::task::spawn_blocking(move || assemble::assemble(&store, image)).await;
         // Its last layers were copied to the tier meanwhile.
         if let Some(shared) = shared {
-            shared.finish().await;
+            shared.finish().await.iter().for_each(|problem| progress.note(problem));
         }
         let record = assembled.context(ErrorKind::Other, "merge the layers")??;
         Ok((record, fallbacks))

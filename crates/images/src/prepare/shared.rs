@@ -9,6 +9,7 @@
 //!
 //! A host begins with another layer than others do, so that hosts that start together stream different layers.
 
+use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
@@ -39,6 +40,14 @@ const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How long a prepared image waits until the last of its layers are in the tier.
 const FINISH: Duration = Duration::from_secs(10);
+/// The same after a pull, whose purpose is a complete tier too: 8 GiB at 100 Mbit/s.
+const PATIENT_FINISH: Duration = Duration::from_secs(700);
+/// An index follows its blob within this time, unless its host has died.
+const FOLLOWS: Duration = Duration::from_secs(2);
+/// Indexes of layers that are read at the same time.
+const INDEXES: usize = 4;
+/// Claims of other hosts that a listing does not show, before the layer is streamed without one.
+const REFUSALS: u32 = 5;
 /// Smaller layers are not shared: streaming one takes a request, as does listing it.
 const LEAST_BYTES: u64 = 64 << 10;
 /// Longest index of a layer that is kept in a tier.
@@ -51,14 +60,20 @@ pub(super) struct SharedLayers {
     /// Whether indexes in the tier may be used for the image.
     pub(super) trusts_indexes: bool,
     streams: Semaphore,
-    finishing: Mutex<JoinSet<()>>,
+    /// Reads of indexes, of which each may take 64 MiB.
+    indexes: Semaphore,
+    /// Each returns why a layer is not in the tier, if it is not.
+    finishing: Mutex<JoinSet<Option<String>>>,
     order: RandomState,
     has_reported: AtomicBool,
+    began: Instant,
+    /// Whether copies are a purpose of the preparation, so that it waits for a slower tier.
+    is_patient: bool,
 }
 
 impl SharedLayers {
     /// At most `streams` layers are streamed at the same time.
-    pub(super) fn new(tier: Arc<Tier>, trusts_indexes: bool, streams: usize) -> Self {
+    pub(super) fn new(tier: Arc<Tier>, trusts_indexes: bool, is_patient: bool, streams: usize) -> Self {
         Self {
             tier,
             trusts_indexes,
@@ -66,6 +81,9 @@ impl SharedLayers {
             finishing: Mutex::default(),
             order: RandomState::new(),
             has_reported: AtomicBool::new(false),
+            began: Instant::now(),
+            is_patient,
+            indexes: Semaphore::new(INDEXES),
         }
     }
 
@@ -119,45 +137,80 @@ impl SharedLayers {
     /// The index of the layer in the tier.
     async fn indexed(&self, shared: &SharedLayer, state: &LayerState, allowance: &Allowance) -> Option<Usable> {
         for index in state.indexes.iter().take(CANDIDATES) {
-            let bytes = match shared.index(*index).await {
-                Ok(bytes) => bytes,
-                Err(error) => {
-                    tracing::warn!("{error}");
-                    continue;
-                }
-            };
-            match artifact::read(&bytes, |blob| *blob == shared.blob(), allowance) {
-                Ok(mut layers) if !layers.is_empty() => {
+            if self.tier.is_resting().is_some() {
+                return None;
+            }
+            match self.read_index(shared, *index, allowance).await {
+                Ok(usable) => {
                     shared.note_use(state).await;
-                    let indexed = layers.swap_remove(0);
-                    let format = LayerKind::plain(indexed.compression);
-                    return Some(Usable {
-                        indexed,
-                        index: index.digest,
-                        verification: Verification::IndexTrusted,
-                        format,
-                    });
+                    return Some(usable);
                 }
-                Ok(_) => tracing::warn!("an index in the tier is of another layer than its name"),
-                Err(error) => tracing::warn!("an index in the tier is not used: {error}"),
+                Err(problem) => tracing::warn!("an index in the tier is not used: {problem}"),
             }
         }
         None
+    }
+
+    async fn read_index(&self, shared: &SharedLayer, index: Blob, allowance: &Allowance) -> Result<Usable, String> {
+        let _turn = self.indexes.acquire().await.map_err(|error| error.to_string())?;
+        let bytes = shared.index(index).await.map_err(|error| error.to_string())?;
+        allowance.receive(bytes.len() as u64);
+        let (blob, allowance) = (shared.blob(), allowance.clone());
+        let read = move || artifact::read(&bytes, |described| *described == blob, &allowance);
+        let layers = tokio::task::spawn_blocking(read).await.map_err(|error| error.to_string())?;
+        let indexed = layers.map_err(|error| error.to_string())?.pop().ok_or("it is of another layer")?;
+        let (index, format) = (index.digest, LayerKind::plain(indexed.compression));
+        Ok(Usable { indexed, index, verification: Verification::IndexTrusted, format })
+    }
+
+    /// Those of the layers whose blobs the tier lacks, and should have.
+    pub(super) async fn lacks(&self, layers: impl Iterator<Item = Blob>) -> HashSet<Digest> {
+        let lacks = async |blob: Blob| {
+            let state = SharedLayer::new(&self.tier, blob).look().await.ok()?;
+            (!state.has_blob).then_some(blob.digest)
+        };
+        let looks: Vec<_> = layers.filter(is_shared).map(|blob| lacks(blob).boxed()).collect();
+        stream::iter(looks).buffer_unordered(WATCHED).filter_map(async |lacks| lacks).collect().await
+    }
+
+    /// Notes behind the preparation that layers are used whose blobs are in the tier.
+    pub(super) fn note_uses(&self, layers: impl Iterator<Item = Blob>) {
+        let note = |blob: Blob| {
+            let shared = SharedLayer::new(&self.tier, blob);
+            async move {
+                if let Ok(state) = shared.look().await
+                    && state.has_blob
+                {
+                    shared.note_use(&state).await;
+                }
+            }
+        };
+        let notes: Vec<_> = layers.filter(is_shared).map(note).collect();
+        self.finishing.lock().spawn(async move {
+            stream::iter(notes).for_each_concurrent(WATCHED, |note| note).await;
+            None
+        });
     }
 
     /// Waits until the layer is there by its index, or it is this host's turn to stream it. `may_use_index`: the layer has no table of
     /// contents, whose claims decide which of its names are hidden, and need not be seen whole.
     pub(super) async fn turn(&self, blob: Blob, may_use_index: bool, allowance: &Allowance) -> Turn<'_> {
         let shared = SharedLayer::new(&self.tier, blob);
-        let (mut watch, began) = (Watch::default(), Instant::now());
-        let (mut permit, mut needs_index) = (None, false);
+        let (mut watch, began, mut refusals) = (Watch::default(), Instant::now(), 0);
+        let (mut permit, mut needs_index, mut blob_seen) = (None, false, None);
         // A failure is in the tier's account. Without the tier the layer is streamed as ever.
-        while is_shared(&blob) && self.tier.is_resting().is_none() && began.elapsed() < LONGEST_WAIT {
+        while is_shared(&blob) && self.tier.is_resting().is_none() && self.began.elapsed() < LONGEST_WAIT {
             let Ok(state) = shared.look().await else { break };
             if may_use_index && let Some(usable) = self.indexed(&shared, &state, allowance).await {
                 return Turn::Indexed(Box::new(usable));
             }
             if state.has_blob {
+                let is_new = state.indexes.is_empty() && state.claim.is_some();
+                if may_use_index && is_new && *blob_seen.get_or_insert_with(Instant::now) + FOLLOWS > Instant::now() {
+                    permit = None;
+                    sleep(PAUSE).await;
+                    continue;
+                }
                 shared.note_use(&state).await;
                 // Of another version, or wrong, if there is one.
                 needs_index = may_use_index || state.indexes.is_empty();
@@ -179,11 +232,16 @@ impl SharedLayers {
             }
             match shared.claim(&state).await {
                 Ok(Some(claim)) => {
-                    let upload = Some(shared.upload(&claim));
+                    let upload = shared.upload(&claim);
+                    let upload = Some(if self.is_patient { upload.patient() } else { upload });
                     return Turn::Stream { copy: Some(Copy { claim: Some(claim), upload }), permit };
                 }
-                Ok(None) => {}
-                Err(_) => break,
+                // Another host was faster. If the listing never shows its claim, this is not a tier that can be shared.
+                Ok(None) if refusals < REFUSALS => {
+                    (refusals, permit) = (refusals + 1, None);
+                    sleep(PAUSE).await;
+                }
+                Ok(None) | Err(_) => break,
             }
         }
         if permit.is_none() {
@@ -199,30 +257,34 @@ impl SharedLayers {
         let indexed = Indexed { blob: layer.blob, compression: layer.compression, index: layer.index.clone() };
         self.finishing.lock().spawn(async move {
             let Copy { claim, upload } = copy;
-            let mut is_there = false;
-            if let Some(upload) = upload {
-                let copied = upload.finish(&proof).await.map_err(|error| error.to_string());
-                is_there |= copied.inspect_err(|problem| tracing::warn!("{problem}")).is_ok();
-            }
+            let copied = match upload {
+                Some(upload) => upload.finish(&proof).await.map_err(|error| error.to_string()),
+                None => Ok(()),
+            };
             // Also without the blob: then others read ranges of the registry's.
-            if keeps_index {
-                let kept = keep_index(&shared, indexed).await;
-                is_there |= kept.inspect_err(|problem| tracing::warn!("{problem}")).is_ok();
-            }
+            let kept = if keeps_index { keep_index(&shared, indexed).await } else { Ok(()) };
+            let is_there = copied.is_ok() || (keeps_index && kept.is_ok());
             // Otherwise the claim stays: a host that listed the layer before it was there must not claim it now.
             if let Some(claim) = claim.filter(|_| !is_there) {
                 claim.release().await;
             }
+            copied.and(kept).err()
         });
     }
 
-    /// Waits until what was streamed is in the tier, within a limit.
-    pub(super) async fn finish(&self) {
+    /// Waits until what was streamed is in the tier, within a limit. Returns lines about what is not.
+    pub(super) async fn finish(&self) -> Vec<String> {
         let mut finishing = std::mem::take(&mut *self.finishing.lock());
-        let all = async { while finishing.join_next().await.is_some() {} };
-        if timeout(FINISH, all).await.is_err() {
-            tracing::warn!("the tier {} does not take the layers in time", self.tier.location());
+        let (limit, mut problems) = (if self.is_patient { PATIENT_FINISH } else { FINISH }, Vec::new());
+        let all = async {
+            while let Some(done) = finishing.join_next().await {
+                problems.extend(done.ok().flatten());
+            }
+        };
+        if timeout(limit, all).await.is_err() {
+            problems.push(format!("the tier {} does not take the layers in time", self.tier.location()));
         }
+        problems
     }
 }
 

@@ -46,10 +46,7 @@ impl Images {
         }
         let access = name.access().context(ErrorKind::Other, "read the image's hosts")?;
         let repository = Arc::new(access::open_later_with(&name.text, &access, self.lookup(name.number))?);
-        let image = Arc::new(TieredImage::new(
-            repository,
-            self.tier_of(name).and_then(Result::ok).map(|tier| tier.with_own_account()),
-        ));
+        let image = Arc::new(TieredImage::new(repository, self.tier_of(name)));
         opened.insert(name.number, image.clone());
         Ok(image)
     }
