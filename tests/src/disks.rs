@@ -36,7 +36,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// A folder in which nobody can write.
+/// A folder in which no user can write, not even root.
 pub struct ReadOnly(PathBuf);
 
 impl ReadOnly {

@@ -21,7 +21,7 @@ const PIECES: usize = 64;
 const STALL: Duration = Duration::from_secs(2);
 
 /// How long a patient reader waits for room for one piece: a part may take a minute, and has two repetitions.
-const PATIENCE: Duration = Duration::from_secs(180);
+const LONGEST_STALL: Duration = Duration::from_secs(180);
 
 const STEP: &str = "copy a blob to the tier";
 
@@ -61,7 +61,7 @@ impl Upload {
         let Err(mpsc::error::TrySendError::Full(piece)) = pieces.try_send(piece.clone()) else { return };
         let waiting = Instant::now();
         let left = match self.is_patient {
-            true => PATIENCE,
+            true => LONGEST_STALL,
             false => (STALL + self.began.elapsed() / 4).saturating_sub(self.stalled),
         };
         let sent = timeout(left, pieces.send(piece)).await;
