@@ -135,11 +135,10 @@ pub struct SeenClaim {
 }
 
 impl SeenClaim {
-    /// The claim in an object `claim-NUMBER`; `None`: no host has written this number.
-    pub(crate) fn new(number: &str, object: &ObjectMeta) -> Option<Self> {
-        let parsed: u32 = number.parse().ok()?;
+    /// The claim in the object `claim-NUMBER`.
+    pub(crate) fn new(number: u32, object: &ObjectMeta) -> Self {
         let version = format!("{:?} {} {}", object.e_tag, object.last_modified, object.size);
-        (parsed.to_string() == number).then_some(Self { number: parsed, version })
+        Self { number, version }
     }
 
     pub(crate) fn number(&self) -> u32 {

@@ -9,16 +9,19 @@ use futures::stream::BoxStream;
 use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::path::Path;
 use object_store::{GetOptions, ObjectMeta, ObjectStoreExt as _, PutPayload};
-use tarpon_oci::{Blob, Digest, Verified, limits};
+use tarpon_oci::{Blob, Verified};
 use tokio::time::timeout;
 
 use crate::claim::{Claim, SeenClaim};
 use crate::error::{Error, Result};
+use crate::names::Name;
 use crate::tier::Tier;
 use crate::upload::Upload;
 
 /// Most objects of a layer that are listed: a blob, an index of each version of the program, a few claims.
 const OBJECTS: usize = 64;
+/// Longest index. Hosts write none that is longer.
+const INDEX_BYTES: u64 = 64 << 20;
 /// How long a listed index may take to arrive: 10 MB at 16 Mbit/s.
 const INDEX: Duration = Duration::from_secs(5);
 /// The time of the last use is precise to this: each host writes it at most this often.
@@ -70,22 +73,20 @@ impl SharedLayer {
         let mut state = LayerState { is_use_old: true, ..LayerState::default() };
         for object in &objects {
             let Some(name) = self.tier.name_in(&self.path, &object.location) else { continue };
-            match name.split_once('-') {
-                None if name == "blob" => state.has_blob = object.size == self.blob.size,
-                None if name == "used" => {
+            match Name::parse(name) {
+                Some(Name::Blob) => state.has_blob = object.size == self.blob.size,
+                Some(Name::Used) => {
                     let age = SystemTime::now().duration_since(object.last_modified.into()).unwrap_or_default();
                     state.is_use_old = age > USE_PRECISION;
                 }
-                Some(("index", hex)) => {
-                    let digest = format!("sha256:{hex}").parse::<Digest>().ok();
-                    let index = digest.map(|digest| Blob { digest, size: object.size });
-                    state.indexes.extend(index.filter(|index| index.size <= limits::LAYER_INDEX_BYTES));
+                Some(Name::Index(digest)) if object.size <= INDEX_BYTES => {
+                    state.indexes.push(Blob { digest, size: object.size });
                 }
-                Some(("claim", number)) => {
-                    let seen = SeenClaim::new(number, object);
+                Some(Name::Claim(number)) => {
+                    let seen = Some(SeenClaim::new(number, object));
                     state.claim = state.claim.into_iter().chain(seen).max_by_key(SeenClaim::number);
                 }
-                _ => {}
+                Some(Name::Index(_)) | None => {}
             }
         }
         Ok(state)

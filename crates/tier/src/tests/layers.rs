@@ -8,7 +8,7 @@ use bytes::Bytes;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStoreExt as _};
-use tarpon_oci::{Blob, Digest, Verified, limits};
+use tarpon_oci::{Blob, Digest, Verified};
 
 use super::faulty::{Fault, Operation};
 use super::{bytes, layer, object, over, tier};
@@ -117,8 +117,8 @@ async fn after_the_largest_claim_there_is_a_next_one() {
 #[tokio::test]
 async fn an_index_that_claims_to_be_larger_than_any_is_not_seen() {
     let (large, largest) = (index_name(b"one"), index_name(b"other"));
-    let state = state_of(&[(&large, 1 << 40), (&largest, limits::LAYER_INDEX_BYTES)]).await;
-    assert_eq!(state.indexes.iter().map(|index| index.size).collect::<Vec<_>>(), [limits::LAYER_INDEX_BYTES]);
+    let state = state_of(&[(&large, (64 << 20) + 1), (&largest, 64 << 20)]).await;
+    assert_eq!(state.indexes.iter().map(|index| index.size).collect::<Vec<_>>(), [64 << 20]);
 }
 
 #[tokio::test]

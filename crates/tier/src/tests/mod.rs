@@ -5,6 +5,7 @@ mod contents;
 pub(crate) mod faulty;
 mod folder;
 mod layers;
+mod links;
 mod reads;
 mod uploads;
 
