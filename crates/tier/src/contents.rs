@@ -11,6 +11,7 @@ use tarpon_oci::{Digest, Hasher, Verified};
 use tokio::time::timeout;
 
 use crate::error::{Error, Result};
+use crate::health::Purpose;
 use crate::layer::next_piece;
 use crate::names::Name;
 use crate::tier::Tier;
@@ -185,7 +186,9 @@ impl Tier {
                 Err(error) => Err(error),
             }
         };
-        let Some((mut left, mut body)) = self.ask_briefly(step, get).await? else { return Ok(Verdict::Gone) };
+        let Some((mut left, mut body)) = self.ask_briefly(Purpose::Read, step, get).await? else {
+            return Ok(Verdict::Gone);
+        };
         let mut hasher = Hasher::new();
         while left > 0 {
             // A file that became shorter meanwhile has empty pieces without end.

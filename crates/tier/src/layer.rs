@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use crate::claim::{Claim, SeenClaim};
 use crate::error::{Error, Result};
+use crate::health::Purpose;
 use crate::names::Name;
 use crate::tier::Tier;
 use crate::upload::Upload;
@@ -69,7 +70,8 @@ impl SharedLayer {
     /// The tier does not answer.
     pub async fn look(&self) -> Result<LayerState> {
         let list = self.tier.store().list(Some(&self.path)).take(OBJECTS);
-        let objects: Vec<ObjectMeta> = self.tier.ask_briefly("list the layer in the tier", list.try_collect()).await?;
+        let objects: Vec<ObjectMeta> =
+            self.tier.ask_briefly(Purpose::Read, "list the layer in the tier", list.try_collect()).await?;
         let mut state = LayerState { is_use_old: true, ..LayerState::default() };
         for object in &objects {
             let Some(name) = self.tier.name_in(&self.path, &object.location) else { continue };
@@ -112,7 +114,7 @@ impl SharedLayer {
             }
             Ok(bytes.freeze())
         };
-        let bytes = self.tier.ask(step, INDEX, read).await?;
+        let bytes = self.tier.ask(Purpose::Read, step, INDEX, read).await?;
         self.tier.received(bytes.len() as u64);
         Verified::check(&index.digest, bytes).map_err(|error| Error::new(step, error.to_string()))
     }
@@ -120,19 +122,21 @@ impl SharedLayer {
     /// Keeps an index of the layer.
     ///
     /// # Errors
-    /// The tier does not take it.
+    /// The tier does not take it, or nothing is written to it now.
     pub async fn keep_index(&self, index: &Verified<Bytes>) -> Result<()> {
+        let step = "keep an index in the tier";
+        self.tier.check_may_write(step)?;
         let path = self.object(&format!("index-{}", index.digest().hex()));
         let bytes: &Bytes = index;
-        self.tier.replace("keep an index in the tier", &path, bytes.clone()).await
+        self.tier.replace(step, &path, bytes.clone()).await
     }
 
     /// Notes that the layer was used, if that was not noted within a day.
     pub async fn note_use(&self, state: &LayerState) {
-        if state.is_use_old {
+        if state.is_use_old && self.tier.may_write() {
             let path = self.object("used");
             let put = self.tier.store().put_opts(&path, PutPayload::new(), Default::default());
-            if let Err(error) = self.tier.ask_briefly("note a use in the tier", put).await {
+            if let Err(error) = self.tier.ask_briefly(Purpose::Write, "note a use in the tier", put).await {
                 tracing::debug!("{error}");
             }
         }
@@ -141,7 +145,7 @@ impl SharedLayer {
     /// Claims the layer, unless another host has claimed it after `state` was seen. The owner streams it.
     ///
     /// # Errors
-    /// The tier does not answer.
+    /// The tier does not answer, or nothing is written to it now ([`Tier::may_write`]).
     pub async fn claim(&self, state: &LayerState) -> Result<Option<Claim>> {
         Claim::create(&self.tier, &self.path, state.claim.as_ref()).await
     }
@@ -170,7 +174,7 @@ impl SharedLayer {
                 Err(error) => Err(error),
             }
         };
-        self.tier.ask("read a blob in the tier", limit, get).await
+        self.tier.ask(Purpose::Head, "read a blob in the tier", limit, get).await
     }
 }
 

@@ -19,6 +19,7 @@ pub mod claim;
 mod contents;
 mod error;
 mod folder;
+mod health;
 mod layer;
 mod leftovers;
 mod links;

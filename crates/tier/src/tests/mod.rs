@@ -4,6 +4,7 @@ mod claims;
 mod contents;
 pub(crate) mod faulty;
 mod folder;
+mod health;
 mod layers;
 mod links;
 mod reads;
