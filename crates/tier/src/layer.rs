@@ -17,13 +17,14 @@ use crate::error::{Error, Result};
 use crate::health::Purpose;
 use crate::names::Name;
 use crate::tier::Tier;
+use crate::timing::SILENCE;
 use crate::upload::Upload;
 
 /// Most objects of a layer that are listed: a blob, an index of each version of the program, a few claims.
 const OBJECTS: usize = 64;
 /// Longest index. Hosts write none that is longer.
 const INDEX_BYTES: u64 = 64 << 20;
-/// How long a listed index may take to arrive: 10 MB at 16 Mbit/s.
+/// How long a listed index may take to arrive, besides a second for each MiB of its size: 8 Mbit/s.
 const INDEX: Duration = Duration::from_secs(5);
 /// The time of the last use is precise to this: each host writes it at most this often.
 const USE_PRECISION: Duration = Duration::from_secs(24 * 3600);
@@ -45,6 +46,8 @@ pub struct LayerState {
     pub indexes: Vec<Blob>,
     /// The claim with the highest number.
     pub claim: Option<SeenClaim>,
+    /// Whether all of its objects are known. If not, the layer has more than any host writes, and should not be shared.
+    pub is_complete: bool,
     /// Whether the time of its last use should be written again.
     is_use_old: bool,
 }
@@ -72,7 +75,8 @@ impl SharedLayer {
         let list = self.tier.store().list(Some(&self.path)).take(OBJECTS);
         let objects: Vec<ObjectMeta> =
             self.tier.ask_briefly(Purpose::Read, "list the layer in the tier", list.try_collect()).await?;
-        let mut state = LayerState { is_use_old: true, ..LayerState::default() };
+        let is_complete = objects.len() < OBJECTS;
+        let mut state = LayerState { is_complete, is_use_old: true, ..LayerState::default() };
         for object in &objects {
             let Some(name) = self.tier.name_in(&self.path, &object.location) else { continue };
             match Name::parse(name) {
@@ -106,7 +110,9 @@ impl SharedLayer {
             let mut bytes = BytesMut::new();
             let mut body = response.into_stream();
             // Memory follows what arrives. A file that became shorter meanwhile has empty pieces without end.
-            while let Some(piece) = body.try_next().await?.filter(|piece| !piece.is_empty()) {
+            loop {
+                let piece = timeout(SILENCE, body.try_next()).await.map_err(|_| silent())??;
+                let Some(piece) = piece.filter(|piece| !piece.is_empty()) else { break };
                 bytes.extend_from_slice(&piece);
                 if bytes.len() as u64 > index.size {
                     break;
@@ -114,7 +120,8 @@ impl SharedLayer {
             }
             Ok(bytes.freeze())
         };
-        let bytes = self.tier.ask(Purpose::Read, step, INDEX, read).await?;
+        let limit = INDEX + Duration::from_secs(index.size >> 20);
+        let bytes = self.tier.ask(Purpose::Read, step, limit, read).await?;
         self.tier.received(bytes.len() as u64);
         Verified::check(&index.digest, bytes).map_err(|error| Error::new(step, error.to_string()))
     }
@@ -125,6 +132,12 @@ impl SharedLayer {
     /// The tier does not take it, or nothing is written to it now.
     pub async fn keep_index(&self, index: &Verified<Bytes>) -> Result<()> {
         let step = "keep an index in the tier";
+        if index.len() as u64 > INDEX_BYTES {
+            return Err(Error::new(
+                step,
+                format!("it has more than {INDEX_BYTES} bytes: other hosts would not read it"),
+            ));
+        }
         self.tier.check_may_write(step)?;
         let path = self.object(&format!("index-{}", index.digest().hex()));
         let bytes: &Bytes = index;
@@ -176,6 +189,10 @@ impl SharedLayer {
         };
         self.tier.ask(Purpose::Head, "read a blob in the tier", limit, get).await
     }
+}
+
+fn silent() -> object_store::Error {
+    object_store::Error::Generic { store: "tier", source: format!("it sends nothing for {SILENCE:?}").into() }
 }
 
 /// The tier's answer to a request for bytes of a blob.

@@ -130,6 +130,16 @@ async fn only_the_first_objects_of_a_listing_are_received() {
     store.lists(objects);
     let state = layer(&tier, &blob).look().await.unwrap();
     assert_eq!((state.indexes.len(), state.has_blob), (64, false));
+    assert!(!state.is_complete);
+}
+
+#[tokio::test]
+async fn a_layer_with_too_many_objects_is_not_complete() {
+    for (count, is_complete) in [(0, true), (63, true), (64, false), (65, false)] {
+        let names: Vec<_> = (0..count).map(|number| format!("claim-{number}")).collect();
+        let objects: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
+        assert_eq!(state_of(&objects).await.is_complete, is_complete, "{count}");
+    }
 }
 
 #[tokio::test]
@@ -211,6 +221,30 @@ async fn of_an_index_that_is_longer_than_it_was_listed_little_is_received() {
     std::fs::write(path, [b"right", &bytes(10 << 20)[..]].concat()).unwrap();
     assert!(layer.index(index).await.is_err());
     assert!(tier.account().bytes < 1 << 20, "{:?}", tier.account());
+}
+
+/// Whether an index of this size arrives whose pieces of a MiB take this long each.
+async fn arrives(mebibytes: usize, each: Duration) -> bool {
+    let ((store, tier), blob) = (tier(), bytes(10));
+    let (layer, index) = (layer(&tier, &blob), Verified::seal(bytes(mebibytes << 20)));
+    layer.keep_index(&index).await.unwrap();
+    store.always(Operation::Get, Fault::Trickle(1 << 20, each));
+    layer.index(Blob { digest: *index.digest(), size: index.len() as u64 }).await.is_ok()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_index_has_more_time_to_arrive() {
+    assert!(arrives(20, Duration::from_millis(1_200)).await, "24 s of 25 s");
+    assert!(!arrives(20, Duration::from_millis(1_300)).await, "26 s");
+    assert!(!arrives(2, Duration::from_millis(2_100)).await, "silent for too long");
+}
+
+#[tokio::test]
+async fn an_index_that_no_host_would_read_is_not_kept() {
+    let ((store, tier), blob) = (tier(), bytes(10));
+    let index = Verified::seal(bytes((64 << 20) + 1));
+    assert!(layer(&tier, &blob).keep_index(&index).await.is_err());
+    assert_eq!((store.count(Operation::Put), tier.is_resting()), (0, None));
 }
 
 /// How often a host writes a use of a layer whose use was noted so long ago.
