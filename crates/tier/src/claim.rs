@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::error::Result;
+use crate::health::Purpose;
 use crate::tier::Tier;
 
 /// A claim that did not change for so long has expired. A registry may be silent for ten seconds and go on.
@@ -28,6 +29,8 @@ pub const LEASE: Duration = Duration::from_secs(15);
 const REFRESH: Duration = Duration::from_secs(3);
 /// How long others wait for owners of one layer in all. Then they stream it themselves.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(600);
+
+const CLAIM: &str = "claim a layer in the tier";
 
 /// The claim of this host. Dropped, it expires; [`Claim::release`] removes it at once.
 #[derive(Debug)]
@@ -56,7 +59,8 @@ impl Claim {
         let number = expired.map_or(0, |claim| u64::from(claim.number) + 1);
         let (tier, claim) = (tier.clone(), path(number));
         let id = RandomState::new().hash_one(number);
-        let created = tier.create("claim a layer in the tier", &claim, written(id, 0)).await?;
+        tier.check_may_write(CLAIM)?;
+        let created = tier.create(CLAIM, &claim, written(id, 0)).await?;
         if !created {
             return Ok(None);
         }
@@ -80,11 +84,14 @@ impl Claim {
         self.progress.clone()
     }
 
-    /// The layer is in the tier, or will not be.
+    /// The layer is in the tier, or will not be. While nothing is written to the tier, the claim expires instead.
     pub async fn release(mut self) {
         self.released.notify_one();
         // A refresh that is on its way would bring the claim back.
         let _ended = (&mut self.refresh).await;
+        if !self.tier.may_write() {
+            return;
+        }
         if let Err(error) = self.tier.remove("release a claim in the tier", &self.path).await {
             tracing::debug!("{error}; it expires");
         }
@@ -109,12 +116,12 @@ async fn refresh(tier: Arc<Tier>, path: Path, id: u64, progress: Arc<AtomicU64>,
             _ = ticks.tick() => {}
         }
         let now = progress.load(Ordering::Relaxed);
-        if now == last {
+        if now == last || !tier.may_write() {
             continue;
         }
         last = now;
         let put = tier.store().put_opts(&path, PutPayload::from_bytes(written(id, now)), Default::default());
-        if let Err(error) = tier.ask_briefly("refresh a claim in the tier", put).await {
+        if let Err(error) = tier.ask_briefly(Purpose::Write, "refresh a claim in the tier", put).await {
             tracing::debug!("{error}");
         }
     }
@@ -135,11 +142,10 @@ pub struct SeenClaim {
 }
 
 impl SeenClaim {
-    /// The claim in an object `claim-NUMBER`; `None`: no host has written this number.
-    pub(crate) fn new(number: &str, object: &ObjectMeta) -> Option<Self> {
-        let parsed: u32 = number.parse().ok()?;
+    /// The claim in the object `claim-NUMBER`.
+    pub(crate) fn new(number: u32, object: &ObjectMeta) -> Self {
         let version = format!("{:?} {} {}", object.e_tag, object.last_modified, object.size);
-        (parsed.to_string() == number).then_some(Self { number: parsed, version })
+        Self { number, version }
     }
 
     pub(crate) fn number(&self) -> u32 {

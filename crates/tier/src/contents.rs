@@ -11,7 +11,9 @@ use tarpon_oci::{Digest, Hasher, Verified};
 use tokio::time::timeout;
 
 use crate::error::{Error, Result};
+use crate::health::Purpose;
 use crate::layer::next_piece;
+use crate::names::Name;
 use crate::tier::Tier;
 
 /// How long the tier may be silent while it is listed or read.
@@ -81,10 +83,11 @@ impl LayerUse {
     }
 
     fn add(&mut self, name: &str, object: &ObjectMeta) {
-        if name == "blob" {
-            self.blob_bytes = Some(object.size);
-        } else if is_index(name) {
-            self.index_bytes = self.index_bytes.saturating_add(object.size);
+        match Name::parse(name) {
+            Some(Name::Blob) => self.blob_bytes = Some(object.size),
+            Some(Name::Index(_)) => self.index_bytes = self.index_bytes.saturating_add(object.size),
+            Some(Name::Used | Name::Claim(_)) => {}
+            None => return,
         }
         self.last_use = self.last_use.max(object.last_modified.into());
         self.names.push(name.into());
@@ -125,7 +128,8 @@ impl Tier {
     fn named<'a>(&self, path: &'a Path) -> Option<(Digest, &'a str)> {
         let hex = path.prefix_match(&self.layers_path())?.next()?;
         let layer = Digest::from_hex(hex.as_ref()).ok()?;
-        Some((layer, self.name_in(&self.layer_path(&layer), path)?))
+        let name = self.name_in(&self.layer_path(&layer), path)?;
+        Name::parse(name).map(|_| (layer, name))
     }
 
     /// Removes the layers that no host has used for `unused`. An hour is added, by which the clocks of the store and of this host may
@@ -170,10 +174,9 @@ impl Tier {
     /// The tier does not answer.
     pub async fn verify(self: &Arc<Self>, layer: &LayerUse, name: &str, received: impl Fn(u64)) -> Result<Verdict> {
         let step = "verify an object of the tier";
-        let expected = match name.strip_prefix("index-").map(Digest::from_hex) {
-            Some(Ok(digest)) => digest,
-            Some(Err(_)) => return Ok(Verdict::Wrong),
-            None => layer.layer,
+        let expected = match Name::parse(name) {
+            Some(Name::Index(digest)) => digest,
+            _ => layer.layer,
         };
         let path = self.layer_path(&layer.layer).join(name);
         let get = async {
@@ -183,7 +186,9 @@ impl Tier {
                 Err(error) => Err(error),
             }
         };
-        let Some((mut left, mut body)) = self.ask_briefly(step, get).await? else { return Ok(Verdict::Gone) };
+        let Some((mut left, mut body)) = self.ask_briefly(Purpose::Read, step, get).await? else {
+            return Ok(Verdict::Gone);
+        };
         let mut hasher = Hasher::new();
         while left > 0 {
             // A file that became shorter meanwhile has empty pieces without end.
@@ -211,5 +216,5 @@ impl Tier {
 }
 
 fn is_index(name: &str) -> bool {
-    name.starts_with("index-")
+    matches!(Name::parse(name), Some(Name::Index(_)))
 }

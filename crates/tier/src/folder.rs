@@ -16,7 +16,7 @@ use std::task::{Context, Poll};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, Stream};
-use futures::{FutureExt as _, StreamExt as _};
+use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{
@@ -26,6 +26,8 @@ use object_store::{
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::error;
+use crate::links::{Links, refuse};
+use crate::listing::Listing;
 use crate::timing::REQUEST;
 
 /// Most system calls at the same time: reads of a few containers that start.
@@ -36,6 +38,7 @@ const STEP: &str = "open the tier";
 
 /// Objects as files in a folder.
 pub(crate) struct Folder {
+    root: PathBuf,
     files: LocalFileSystem,
     threads: Option<Runtime>,
     handle: Handle,
@@ -46,6 +49,7 @@ impl Folder {
     pub(crate) fn open(folder: PathBuf) -> error::Result<Self> {
         let failed = |error: std::io::Error| error::Error::new(STEP, error.to_string());
         let (sender, receiver) = mpsc::channel();
+        let root = folder.clone();
         let open = move || {
             // Fails if the caller does not wait any more.
             let _sent = sender.send(files(folder));
@@ -55,7 +59,17 @@ impl Folder {
         let mut threads = Builder::new_current_thread();
         let threads = threads.max_blocking_threads(THREADS).thread_name("tarpon-tier").build().map_err(failed)?;
         let handle = threads.handle().clone();
-        Ok(Self { files, threads: Some(threads), handle })
+        Ok(Self { root, files, threads: Some(threads), handle })
+    }
+
+    /// Fails if the path leads through a symbolic link.
+    async fn refuse_links(&self, path: &Path, links: Links) -> Result<()> {
+        let (root, path) = (self.root.clone(), path.clone());
+        self.handle.spawn_blocking(move || refuse(&root, &path, links)).await?
+    }
+
+    fn lacks<T>(&self, operation: &str) -> Result<T> {
+        Err(Error::NotImplemented { operation: operation.to_owned(), implementer: self.to_string() })
     }
 
     /// Lets the system calls of a future or stream of the library run on the threads.
@@ -85,10 +99,12 @@ impl Drop for Folder {
 #[async_trait]
 impl ObjectStore for Folder {
     async fn put_opts(&self, path: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        self.refuse_links(path, Links::Invalid).await?;
         self.run(|| self.files.put_opts(path, payload, options)).await
     }
 
     async fn put_multipart_opts(&self, path: &Path, options: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
+        self.refuse_links(path, Links::Invalid).await?;
         let (files, path) = (self.files.clone(), path.clone());
         // The library creates the file on the thread that polls.
         let begin = move || files.put_multipart_opts(&path, options).now_or_never();
@@ -99,6 +115,7 @@ impl ObjectStore for Folder {
     }
 
     async fn get_opts(&self, path: &Path, options: GetOptions) -> Result<GetResult> {
+        self.refuse_links(path, Links::Missing).await?;
         let mut result = self.run(|| self.files.get_opts(path, options)).await?;
         if let GetResultPayload::File(file, _) = result.payload {
             let pieces = Pieces { file: Arc::new(file), left: result.range.clone(), threads: self.handle.clone() };
@@ -108,19 +125,28 @@ impl ObjectStore for Folder {
     }
 
     fn delete_stream(&self, paths: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
-        self.run(|| self.files.delete_stream(paths)).boxed()
+        let (root, threads) = (self.root.clone(), self.handle.clone());
+        let checked = paths.and_then(move |path| {
+            let root = root.clone();
+            let check = move || refuse(&root, &path, Links::Invalid).map(|()| path);
+            let check = threads.spawn_blocking(check);
+            async move { check.await? }
+        });
+        self.run(|| self.files.delete_stream(checked.boxed())).boxed()
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.run(|| self.files.list(prefix)).boxed()
+        let (root, threads) = (self.root.clone(), self.handle.clone());
+        let listing = Listing::new(root, prefix.cloned().unwrap_or_default());
+        stream::try_unfold(listing, move |listing| listing.next(threads.clone())).boxed()
     }
 
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        self.run(|| self.files.list_with_delimiter(prefix)).await
+    async fn list_with_delimiter(&self, _prefix: Option<&Path>) -> Result<ListResult> {
+        self.lacks("listing with a delimiter")
     }
 
-    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.run(|| self.files.copy_opts(from, to, options)).await
+    async fn copy_opts(&self, _from: &Path, _to: &Path, _options: CopyOptions) -> Result<()> {
+        self.lacks("copying")
     }
 }
 

@@ -9,17 +9,22 @@ use futures::stream::BoxStream;
 use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::path::Path;
 use object_store::{GetOptions, ObjectMeta, ObjectStoreExt as _, PutPayload};
-use tarpon_oci::{Blob, Digest, Verified, limits};
+use tarpon_oci::{Blob, Verified};
 use tokio::time::timeout;
 
 use crate::claim::{Claim, SeenClaim};
 use crate::error::{Error, Result};
+use crate::health::Purpose;
+use crate::names::Name;
 use crate::tier::Tier;
+use crate::timing::SILENCE;
 use crate::upload::Upload;
 
 /// Most objects of a layer that are listed: a blob, an index of each version of the program, a few claims.
 const OBJECTS: usize = 64;
-/// How long a listed index may take to arrive: 10 MB at 16 Mbit/s.
+/// Longest index. Hosts write none that is longer.
+const INDEX_BYTES: u64 = 64 << 20;
+/// How long a listed index may take to arrive, besides a second for each MiB of its size: 8 Mbit/s.
 const INDEX: Duration = Duration::from_secs(5);
 /// The time of the last use is precise to this: each host writes it at most this often.
 const USE_PRECISION: Duration = Duration::from_secs(24 * 3600);
@@ -41,6 +46,8 @@ pub struct LayerState {
     pub indexes: Vec<Blob>,
     /// The claim with the highest number.
     pub claim: Option<SeenClaim>,
+    /// Whether all of its objects are known. If not, the layer has more than any host writes, and should not be shared.
+    pub is_complete: bool,
     /// Whether the time of its last use should be written again.
     is_use_old: bool,
 }
@@ -66,26 +73,26 @@ impl SharedLayer {
     /// The tier does not answer.
     pub async fn look(&self) -> Result<LayerState> {
         let list = self.tier.store().list(Some(&self.path)).take(OBJECTS);
-        let objects: Vec<ObjectMeta> = self.tier.ask_briefly("list the layer in the tier", list.try_collect()).await?;
-        let mut state = LayerState { is_use_old: true, ..LayerState::default() };
+        let objects: Vec<ObjectMeta> =
+            self.tier.ask_briefly(Purpose::Read, "list the layer in the tier", list.try_collect()).await?;
+        let is_complete = objects.len() < OBJECTS;
+        let mut state = LayerState { is_complete, is_use_old: true, ..LayerState::default() };
         for object in &objects {
             let Some(name) = self.tier.name_in(&self.path, &object.location) else { continue };
-            match name.split_once('-') {
-                None if name == "blob" => state.has_blob = object.size == self.blob.size,
-                None if name == "used" => {
+            match Name::parse(name) {
+                Some(Name::Blob) => state.has_blob = object.size == self.blob.size,
+                Some(Name::Used) => {
                     let age = SystemTime::now().duration_since(object.last_modified.into()).unwrap_or_default();
                     state.is_use_old = age > USE_PRECISION;
                 }
-                Some(("index", hex)) => {
-                    let digest = format!("sha256:{hex}").parse::<Digest>().ok();
-                    let index = digest.map(|digest| Blob { digest, size: object.size });
-                    state.indexes.extend(index.filter(|index| index.size <= limits::LAYER_INDEX_BYTES));
+                Some(Name::Index(digest)) if object.size <= INDEX_BYTES => {
+                    state.indexes.push(Blob { digest, size: object.size });
                 }
-                Some(("claim", number)) => {
-                    let seen = SeenClaim::new(number, object);
+                Some(Name::Claim(number)) => {
+                    let seen = Some(SeenClaim::new(number, object));
                     state.claim = state.claim.into_iter().chain(seen).max_by_key(SeenClaim::number);
                 }
-                _ => {}
+                Some(Name::Index(_)) | None => {}
             }
         }
         Ok(state)
@@ -103,7 +110,9 @@ impl SharedLayer {
             let mut bytes = BytesMut::new();
             let mut body = response.into_stream();
             // Memory follows what arrives. A file that became shorter meanwhile has empty pieces without end.
-            while let Some(piece) = body.try_next().await?.filter(|piece| !piece.is_empty()) {
+            loop {
+                let piece = timeout(SILENCE, body.try_next()).await.map_err(|_| silent())??;
+                let Some(piece) = piece.filter(|piece| !piece.is_empty()) else { break };
                 bytes.extend_from_slice(&piece);
                 if bytes.len() as u64 > index.size {
                     break;
@@ -111,7 +120,8 @@ impl SharedLayer {
             }
             Ok(bytes.freeze())
         };
-        let bytes = self.tier.ask(step, INDEX, read).await?;
+        let limit = INDEX + Duration::from_secs(index.size >> 20);
+        let bytes = self.tier.ask(Purpose::Read, step, limit, read).await?;
         self.tier.received(bytes.len() as u64);
         Verified::check(&index.digest, bytes).map_err(|error| Error::new(step, error.to_string()))
     }
@@ -119,19 +129,27 @@ impl SharedLayer {
     /// Keeps an index of the layer.
     ///
     /// # Errors
-    /// The tier does not take it.
+    /// The tier does not take it, or nothing is written to it now.
     pub async fn keep_index(&self, index: &Verified<Bytes>) -> Result<()> {
+        let step = "keep an index in the tier";
+        if index.len() as u64 > INDEX_BYTES {
+            return Err(Error::new(
+                step,
+                format!("it has more than {INDEX_BYTES} bytes: other hosts would not read it"),
+            ));
+        }
+        self.tier.check_may_write(step)?;
         let path = self.object(&format!("index-{}", index.digest().hex()));
         let bytes: &Bytes = index;
-        self.tier.replace("keep an index in the tier", &path, bytes.clone()).await
+        self.tier.replace(step, &path, bytes.clone()).await
     }
 
     /// Notes that the layer was used, if that was not noted within a day.
     pub async fn note_use(&self, state: &LayerState) {
-        if state.is_use_old {
+        if state.is_use_old && self.tier.may_write() {
             let path = self.object("used");
             let put = self.tier.store().put_opts(&path, PutPayload::new(), Default::default());
-            if let Err(error) = self.tier.ask_briefly("note a use in the tier", put).await {
+            if let Err(error) = self.tier.ask_briefly(Purpose::Write, "note a use in the tier", put).await {
                 tracing::debug!("{error}");
             }
         }
@@ -140,7 +158,7 @@ impl SharedLayer {
     /// Claims the layer, unless another host has claimed it after `state` was seen. The owner streams it.
     ///
     /// # Errors
-    /// The tier does not answer.
+    /// The tier does not answer, or nothing is written to it now ([`Tier::may_write`]).
     pub async fn claim(&self, state: &LayerState) -> Result<Option<Claim>> {
         Claim::create(&self.tier, &self.path, state.claim.as_ref()).await
     }
@@ -169,8 +187,12 @@ impl SharedLayer {
                 Err(error) => Err(error),
             }
         };
-        self.tier.ask("read a blob in the tier", limit, get).await
+        self.tier.ask(Purpose::Head, "read a blob in the tier", limit, get).await
     }
+}
+
+fn silent() -> object_store::Error {
+    object_store::Error::Generic { store: "tier", source: format!("it sends nothing for {SILENCE:?}").into() }
 }
 
 /// The tier's answer to a request for bytes of a blob.

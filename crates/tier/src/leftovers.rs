@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::contents::SKEW;
 use crate::error::{Error, Result};
+use crate::names::Name;
 use crate::tier::Tier;
 
 /// Files of copies that were never finished.
@@ -77,6 +78,5 @@ fn entries(folder: &Path) -> io::Result<impl Iterator<Item = io::Result<std::fs:
 /// As the library names them: `blob#1`.
 fn is_unfinished(name: &OsStr) -> bool {
     let Some((name, number)) = name.to_str().and_then(|name| name.split_once('#')) else { return false };
-    let is_ours = name == "blob" || name == "used" || name.starts_with("index-") || name.starts_with("claim-");
-    is_ours && !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit())
+    Name::parse(name).is_some() && !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit())
 }

@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::error::Result;
+use crate::health::Purpose;
 use crate::tier::Tier;
 
 /// Size of a part. Stores take at most 10,000 of them, and at least 5 MiB each.
@@ -31,7 +32,7 @@ pub(crate) struct Parts {
 
 impl Parts {
     pub(crate) async fn begin(tier: Arc<Tier>, step: &'static str, path: &Path) -> Result<Self> {
-        let upload = tier.ask_briefly(step, tier.store().put_multipart(path)).await?;
+        let upload = tier.ask_briefly(Purpose::Write, step, tier.store().put_multipart(path)).await?;
         Ok(Self { tier, step, upload, next: Vec::new(), next_bytes: 0, sending: JoinSet::new() })
     }
 
@@ -56,7 +57,7 @@ impl Parts {
             self.send();
         }
         self.wait(0).await?;
-        self.tier.ask(self.step, PART, self.upload.complete()).await.map(drop)
+        self.tier.ask(Purpose::Write, self.step, PART, self.upload.complete()).await.map(drop)
     }
 
     /// Parts that the store does not remove now are removed by its own rules for uploads that were never finished.
@@ -78,7 +79,7 @@ impl Parts {
         while self.sending.len() > most {
             let Self { tier, step, sending, .. } = self;
             let sent = async { sending.join_next().await.map_or(Ok(()), |sent| sent?) };
-            tier.ask(step, PART, sent).await?;
+            tier.ask(Purpose::Write, step, PART, sent).await?;
         }
         Ok(())
     }

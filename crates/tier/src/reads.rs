@@ -10,15 +10,21 @@ use futures::stream::BoxStream;
 use futures::{FutureExt as _, StreamExt as _};
 use tarpon_blob::{BlobSource, BlobStream, SourceError};
 use tarpon_oci::{Blob, Digest};
+use tokio::time::Instant;
 
 use crate::error::Error;
+use crate::health::{Purpose, Sent};
 use crate::layer::{Opened, SharedLayer, next_piece};
 use crate::tier::Tier;
+use crate::timing::SILENCE;
 
-/// How long the tier may take for the head of a response. A reader waits 28 s at most, of which the source needs most if it is used.
-const HEAD: Duration = Duration::from_secs(3);
-/// How long it may be silent within a body.
-const SILENCE: Duration = Duration::from_secs(3);
+/// How long the tier may take for the head of a response. A reader waits 28 s in all, of which the source's own limits take 23 s: there is
+/// time for this, then for [`SILENCE`], and then for the source.
+const HEAD: Duration = Duration::from_secs(2);
+/// Least bytes of a body within [`SILENCE`], unless it ends: 32 KiB/s. A tier that sends less is slower than any registry.
+const LEAST_BYTES: u64 = 64 << 10;
+
+const STEP: &str = "read a blob in the tier";
 
 /// A source of blobs behind a tier.
 pub struct TieredBlobs {
@@ -36,15 +42,18 @@ impl TieredBlobs {
         if !self.tier.may_have(&blob.digest) {
             return None;
         }
+        let sent = self.tier.sent();
         // Failures are in the tier's account.
         match SharedLayer::new(&self.tier, blob).open(range.clone(), HEAD).await.ok()? {
             Opened::Body(body) => {
                 self.tier.has_served(&blob.digest);
                 let (tier, source) = (self.tier.clone(), self.source.clone());
-                let response = Response { tier, source, blob, left: range.clone(), body: Body::Tier(body) };
+                let body = Body::Tier { body, sent, rate: Rate::default() };
+                let response = Response { tier, source, blob, left: range.clone(), body };
                 Some(futures::stream::unfold(response, Response::next).boxed())
             }
             Opened::Absent => {
+                self.tier.was_read(sent);
                 self.tier.is_absent(&blob.digest);
                 None
             }
@@ -90,6 +99,41 @@ impl BlobSource for TieredBlobs {
     }
 }
 
+/// Detects a body that delivers too little. Time in which no bytes are requested does not count.
+#[derive(Default)]
+struct Rate {
+    waited: Duration,
+    received: u64,
+}
+
+impl Rate {
+    /// The next piece of a body of which so many bytes are wanted.
+    async fn next_piece(
+        &mut self,
+        body: &mut BoxStream<'static, object_store::Result<Bytes>>,
+        wanted: u64,
+    ) -> Result<Option<Bytes>, Error> {
+        let began = Instant::now();
+        let piece = next_piece(body, SILENCE.saturating_sub(self.waited)).await;
+        self.waited += began.elapsed();
+        let is_late = self.waited >= SILENCE;
+        let too_slow = || Error::new(STEP, format!("it sends less than {LEAST_BYTES} bytes in {SILENCE:?}"));
+        match piece {
+            Ok(Some(piece)) => {
+                self.received += piece.len() as u64;
+                if self.received >= LEAST_BYTES {
+                    *self = Self::default();
+                } else if is_late && (piece.len() as u64) < wanted {
+                    return Err(too_slow());
+                }
+                Ok(Some(piece))
+            }
+            Err(_) if is_late && self.received > 0 => Err(too_slow()),
+            ended => ended,
+        }
+    }
+}
+
 /// A response that the tier began. If it breaks off, the source continues it.
 struct Response {
     tier: Arc<Tier>,
@@ -100,27 +144,30 @@ struct Response {
 }
 
 enum Body {
-    Tier(BoxStream<'static, object_store::Result<Bytes>>),
+    Tier { body: BoxStream<'static, object_store::Result<Bytes>>, sent: Sent, rate: Rate },
     Source(BlobStream),
     Ended,
 }
 
 impl Response {
     async fn next(mut self) -> Option<(Result<Bytes, SourceError>, Self)> {
-        if let Body::Tier(body) = &mut self.body {
+        if let Body::Tier { body, sent, rate } = &mut self.body {
             if self.left.is_empty() {
                 return None;
             }
-            match next_piece(body, SILENCE).await {
+            let wanted = self.left.end - self.left.start;
+            match rate.next_piece(body, wanted).await {
                 Ok(Some(mut piece)) if !piece.is_empty() => {
-                    let left = usize::try_from(self.left.end - self.left.start).unwrap_or(usize::MAX);
-                    piece.truncate(left);
+                    piece.truncate(usize::try_from(wanted).unwrap_or(usize::MAX));
                     self.left.start += piece.len() as u64;
                     self.tier.received(piece.len() as u64);
+                    if self.left.is_empty() {
+                        self.tier.was_read(*sent);
+                    }
                     return Some((Ok(piece), self));
                 }
-                Ok(_) => self.tier.failed(&Error::new("read a blob in the tier", "its response ended early")),
-                Err(error) => self.tier.failed(&error),
+                Ok(_) => self.tier.failed(Purpose::Read, &Error::new(STEP, "its response ended early")),
+                Err(error) => self.tier.failed(Purpose::Read, &error),
             }
             match self.source.read(self.blob, self.left.clone()).await {
                 Ok(stream) => self.body = Body::Source(stream),
@@ -132,7 +179,7 @@ impl Response {
         }
         match &mut self.body {
             Body::Source(stream) => stream.next().await.map(|piece| (piece, self)),
-            Body::Tier(_) | Body::Ended => None,
+            Body::Tier { .. } | Body::Ended => None,
         }
     }
 }

@@ -18,6 +18,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::error::{Error, Result};
 use crate::folder::Folder;
+use crate::health::{Health, Purpose, Sent};
 use crate::location::{Kind, TierLocation};
 use crate::options::TierOptions;
 use crate::timing::REQUEST;
@@ -28,9 +29,6 @@ const CONNECT: Duration = Duration::from_secs(2);
 const REPETITIONS: usize = 2;
 /// Pause before the first repetition; it doubles.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long a tier that failed is not asked. It doubles with each failure in a row, up to the longest.
-pub(crate) const REST: Duration = Duration::from_secs(5);
-pub(crate) const LONGEST_REST: Duration = Duration::from_secs(60);
 /// Most blobs of which it is known what the tier has: 512 layers of a few images.
 const KNOWN: usize = 4096;
 /// How long a blob that the tier lacks is not asked for again.
@@ -56,19 +54,18 @@ pub struct TierAccount {
     pub bytes: u64,
     /// How long requests waited for the head of their response, all together.
     pub wait: Duration,
-    /// Requests that failed.
+    /// Requests that failed, of reads and of writes.
     pub failures: u64,
-    /// How long it is still not asked, because it failed.
+    /// How long nothing is still read from it, because a read failed.
     pub rest: Option<Duration>,
-    /// Why it failed the last time.
+    /// Why it failed the last time, a read or a write.
     pub last_failure: Option<String>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    last_failure: Option<String>,
-    failures_in_row: u32,
-    rests_until: Option<Instant>,
+    reading: Health,
+    writing: Health,
     known: HashMap<Digest, Holding>,
     /// Blobs whose bytes were wrong. They are not requested here again.
     wrong: HashSet<Digest>,
@@ -84,8 +81,12 @@ enum Holding {
 }
 
 impl State {
-    fn rests(&self) -> bool {
-        self.rests_until.is_some_and(|until| until > Instant::now())
+    fn health(&mut self, purpose: Purpose) -> &mut Health {
+        if purpose.is_read() { &mut self.reading } else { &mut self.writing }
+    }
+
+    fn may_read(&self) -> bool {
+        self.reading.is_well() && !self.is_damaged()
     }
 
     fn is_new_wrong(&mut self, blob: &Digest) -> bool {
@@ -155,18 +156,32 @@ impl Tier {
     /// What was counted.
     pub fn account(&self) -> TierAccount {
         let state = self.state.lock();
-        let rest = state.rests_until.map(|until| until.saturating_duration_since(Instant::now()));
-        let rest = rest.filter(|rest| !rest.is_zero());
         let own = self.account.lock().clone();
         // Another image may have found out.
-        let last_failure = own.last_failure.or_else(|| state.last_failure.clone().filter(|_| rest.is_some()));
-        TierAccount { rest, last_failure, ..own }
+        let of = |health: &Health| health.last_failure().filter(|_| !health.is_well()).cloned();
+        let last_failure = own.last_failure.or_else(|| of(&state.reading)).or_else(|| of(&state.writing));
+        TierAccount { rest: state.reading.rest(), last_failure, ..own }
     }
 
-    /// Why it is not asked now; `None` if it is.
+    /// Why nothing is read from it now; `None` if it is.
     pub fn is_resting(&self) -> Option<String> {
         let state = self.state.lock();
-        (state.rests() || state.is_damaged()).then(|| state.last_failure.clone().unwrap_or_default())
+        (!state.may_read()).then(|| state.reading.last_failure().cloned().unwrap_or_default())
+    }
+
+    /// Whether layers are shared now. Not for a while after a write failed, and never again by this process if one was not permitted.
+    pub fn may_write(&self) -> bool {
+        self.state.lock().writing.is_well()
+    }
+
+    /// Fails if nothing is written now.
+    pub(crate) fn check_may_write(&self, step: &'static str) -> Result<()> {
+        let state = self.state.lock();
+        if state.writing.is_well() {
+            return Ok(());
+        }
+        let why = state.writing.last_failure().map(String::as_str).unwrap_or_default();
+        Err(Error::new(step, format!("nothing is written to the tier at the moment: {why}")))
     }
 
     pub(crate) fn store(&self) -> &Arc<dyn ObjectStore> {
@@ -187,80 +202,82 @@ impl Tier {
         (parts.next().is_some() && parts.next().is_none()).then(|| object.filename())?
     }
 
-    /// Counts a request, and lets the tier rest if it failed.
+    /// When a read is sent that is sent now.
+    pub(crate) fn sent(&self) -> Sent {
+        self.state.lock().reading.sent()
+    }
+
+    /// Counts a request, and lets the tier rest, for reads or for writes, if it failed.
     pub(crate) async fn ask<T>(
         &self,
+        purpose: Purpose,
         step: &'static str,
         limit: Duration,
         request: impl Future<Output = object_store::Result<T>>,
     ) -> Result<T> {
-        let began = Instant::now();
-        let outcome = match timeout(limit, request).await {
-            Ok(Ok(answer)) => Ok(answer),
-            // An answer as any other, for the account.
-            Ok(Err(
-                error @ (object_store::Error::NotFound { .. }
-                | object_store::Error::AlreadyExists { .. }
-                // A folder has a file that no tier has: it answers, all the same.
-                | object_store::Error::InvalidPath { .. }),
-            )) => {
-                self.answered(began);
-                return Err(Error::of(step, &error));
+        use object_store::Error as E;
+        let (began, sent) = (Instant::now(), self.state.lock().health(purpose).sent());
+        let outcome = timeout(limit, request).await;
+        self.account.lock().requests += 1;
+        let error = match outcome {
+            Ok(Ok(answer)) => {
+                self.answered(purpose, began, sent);
+                return Ok(answer);
             }
-            Ok(Err(error)) => Err(Error::of(step, &error)),
-            Err(_) => Err(Error::late(step)),
+            Ok(Err(error)) => {
+                // An answer as any other. A folder with a file that no tier has answers, all the same.
+                if matches!(error, E::NotFound { .. } | E::AlreadyExists { .. } | E::InvalidPath { .. }) {
+                    self.answered(purpose, began, sent);
+                    return Err(Error::of(step, &error));
+                }
+                Error::of(step, &error)
+            }
+            Err(_) => Error::late(step),
         };
-        match outcome {
-            Ok(answer) => {
-                self.answered(began);
-                Ok(answer)
-            }
-            Err(error) => {
-                self.account.lock().requests += 1;
-                self.failed(&error);
-                Err(error)
-            }
-        }
+        self.failed(purpose, &error);
+        Err(error)
     }
 
     /// As [`Tier::ask`], with the limit of small requests.
     pub(crate) async fn ask_briefly<T>(
         &self,
+        purpose: Purpose,
         step: &'static str,
         request: impl Future<Output = object_store::Result<T>>,
     ) -> Result<T> {
-        self.ask(step, REQUEST, request).await
+        self.ask(purpose, step, REQUEST, request).await
     }
 
-    fn answered(&self, began: Instant) {
-        let mut account = self.account.lock();
-        account.requests += 1;
-        account.wait += began.elapsed();
-        drop(account);
-        let mut state = self.state.lock();
-        (state.failures_in_row, state.rests_until) = (0, None);
+    fn answered(&self, purpose: Purpose, began: Instant, sent: Sent) {
+        self.account.lock().wait += began.elapsed();
+        if purpose != Purpose::Head {
+            self.state.lock().health(purpose).succeeded(sent);
+        }
+    }
+
+    /// A read was answered as a whole.
+    pub(crate) fn was_read(&self, sent: Sent) {
+        self.state.lock().reading.succeeded(sent);
     }
 
     pub(crate) fn received(&self, bytes: u64) {
         self.account.lock().bytes += bytes;
     }
 
-    pub(crate) fn failed(&self, error: &Error) {
+    pub(crate) fn failed(&self, purpose: Purpose, error: &Error) {
         self.account.lock().failed(error.to_string());
         let mut state = self.state.lock();
-        state.last_failure = Some(error.to_string());
-        // Requests that were sent before the tier failed are no reason to let it rest longer.
-        if !state.rests() {
-            let doublings = state.failures_in_row.min(8);
-            state.failures_in_row += 1;
-            state.rests_until = Some(Instant::now() + LONGEST_REST.min(REST * (1 << doublings)));
+        if purpose.is_read() {
+            state.reading.failed(error.to_string());
+        } else {
+            state.writing.write_failed(error, purpose);
         }
     }
 
     /// Whether the blob should be requested here.
     pub(crate) fn may_have(&self, blob: &Digest) -> bool {
         let state = self.state.lock();
-        if state.rests() || state.is_damaged() || state.wrong.contains(blob) {
+        if !state.may_read() || state.wrong.contains(blob) {
             return false;
         }
         match state.known.get(blob) {
@@ -283,7 +300,7 @@ impl Tier {
         let mut state = self.state.lock();
         if state.is_new_wrong(blob) {
             self.account.lock().failed(why.clone());
-            state.last_failure = Some(why);
+            state.reading.note(why);
         }
     }
 
@@ -316,7 +333,7 @@ impl Tier {
                 Err(error) => Err(error),
             }
         };
-        self.ask_briefly(step, put).await
+        self.ask_briefly(Purpose::Write, step, put).await
     }
 
     /// Writes an object that is named by its digest: one that is there already is the same, or is wrong.
@@ -324,7 +341,7 @@ impl Tier {
         // Nothing waits for it: a megabyte may take a second.
         let limit = REQUEST + Duration::from_secs(bytes.len() as u64 >> 20);
         let put = self.store.put_opts(path, PutPayload::from_bytes(bytes), PutMode::Overwrite.into());
-        self.ask(step, limit, put).await.map(drop)
+        self.ask(Purpose::Write, step, limit, put).await.map(drop)
     }
 
     /// Removes an object, if it exists.
@@ -335,7 +352,7 @@ impl Tier {
                 done => done,
             }
         };
-        self.ask_briefly(step, removal).await
+        self.ask_briefly(Purpose::Remove, step, removal).await
     }
 }
 

@@ -4,3 +4,5 @@ use std::time::Duration;
 
 /// How long a small request may take, with its repetitions: a listing, an index, a claim.
 pub(crate) const REQUEST: Duration = Duration::from_secs(3);
+/// How long a body may be silent. A store in the same data centre takes a millisecond.
+pub(crate) const SILENCE: Duration = Duration::from_secs(2);

@@ -147,6 +147,7 @@ struct Job {
 
 impl Job {
     async fn run(self, mut queue: Queue) -> Result<()> {
+        self.tier.check_may_write(STEP)?;
         if queue.left <= PART_BYTES as u64 {
             return self.whole(&mut queue).await;
         }

@@ -50,6 +50,8 @@ pub(crate) enum Fault {
     End(usize),
     /// Of a body: no byte after so many.
     Stall(usize),
+    /// Of a body: pieces of so many bytes, each after this time.
+    Trickle(usize, Duration),
     /// Of a body: many empty pieces after so many bytes, then an error.
     Spin(usize),
     /// Of a body: these bytes follow.
@@ -150,10 +152,24 @@ fn spoiled(body: Body, fault: Fault) -> Body {
             let empty = stream::repeat_with(|| Ok(Bytes::new())).take(1_000);
             first(body, count).chain(empty).chain(stream::iter([Err(failure())])).boxed()
         }
+        Fault::Trickle(count, time) => trickle(body, count, time),
         Fault::Append(more) => body.chain(stream::iter([Ok(Bytes::from_static(more))])).boxed(),
         Fault::Lengthen(more) => body.map_ok(move |piece| [&piece[..], more].concat().into()).boxed(),
         _ => body,
     }
+}
+
+/// A body in pieces of `count` bytes, each after this time.
+fn trickle(body: Body, count: usize, time: Duration) -> Body {
+    let cut = move |piece: Bytes| {
+        let starts = (0..piece.len()).step_by(count);
+        let pieces = starts.map(move |start| Ok(piece.slice(start..piece.len().min(start + count))));
+        stream::iter(pieces).then(move |piece| async move {
+            sleep(time).await;
+            piece
+        })
+    };
+    body.map_ok(cut).try_flatten().boxed()
 }
 
 /// The first `count` bytes of a body.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStoreExt as _};
-use tarpon_oci::{Blob, Digest, Verified, limits};
+use tarpon_oci::{Blob, Digest, Verified};
 
 use super::faulty::{Fault, Operation};
 use super::{bytes, layer, object, over, tier};
@@ -117,8 +117,8 @@ async fn after_the_largest_claim_there_is_a_next_one() {
 #[tokio::test]
 async fn an_index_that_claims_to_be_larger_than_any_is_not_seen() {
     let (large, largest) = (index_name(b"one"), index_name(b"other"));
-    let state = state_of(&[(&large, 1 << 40), (&largest, limits::LAYER_INDEX_BYTES)]).await;
-    assert_eq!(state.indexes.iter().map(|index| index.size).collect::<Vec<_>>(), [limits::LAYER_INDEX_BYTES]);
+    let state = state_of(&[(&large, (64 << 20) + 1), (&largest, 64 << 20)]).await;
+    assert_eq!(state.indexes.iter().map(|index| index.size).collect::<Vec<_>>(), [64 << 20]);
 }
 
 #[tokio::test]
@@ -130,6 +130,16 @@ async fn only_the_first_objects_of_a_listing_are_received() {
     store.lists(objects);
     let state = layer(&tier, &blob).look().await.unwrap();
     assert_eq!((state.indexes.len(), state.has_blob), (64, false));
+    assert!(!state.is_complete);
+}
+
+#[tokio::test]
+async fn a_layer_with_too_many_objects_is_not_complete() {
+    for (count, is_complete) in [(0, true), (63, true), (64, false), (65, false)] {
+        let names: Vec<_> = (0..count).map(|number| format!("claim-{number}")).collect();
+        let objects: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
+        assert_eq!(state_of(&objects).await.is_complete, is_complete, "{count}");
+    }
 }
 
 #[tokio::test]
@@ -213,6 +223,30 @@ async fn of_an_index_that_is_longer_than_it_was_listed_little_is_received() {
     assert!(tier.account().bytes < 1 << 20, "{:?}", tier.account());
 }
 
+/// Whether an index of this size arrives whose pieces of a MiB take this long each.
+async fn arrives(mebibytes: usize, each: Duration) -> bool {
+    let ((store, tier), blob) = (tier(), bytes(10));
+    let (layer, index) = (layer(&tier, &blob), Verified::seal(bytes(mebibytes << 20)));
+    layer.keep_index(&index).await.unwrap();
+    store.always(Operation::Get, Fault::Trickle(1 << 20, each));
+    layer.index(Blob { digest: *index.digest(), size: index.len() as u64 }).await.is_ok()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_index_has_more_time_to_arrive() {
+    assert!(arrives(20, Duration::from_millis(1_200)).await, "24 s of 25 s");
+    assert!(!arrives(20, Duration::from_millis(1_300)).await, "26 s");
+    assert!(!arrives(2, Duration::from_millis(2_100)).await, "silent for too long");
+}
+
+#[tokio::test]
+async fn an_index_that_no_host_would_read_is_not_kept() {
+    let ((store, tier), blob) = (tier(), bytes(10));
+    let index = Verified::seal(bytes((64 << 20) + 1));
+    assert!(layer(&tier, &blob).keep_index(&index).await.is_err());
+    assert_eq!((store.count(Operation::Put), tier.is_resting()), (0, None));
+}
+
 /// How often a host writes a use of a layer whose use was noted so long ago.
 async fn notes(age: Option<Duration>) -> usize {
     let ((store, tier), blob) = (tier(), bytes(10));
@@ -240,7 +274,7 @@ async fn a_use_that_cannot_be_noted_is_no_error() {
     let state = layer.look().await.unwrap();
     store.always(Operation::Put, Fault::Hang);
     layer.note_use(&state).await;
-    assert!(tier.is_resting().is_some());
+    assert!(!tier.may_write());
     assert!(layer.claim(&state).await.is_err());
 }
 

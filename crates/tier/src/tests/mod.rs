@@ -4,7 +4,9 @@ mod claims;
 mod contents;
 pub(crate) mod faulty;
 mod folder;
+mod health;
 mod layers;
+mod links;
 mod reads;
 mod uploads;
 

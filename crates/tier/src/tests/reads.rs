@@ -13,7 +13,8 @@ use tokio::time::{Instant, sleep};
 
 use super::faulty::{Fault, FaultyStore, Operation};
 use super::{blob, bytes, object, tier};
-use crate::tier::{ABSENT, LONGEST_REST, REST};
+use crate::health::{LONGEST_REST, REST};
+use crate::tier::ABSENT;
 use crate::{Tier, TieredBlobs};
 
 const SIZE: usize = 100_000;
@@ -129,6 +130,66 @@ async fn a_response_that_stalls_is_continued_by_the_source_after_seconds() {
         assert_eq!(continued, 1_000 + count as u64);
         assert!(took < SILENCE, "{took:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_that_trickles_is_continued_by_the_source_after_seconds() {
+    for count in [1, 1_000, 16_000] {
+        let (setup, continued, took) = with_fault(Fault::Trickle(count, Duration::from_millis(600))).await;
+        assert_eq!(continued, 1_000 + 3 * count as u64);
+        assert!(took < SILENCE, "{took:?}");
+        let why = "cannot read a blob in the tier: it sends less than 65536 bytes in 2s";
+        assert_eq!(setup.tier.account().last_failure.as_deref(), Some(why));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_that_is_slow_but_keeps_the_least_rate_or_ends_is_read() {
+    for (count, end) in [(35_000, SIZE), (1_000, 3_000)] {
+        let setup = Setup::new().await;
+        setup.store.always(Operation::Get, Fault::Trickle(count, Duration::from_millis(600)));
+        setup.reads(0..end).await;
+        assert_eq!((setup.asked(), setup.tier.account().failures), ((1, 0), 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_pauses_does_not_make_the_tier_slow() {
+    let setup = Setup::new().await;
+    setup.store.always(Operation::Get, Fault::Trickle(10_000, Duration::from_millis(200)));
+    let mut pieces = setup.blobs.read(blob(&setup.bytes), 0..SIZE as u64).await.unwrap();
+    while pieces.try_next().await.unwrap().is_some() {
+        sleep(SILENCE).await;
+    }
+    assert_eq!((setup.asked(), setup.tier.account().failures), ((1, 0), 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tier_that_sends_heads_only_rests_longer_and_longer() {
+    let setup = Setup::new().await;
+    setup.store.always(Operation::Get, Fault::Stall(10));
+    for rest in [REST, REST * 2, REST * 4] {
+        setup.reads(0..100).await;
+        assert_eq!(setup.tier.account().rest, Some(rest));
+        sleep(rest).await;
+    }
+    setup.store.always(Operation::Get, None);
+    setup.reads(0..100).await;
+    setup.store.always(Operation::Get, Fault::Stall(10));
+    setup.reads(0..100).await;
+    assert_eq!(setup.tier.account().rest, Some(REST), "a whole body ends the row of failures");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_sent_before_the_tier_failed_does_not_end_its_rest() {
+    let setup = Setup::new().await;
+    setup.store.script(Operation::Get, [Some(Fault::Wait(Duration::from_secs(1))), Some(Fault::Fail)]);
+    setup.store.script(Operation::List, [Some(Fault::Wait(Duration::from_secs(1)))]);
+    let layer = super::layer(&setup.tier, &setup.bytes);
+    let (_, state, ()) = tokio::join!(setup.reads(0..SIZE), layer.look(), setup.reads(0..SIZE));
+    assert!(state.unwrap().has_blob);
+    assert_eq!(setup.asked(), (2, 1));
+    assert_eq!(setup.tier.account().rest, Some(REST - Duration::from_secs(1)));
 }
 
 #[tokio::test(start_paused = true)]
