@@ -11,6 +11,7 @@ use tokio::runtime::Handle;
 use tokio::sync::OnceCell;
 
 use super::clock::{Clock, Moment};
+use super::early::EarlyPack;
 use super::image::{self, SimulatedImage};
 use super::link::Processors;
 use super::network::{Client, Network, Wanted};
@@ -92,24 +93,36 @@ impl Host {
         {
             at = self.document(document, is_blob, at).await?;
         }
-        let (index, boot_index) = tokio::join!(self.document("index", true, at), async {
-            match self.common.has_pack {
-                true => self.document("boot-index", true, at).await,
-                false => Ok(at),
-            }
-        });
+        let early = Arc::new(EarlyPack::default());
+        let (index, boot_index) =
+            tokio::join!(self.document("index", true, at), self.begin_pack(early.clone(), at));
         let at = index?.max(boot_index?);
+        let at = self.processors.run(&self.clock(), at, self.common.costs.prepare).await;
         let Common { image, network, costs, .. } = &*self.common;
         let (image, network, client, processors) =
             (image.clone(), network.clone(), self.client.clone(), self.processors.clone());
         let table = image.table.clone();
-        let source = HostSource { image, network, client, processors, per_mib: costs.per_mib };
+        let source =
+            HostSource { image, network, client, processors, early: early.clone(), per_mib: costs.per_mib };
         let handle = self.fetcher.add_image(table, Arc::new(source), "simulated");
+        early.stop();
         if self.common.has_pack {
             handle.replay(&self.common.image.pack);
         }
-        let at = self.processors.run(&self.clock(), at, costs.prepare).await;
         Ok((handle, at))
+    }
+
+    /// Requests the index of the boot pack, if there is one, and then the pack.
+    async fn begin_pack(&self, early: Arc<EarlyPack>, at: Moment) -> Result<Moment> {
+        if !self.common.has_pack {
+            return Ok(at);
+        }
+        let at = self.document("boot-index", true, at).await?;
+        let pack = self.common.image.pack.blob;
+        if let Some((name, _)) = self.common.image.blob(&pack.digest) {
+            tokio::spawn(early.fetch(self.common.network.clone(), self.client.clone(), name, pack.size, at));
+        }
+        Ok(at)
     }
 
     async fn document(&self, name: &str, is_blob: bool, at: Moment) -> Result<Moment> {

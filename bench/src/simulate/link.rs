@@ -3,6 +3,7 @@
 //! A transfer has one packet at a time in the queue of its first link, and work is cut into slices. So a queue serves all transfers and
 //! all programs in turn, which is fair sharing, at the cost of one event for each packet.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -19,6 +20,8 @@ const SLICE: Duration = Duration::from_millis(4);
 pub(super) struct Link {
     /// Of a byte on the wire.
     nanos_per_byte: f64,
+    /// Processors that carry it, and their time for each MiB.
+    carrier: Option<(Arc<Processors>, Duration)>,
     state: Mutex<LinkState>,
 }
 
@@ -31,11 +34,20 @@ struct LinkState {
 impl Link {
     /// A link of this many bits per second; `None` for one that takes no time.
     pub(super) fn new(bits_per_second: Option<f64>) -> Self {
-        Self { nanos_per_byte: bits_per_second.map_or(0.0, |rate| 8e9 / rate), state: Mutex::default() }
+        Self::carried(bits_per_second, None)
+    }
+
+    /// As [`Link::new`], for a link that is made in software, on these processors.
+    pub(super) fn carried(bits_per_second: Option<f64>, carrier: Option<(Arc<Processors>, Duration)>) -> Self {
+        Self { nanos_per_byte: bits_per_second.map_or(0.0, |rate| 8e9 / rate), carrier, state: Mutex::default() }
     }
 
     /// Sends content that is ready at `at`, behind all that was sent before. Returns when the last byte has left.
     pub(super) fn pass(&self, at: Moment, bytes: u64) -> Moment {
+        if let Some((processors, per_mib)) = &self.carrier {
+            // Before other work: a thread that wakes up for a packet runs at once.
+            processors.reserve(at, nanos(work_of(bytes, *per_mib)));
+        }
         let mut state = self.state.lock();
         let wire = bytes as f64 * WIRE;
         state.free = state.free.max(at as f64) + wire * self.nanos_per_byte;
@@ -47,6 +59,11 @@ impl Link {
     pub(super) fn wire_bytes(&self) -> u64 {
         whole(self.state.lock().bytes as f64 * WIRE)
     }
+}
+
+/// The work for these bytes.
+pub(super) fn work_of(bytes: u64, per_mib: Duration) -> Duration {
+    per_mib.mul_f64(bytes as f64 / f64::from(1 << 20))
 }
 
 /// A time or a number of bytes, which is never negative.

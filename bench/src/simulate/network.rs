@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use super::cache::Cache;
 use super::clock::{Clock, Moment, nanos};
 use super::flow::{Connection, Flow, Packet, Path, WAITING};
-use super::link::Link;
+use super::link::{Link, Processors};
 
 /// A blob of the image, by number: the layer, the boot pack and the documents. Its hash decides which cache has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -38,6 +38,8 @@ pub(super) struct Links {
     /// Round trips to the registry, and between hosts and caches.
     pub(super) far: Duration,
     pub(super) near: Duration,
+    /// The processors that carry the registry's link, and their time for each MiB, if it is made in software.
+    pub(super) carrier: Option<(Arc<Processors>, Duration)>,
 }
 
 /// Connections to a server that are open and idle.
@@ -79,7 +81,7 @@ pub(super) struct Network {
 impl Network {
     /// A network with empty caches.
     pub(super) fn new(clock: Clock, links: Links, caches: usize) -> Self {
-        let registry = Arc::new(Link::new(links.registry));
+        let registry = Arc::new(Link::carried(links.registry, links.carrier.clone()));
         let new = |_| {
             // What a cache receives does not share its link with what it sends.
             let last = Arc::new(Link::new(links.cache));
@@ -176,6 +178,7 @@ mod tests {
             host: Some(1e9),
             far: Duration::from_millis(10),
             near: Duration::from_millis(1),
+            carrier: None,
         };
         let network = Arc::new(Network::new(Clock::begin(), links, caches));
         let client = Arc::new(network.client());

@@ -34,8 +34,8 @@ pub(super) struct Scenario {
 pub(super) enum Share {
     /// Each host has this many.
     Host(usize),
-    /// All hosts share this many.
-    All(usize),
+    /// All hosts share this many, which also carry the link of the registry: their time for each MiB of it.
+    All(usize, Duration),
 }
 
 /// What came of a scenario.
@@ -71,7 +71,15 @@ pub(super) fn run(scenario: &Scenario, shape: &Arc<Shape>, image: &Arc<Simulated
 }
 
 async fn simulate(scenario: &Scenario, shape: &Arc<Shape>, image: &Arc<SimulatedImage>) -> Outcome {
-    let network = Arc::new(Network::new(Clock::begin(), scenario.links.clone(), scenario.caches));
+    let mut links = scenario.links.clone();
+    let shared = match scenario.processors {
+        Share::All(count, _) => Some(Arc::new(Processors::new(count))),
+        Share::Host(_) => None,
+    };
+    if let (Share::All(_, per_mib), Some(shared)) = (scenario.processors, &shared) {
+        links.carrier = Some((shared.clone(), per_mib));
+    }
+    let network = Arc::new(Network::new(Clock::begin(), links, scenario.caches));
     let common = Arc::new(Common {
         shape: shape.clone(),
         image: image.clone(),
@@ -79,16 +87,12 @@ async fn simulate(scenario: &Scenario, shape: &Arc<Shape>, image: &Arc<Simulated
         costs: scenario.costs,
         has_pack: scenario.has_pack,
     });
-    let shared = match scenario.processors {
-        Share::All(count) => Some(Arc::new(Processors::new(count))),
-        Share::Host(_) => None,
-    };
     let mut random = Random(scenario.seed);
     let mut hosts = Vec::with_capacity(scenario.hosts);
     for _ in 0..scenario.hosts {
         let own = match scenario.processors {
             Share::Host(count) => count,
-            Share::All(_) => 0,
+            Share::All(..) => 0,
         };
         let processors = shared.clone().unwrap_or_else(|| Arc::new(Processors::new(own)));
         let (common, begins, containers) = (common.clone(), random.below(scenario.spread), scenario.containers);
