@@ -35,7 +35,14 @@ struct Segment {
 
 impl EarlyPack {
     /// Requests the pack from `at` on, until [`EarlyPack::stop`].
-    pub(super) async fn fetch(self: Arc<Self>, network: Arc<Network>, client: Arc<Client>, name: BlobName, size: u64, at: Moment) {
+    pub(super) async fn fetch(
+        self: Arc<Self>,
+        network: Arc<Network>,
+        client: Arc<Client>,
+        name: BlobName,
+        size: u64,
+        at: Moment,
+    ) {
         let (mut next, mut width, mut at) = (0, REPLAY_FIRST_BYTES, at);
         let mut open = JoinSet::new();
         while next < size {

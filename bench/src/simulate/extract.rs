@@ -80,7 +80,8 @@ pub(super) fn shape(registry: &str, name: &str, tag: &str, trace: &Path) -> Resu
     for entry in &index_of_layer.entries {
         let Node::File(file) = &entry.node else { continue };
         let first = file.first_chunk as usize;
-        let chunks = index_of_layer.chunks.get(first..first + file.chunk_count as usize).context("chunks are missing")?;
+        let chunks =
+            index_of_layer.chunks.get(first..first + file.chunk_count as usize).context("chunks are missing")?;
         if !chunks.is_empty() && !numbers.contains_key(&file.object) {
             numbers.insert(file.object, shape.objects.len());
             shape.objects.push(chunks.iter().map(chunk).collect());

@@ -32,6 +32,8 @@ pub(super) struct Costs {
     pub(super) per_mib: Duration,
 }
 
+/// Number of the first document among the blobs: the layer and the boot pack come before.
+const FIRST_DOCUMENT: u32 = 2;
 /// Descriptors of complete objects that the planner of a host keeps open: all hosts share one process here.
 const OPEN_FILES: u64 = 1;
 /// Work of a program that is done at once, unless it has to wait before.
@@ -94,16 +96,14 @@ impl Host {
             at = self.document(document, is_blob, at).await?;
         }
         let early = Arc::new(EarlyPack::default());
-        let (index, boot_index) =
-            tokio::join!(self.document("index", true, at), self.begin_pack(early.clone(), at));
+        let (index, boot_index) = tokio::join!(self.document("index", true, at), self.begin_pack(early.clone(), at));
         let at = index?.max(boot_index?);
         let at = self.processors.run(&self.clock(), at, self.common.costs.prepare).await;
         let Common { image, network, costs, .. } = &*self.common;
         let (image, network, client, processors) =
             (image.clone(), network.clone(), self.client.clone(), self.processors.clone());
         let table = image.table.clone();
-        let source =
-            HostSource { image, network, client, processors, early: early.clone(), per_mib: costs.per_mib };
+        let source = HostSource { image, network, client, processors, early: early.clone(), per_mib: costs.per_mib };
         let handle = self.fetcher.add_image(table, Arc::new(source), "simulated");
         early.stop();
         if self.common.has_pack {
@@ -126,10 +126,9 @@ impl Host {
     }
 
     async fn document(&self, name: &str, is_blob: bool, at: Moment) -> Result<Moment> {
-        let bytes = self.common.shape.document(name)?;
-        let digest = Digest::of(name.as_bytes());
+        let (number, bytes) = self.common.shape.document(name)?;
         let wanted = match is_blob {
-            true => Wanted::Blob(image::name(u32::from_le_bytes([digest.as_bytes()[0], 1, 0, 0]), &digest), bytes),
+            true => Wanted::Blob(image::name(FIRST_DOCUMENT + number, &Digest::of(name.as_bytes())), bytes),
             false => Wanted::Document(bytes),
         };
         Ok(self.common.network.whole(&self.client, wanted, at).await)
@@ -147,7 +146,9 @@ impl Host {
                 continue;
             }
             let (offset, length) = (touch.range.start, touch.range.end - touch.range.start);
-            let Some(object) = self.common.image.objects.get(touch.object).map(|object| object.digest) else { continue };
+            let Some(object) = self.common.image.objects.get(touch.object).map(|object| object.digest) else {
+                continue;
+            };
             if self.fetcher.read_local(&object, offset, length).is_none() {
                 at = self.processors.run(&self.clock(), at, std::mem::take(&mut work)).await;
                 self.fetcher.read(&object, offset, length).await?;

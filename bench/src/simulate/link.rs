@@ -68,7 +68,11 @@ pub(super) fn work_of(bytes: u64, per_mib: Duration) -> Duration {
 
 /// A time or a number of bytes, which is never negative.
 fn whole(value: f64) -> u64 {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is neither negative nor that large")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "it is neither negative nor that large"
+    )]
     let whole = value.round() as u64;
     whole
 }

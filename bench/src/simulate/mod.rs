@@ -1,16 +1,33 @@
-//! `bench simulate`: many hosts that start one image at once, with the real planner and a modelled network.
+//! `bench simulate`: many hosts that start one image at once. The planner is the real one (`tarpon_fetch::Fetcher`, one for each host); the
+//! network, the caches, the processors and the disks are modelled.
+//!
+//! | model | where |
+//! |---|---|
+//! | time | `clock.rs` |
+//! | links and processors: one queue each, served in turn | `link.rs` |
+//! | an answer on a connection: packets, and TCP's window | `flow.rs` |
+//! | nginx: slices, each fetched once | `cache.rs` |
+//! | registry, caches and hosts | `network.rs` |
+//! | the image: sizes and places of a recorded start, made-up bytes | `shape.rs`, `image.rs` |
+//! | a host: what happens in a start, and in which order | `host.rs`, `early.rs`, `source.rs`, `store.rs` |
+//! | what is compared with the measurement | `calibration.rs` |
+//! | what nothing was measured of | `fleet.rs` |
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tarpon_harness::paths;
 
+use super::machine;
+use super::runs::Log;
+
 mod cache;
+mod calibration;
 mod clock;
 mod early;
 mod extract;
+mod fleet;
 mod flow;
 mod host;
 mod image;
@@ -21,50 +38,99 @@ mod shape;
 mod source;
 mod store;
 
-use host::Costs;
+use fleet::{Choice, Fleet};
 use image::SimulatedImage;
-use network::Links;
-use scenario::{Scenario, Share};
 use shape::Shape;
 
 /// The options of `cargo xtask bench simulate`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Record the shape of a start instead: REGISTRY, NAME, TAG and the trace of the start. Prints it
+    /// Numbers of hosts
+    #[arg(long, value_delimiter = ',', default_values_t = [100, 1_000, 10_000])]
+    hosts: Vec<usize>,
+    /// Containers that each host starts at once
+    #[arg(long, default_value_t = 10)]
+    containers: usize,
+    /// Processors of each host
+    #[arg(long, default_value_t = 2)]
+    processors: usize,
+    /// Decides when within 0.1 s each host begins
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Simulations that run at the same time; 10,000 hosts need some gigabytes of memory
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
+    /// Compare with the measurement only
+    #[arg(long)]
+    calibrate: bool,
+    /// Write the results to this file, as JSON lines [default: target/bench/simulate.jsonl]
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Print the shape of a recorded start instead: registry as HOST:PORT, repository, tag, and the file of the trace
     #[arg(long, num_args = 4, value_names = ["REGISTRY", "NAME", "TAG", "TRACE"])]
     record: Option<Vec<String>>,
 }
 
-fn millis(name: &str, default: u64) -> Duration {
-    Duration::from_millis(std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default))
-}
-
 pub(crate) fn run(args: &Args) -> Result<()> {
     if let Some([registry, name, tag, trace]) = args.record.as_deref() {
-        print!("{}", extract::shape(registry, name, tag, &PathBuf::from(trace))?.text());
+        print!("{}", extract::shape(registry, name, tag, Path::new(trace))?.text());
         return Ok(());
     }
+    let (shape, image) = recorded()?;
+    let file = machine::data(args.json.as_deref(), "simulate", false);
+    let mut log = Log::begin(&file, &[], false)?;
+    let rows = calibration::run(&shape, &image)?;
+    rows.iter().try_for_each(|row| log.add(&row.line()))?;
+    println!("{}\n\n{}", shape.summary(), calibration::table(&rows));
+    if !args.calibrate {
+        let fleets = simulate(args, &shape, &image)?;
+        fleets.iter().try_for_each(|(fleet, images)| log.add(&fleet.line(*images)))?;
+        println!("\n{}", fleet::table(&fleets));
+    }
+    println!("the results: {}; `cargo xtask bench report` draws them", file.display());
+    Ok(())
+}
+
+/// The fleets, and for each what the registry sent in images of one host.
+fn simulate(args: &Args, shape: &Arc<Shape>, image: &Arc<SimulatedImage>) -> Result<Vec<(Fleet, f64)>> {
+    let Args { hosts, containers, processors, seed, jobs, .. } = args;
+    let choice =
+        Choice { hosts: hosts.clone(), containers: *containers, processors: *processors, seed: *seed, jobs: *jobs };
+    let [with_pack, by_index] = [true, false].map(|has_pack| fleet::one_host(&choice, has_pack, shape, image));
+    let (with_pack, by_index) = (with_pack?, by_index?);
+    let report = |fleet: &Fleet| {
+        let (hosts, took) = (fleet.scenario.hosts, fleet.took.as_secs_f64());
+        eprintln!("{hosts} hosts, {}: simulated in {took:.1} s", fleet.kind());
+    };
+    let fleets = fleet::run(&choice, shape, image, &report)?;
+    let in_images = |fleet: Fleet| {
+        let one = if fleet.scenario.has_pack { with_pack } else { by_index };
+        let images = fleet.outcome.registry_bytes as f64 / one as f64;
+        (fleet, images)
+    };
+    Ok(fleets.into_iter().map(in_images).collect())
+}
+
+/// The recorded start, and an image of its shape.
+fn recorded() -> Result<(Arc<Shape>, Arc<SimulatedImage>)> {
     let file = paths::root().join("fixtures/starts/debian-sh.tsv");
     let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-    let shape = Arc::new(Shape::parse(&text)?);
-    let image = Arc::new(SimulatedImage::new(&shape)?);
-    let links = Links { registry: Some(1e8), cache: None, host: None, far: Duration::from_millis(10), near: Duration::ZERO, carrier: None };
-    let measured = [[[0.297, 1.433, 3.161], [0.299, 1.370, 1.727]], [[1.118, 6.032, 11.485], [1.464, 2.687, 4.336]]];
-    for (has_pack, measured) in [true, false].into_iter().zip(measured) {
-        for (caches, measured) in [0, 1].into_iter().zip(measured) {
-            for (hosts, measured) in [1, 10, 20].into_iter().zip(measured) {
-                let costs = Costs {
-                    client: millis("CLIENT", 25),
-                    prepare: millis("PREPARE", 35),
-                    create: millis("CREATE", 36),
-                    per_mib: if has_pack { millis("PACKMIB", 0) } else { millis("MIB", 42) },
-                };
-                let scenario = Scenario { hosts, containers: 1, caches, has_pack, links: links.clone(), processors: Share::All(2, millis("RELAY", 0)), costs, spread: Duration::ZERO, seed: 1 };
-                let (outcome, took) = scenario::run(&scenario, &shape, &image)?;
-                let last = outcome.last.as_secs_f64();
-                println!("pack {has_pack} caches {caches} hosts {hosts}: measured {measured} simulated {last:.3} error {:+.0} % bytes {} failed {} requests {} whole {} took {took:?}", (last / measured - 1.0) * 100.0, outcome.registry_bytes, outcome.failed, outcome.requests, outcome.whole_downloads);
-            }
-        }
+    let shape = Shape::parse(&text).with_context(|| format!("{} is no recorded start", file.display()))?;
+    let image = SimulatedImage::new(&shape)?;
+    Ok((Arc::new(shape), Arc::new(image)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use super::*;
+
+    type Start = (Arc<Shape>, Arc<SimulatedImage>);
+
+    /// The recorded start, which the tests share: its bytes take a moment to make.
+    pub(super) fn start() -> Start {
+        static START: LazyLock<Start> = LazyLock::new(|| recorded().unwrap());
+        START.clone()
     }
-    Ok(())
 }

@@ -131,14 +131,7 @@ impl Network {
         arrived
     }
 
-    async fn answer(
-        &self,
-        client: &Client,
-        wanted: Wanted,
-        range: Range<u64>,
-        at: Moment,
-        to: &mpsc::Sender<Packet>,
-    ) {
+    async fn answer(&self, client: &Client, wanted: Wanted, range: Range<u64>, at: Moment, to: &mpsc::Sender<Packet>) {
         let hash = match wanted {
             Wanted::Blob(name, _) => name.hash,
             Wanted::Document(_) => 0,
@@ -203,7 +196,7 @@ mod tests {
         let all = futures::future::join_all(all).await;
         assert!(all.iter().all(|packets| packets.iter().map(|packet| packet.range.end - packet.range.start).sum::<u64>() == 1_000));
         let slice = (256 << 10)..(270 << 10) + 2_000;
-        assert!((slice.start..slice.end).contains(&network.registry_bytes()) , "{}", network.registry_bytes());
+        assert!((slice.start..slice.end).contains(&network.registry_bytes()), "{}", network.registry_bytes());
     }
 
     #[tokio::test(start_paused = true)]

@@ -109,10 +109,25 @@ impl Shape {
         text
     }
 
-    /// Bytes of a document.
-    pub(super) fn document(&self, name: &str) -> Result<u64> {
-        let found = self.documents.iter().find(|(known, _)| known == name);
-        found.map(|(_, bytes)| *bytes).with_context(|| format!("the recorded start has no document {name}"))
+    /// The number of a document, and its bytes.
+    pub(super) fn document(&self, name: &str) -> Result<(u32, u64)> {
+        let found = (0..).zip(&self.documents).find(|(_, (known, _))| known == name);
+        found
+            .map(|(number, (_, bytes))| (number, *bytes))
+            .with_context(|| format!("the recorded start has no document {name}"))
+    }
+
+    /// What it is, in a line.
+    pub(super) fn summary(&self) -> String {
+        let [layer, pack] = [self.layer_bytes, self.pack_bytes()].map(|bytes| bytes as f64 / 1e6);
+        let touched: u64 = self.touches.iter().map(|touch| touch.range.end - touch.range.start).sum();
+        format!(
+            "{}: a layer of {layer:.1} MB with {} files; the recorded start reads {:.1} MB of them in {} reads; its boot pack has {pack:.2} MB",
+            self.image,
+            self.objects.len(),
+            touched as f64 / 1e6,
+            self.touches.len(),
+        )
     }
 
     /// Encoded bytes of the boot pack.
@@ -148,7 +163,7 @@ mod tests {
     fn a_shape_is_read_as_it_is_written() {
         let shape = Shape::parse(TEXT).unwrap();
         assert_eq!(shape.text(), TEXT);
-        assert_eq!((shape.pack_bytes(), shape.document("manifest").unwrap()), (12, 600));
+        assert_eq!((shape.pack_bytes(), shape.document("manifest").unwrap()), (12, (0, 600)));
         assert_eq!(shape.touches[0].think, Duration::from_micros(250));
     }
 
