@@ -11,6 +11,7 @@ use tarpon_blob::{BlobSource, BlobStream, Fault, SourceError};
 use tarpon_oci::Blob;
 use tokio::sync::mpsc;
 
+use super::clock::Moment;
 use super::early::EarlyPack;
 use super::flow::Packet;
 use super::image::SimulatedImage;
@@ -38,27 +39,41 @@ struct Answer {
     left: Range<u64>,
     /// Bytes that have arrived and are not decoded.
     undone: u64,
+    has_begun: bool,
     /// The request for what was not requested early.
     packets: Option<mpsc::Receiver<Packet>>,
 }
 
 impl Answer {
     async fn next(&mut self) -> Option<Bytes> {
-        if self.left.is_empty() {
-            return None;
+        let start = self.left.start;
+        // Of a layer the first packet arrives, and then the rest at once: the planner holds the packets of a span until it has all of
+        // them, and those of ten thousand hosts need too much memory here.
+        let is_rest = !self.is_pack && self.packets.is_some() && self.has_begun;
+        loop {
+            if self.left.is_empty() {
+                return None;
+            }
+            let packet = self.packet().await?;
+            self.has_begun = true;
+            self.left.start = packet.range.end;
+            self.source.network.clock.until(packet.arrived).await;
+            self.undone += packet.range.end - packet.range.start;
+            if !is_rest || self.left.is_empty() {
+                self.decode(packet.arrived).await;
+                let [start, end] = [start, packet.range.end].map(|at| usize::try_from(at).unwrap_or(usize::MAX));
+                return Some(self.bytes.slice(start..end));
+            }
         }
-        let packet = self.packet().await?;
-        self.left.start = packet.range.end;
-        let clock = self.source.network.clock;
-        clock.until(packet.arrived).await;
-        let [start, end] = [packet.range.start, packet.range.end].map(|at| usize::try_from(at).unwrap_or(usize::MAX));
-        self.undone += packet.range.end - packet.range.start;
-        // Spans of a layer are large: one is decoded when all of it is here. Frames of a pack are small.
+    }
+
+    /// Spans of a layer are large: one is decoded when all of it is here. Frames of a pack are small.
+    async fn decode(&mut self, arrived: Moment) {
         if self.is_pack || self.left.is_empty() {
+            let clock = self.source.network.clock;
             let work = work_of(std::mem::take(&mut self.undone), self.source.per_mib);
-            self.source.processors.run(&clock, packet.arrived.max(clock.now()), work).await;
+            self.source.processors.run(&clock, arrived.max(clock.now()), work).await;
         }
-        Some(self.bytes.slice(start..end))
     }
 
     async fn packet(&mut self) -> Option<Packet> {
@@ -82,7 +97,8 @@ impl BlobSource for HostSource {
         };
         let is_pack = blob == self.image.pack.blob;
         let (source, wanted, bytes) = (self.clone(), Wanted::Blob(name, blob.size), bytes.clone());
-        let mut answer = Answer { source, wanted, is_pack, bytes, left: range, undone: 0, packets: None };
+        let mut answer =
+            Answer { source, wanted, is_pack, bytes, left: range, undone: 0, has_begun: false, packets: None };
         if !is_pack {
             // Sent now, and not when the answer is read.
             let now = self.network.clock.now();
