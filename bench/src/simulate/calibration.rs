@@ -14,6 +14,8 @@ use super::image::SimulatedImage;
 use super::network::Links;
 use super::scenario::{self, Scenario, Share};
 use super::shape::Shape;
+use crate::runs::{Runs, figures};
+use crate::stats::median;
 
 /// Until the first request of a start: its time in benches/2026-11-22/start.jsonl, which is processor time mostly.
 const CLIENT: Duration = Duration::from_millis(25);
@@ -21,7 +23,7 @@ const CLIENT: Duration = Duration::from_millis(25);
 /// recorded start contains 74 ms of it.
 const CREATE: Duration = Duration::from_millis(36);
 /// Fitted.
-const PREPARE: Duration = Duration::from_millis(15);
+const PREPARE: Duration = Duration::from_millis(20);
 /// Fitted.
 const PER_MIB: Duration = Duration::from_millis(42);
 /// The link of the measurement is a program on the same two processors (`cargo xtask link`). By the share of time that these were busy, hosts
@@ -124,10 +126,6 @@ fn scenario(has_pack: bool, caches: usize, hosts: usize) -> Scenario {
 }
 
 impl Row {
-    fn error([measured, simulated]: [f64; 2]) -> f64 {
-        simulated / measured - 1.0
-    }
-
     fn kind(&self) -> String {
         kind(self.has_pack, self.caches)
     }
@@ -158,29 +156,37 @@ pub(super) fn kind(has_pack: bool, caches: usize) -> String {
     format!("{}, {between}", if has_pack { "boot pack" } else { "index" })
 }
 
-/// The comparison as a table, and a line that sums it up.
-pub(super) fn table(rows: &[Row]) -> String {
+/// The comparisons in these runs as a table, and a line that sums it up.
+pub(crate) fn table(runs: &Runs) -> String {
     let mut text = String::from(
         "| start | hosts | last host: measured | simulated | error | median: measured | simulated | error | MB: measured | simulated |\n\
          |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
     );
-    for row in rows {
-        let [last, half] = [row.last, row.half].map(|[measured, simulated]| {
-            let error = Row::error([measured, simulated]);
-            let mark = if error.abs() > TOLERANCE { " (!)" } else { "" };
-            format!("{measured:.2} s | {simulated:.2} s | {:+.0} %{mark}", error * 100.0)
+    let rows = runs.cells(["calibration", "hosts"]);
+    let (count, mut within) = (rows.len(), 0);
+    for ([kind, hosts], lines) in rows {
+        let of = |measured, simulated| {
+            [measured, simulated].map(|field| median(&figures(&lines, field)).unwrap_or_default())
+        };
+        let last = of("measured", "simulated");
+        within += usize::from(error(last).abs() <= TOLERANCE);
+        let [last, half] = [last, of("measured_half", "simulated_half")].map(|pair| {
+            let mark = if error(pair).abs() > TOLERANCE { " (!)" } else { "" };
+            format!("{:.2} s | {:.2} s | {:+.0} %{mark}", pair[0], pair[1], error(pair) * 100.0)
         });
-        let [measured, simulated] = row.bytes.map(|bytes| bytes as f64 / 1e6);
-        text.push_str(&format!(
-            "| {} | {} | {last} | {half} | {measured:.1} | {simulated:.1} |\n",
-            row.kind(),
-            row.hosts
-        ));
+        let [measured, simulated] = of("measured_bytes", "simulated_bytes").map(|bytes| bytes / 1e6);
+        text.push_str(&format!("| {kind} | {hosts} | {last} | {half} | {measured:.1} | {simulated:.1} |\n"));
     }
-    let within = rows.iter().filter(|row| Row::error(row.last).abs() <= TOLERANCE).count();
-    let percent = TOLERANCE * 100.0;
-    text.push_str(&format!("last host: {within} of {} within {percent:.0} %; (!) marks the others\n", rows.len()));
+    text.push_str(&format!("\n{}\n", summary(within, count)));
     text
+}
+
+fn summary(within: usize, count: usize) -> String {
+    format!("last host: {within} of {count} within {:.0} %; (!) marks errors above it", TOLERANCE * 100.0)
+}
+
+fn error([measured, simulated]: [f64; 2]) -> f64 {
+    simulated / measured - 1.0
 }
 
 #[cfg(test)]
@@ -205,22 +211,23 @@ mod tests {
         for Measured { has_pack, caches, sizes } in MEASURED {
             let (hosts, measured, ..) = sizes[0];
             let (outcome, _) = scenario::run(&scenario(has_pack, caches, hosts), &shape, &image).unwrap();
-            let error = Row::error([measured, outcome.last.as_secs_f64()]);
+            let error = error([measured, outcome.last.as_secs_f64()]);
             assert!(error.abs() < TOLERANCE, "{}: {error}", kind(has_pack, caches));
         }
     }
 
     #[test]
     fn a_row_beyond_the_tolerance_is_marked_and_counted() {
-        let row = |simulated| Row {
+        let row = |hosts, simulated| Row {
             has_pack: true,
             caches: 0,
-            hosts: 1,
+            hosts,
             last: [1.0, simulated],
             half: [1.0, 1.0],
             bytes: [1, 1],
         };
-        let text = table(&[row(1.14), row(0.5)]);
+        let lines = [row(1, 1.14), row(20, 0.5)].map(|row| row.line().to_string());
+        let text = table(&Runs::parse(&lines.join("\n")).unwrap());
         assert!(
             text.contains("+14 % |") && text.contains("-50 % (!)") && text.contains("1 of 2 within 15 %"),
             "{text}"

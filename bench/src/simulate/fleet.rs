@@ -14,6 +14,8 @@ use super::image::SimulatedImage;
 use super::network::Links;
 use super::scenario::{self, Outcome, Scenario, Share};
 use super::shape::Shape;
+use crate::runs::{Runs, figures};
+use crate::stats::median;
 
 /// Numbers of caches between the hosts and the registry.
 const TOPOLOGIES: [usize; 3] = [0, 1, 3];
@@ -145,30 +147,26 @@ pub(super) fn one_host(
     }
 }
 
-/// The fleets as a table.
-pub(super) fn table(fleets: &[(Fleet, f64)]) -> String {
+/// The fleets in these runs as a table.
+pub(crate) fn table(runs: &Runs) -> String {
     let mut text = String::from(
         "| hosts | containers | start | half ready | 99 % ready | all ready | failed | the registry sent | in images of one host |\n\
          |--:|--:|---|--:|--:|--:|--:|--:|--:|\n",
     );
-    for (fleet, images) in fleets {
-        let Fleet { scenario, outcome, .. } = fleet;
-        let [half, most] = [50, 99].map(|percent| outcome.quantile(percent).as_secs_f64());
+    for ([hosts, containers, system], lines) in runs.cells(["hosts", "containers", "system"]) {
+        let of = |field| median(&figures(&lines, field)).unwrap_or_default();
+        let [half, most, all] = ["half", "most", "seconds"].map(of);
+        let [failed, images] = ["failed", "images"].map(of);
+        let sent = amount(of("bytes"));
         text.push_str(&format!(
-            "| {} | {} | {} | {half:.2} s | {most:.2} s | {:.2} s | {} | {} | {images:.2} |\n",
-            scenario.hosts,
-            scenario.hosts * scenario.containers,
-            fleet.kind(),
-            outcome.last.as_secs_f64(),
-            outcome.failed,
-            amount(outcome.registry_bytes),
+            "| {hosts} | {containers} | {system} | {half:.2} s | {most:.2} s | {all:.2} s | {failed} | {sent} | {images:.2} |\n",
         ));
     }
     text
 }
 
-fn amount(bytes: u64) -> String {
-    match bytes as f64 / 1e6 {
+fn amount(bytes: f64) -> String {
+    match bytes / 1e6 {
         mega if mega < 1_000.0 => format!("{mega:.1} MB"),
         mega => format!("{:.1} GB", mega / 1e3),
     }

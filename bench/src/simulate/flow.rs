@@ -77,8 +77,8 @@ impl Flow {
         let (mut start, mut arrived) = (range.start, at);
         self.left = self.left.max(at);
         while start < range.end {
-            let bytes = PACKET.min(range.end - start).min(self.connection.window);
-            let at = self.room(self.left, bytes);
+            let (at, room) = self.room(self.left);
+            let bytes = PACKET.min(range.end - start).min(room);
             self.clock.until(at).await;
             self.left = self.path.first.pass(at, bytes);
             arrived = self.path.last.pass(self.left + nanos(self.path.delay), bytes);
@@ -96,10 +96,10 @@ impl Flow {
         arrived
     }
 
-    /// The earliest moment at which the window has room.
-    fn room(&mut self, mut at: Moment, bytes: u64) -> Moment {
+    /// The earliest moment from `at` on at which the window has room, and for how many bytes.
+    fn room(&mut self, mut at: Moment) -> (Moment, u64) {
         while let Some((acknowledged, sent)) = self.open.front().copied() {
-            if acknowledged > at && self.in_flight + bytes <= self.connection.window {
+            if acknowledged > at && self.in_flight < self.connection.window {
                 break;
             }
             at = at.max(acknowledged);
@@ -107,7 +107,7 @@ impl Flow {
             self.in_flight -= sent;
             self.connection.window = (self.connection.window + sent).min(LARGEST_WINDOW);
         }
-        at
+        (at, self.connection.window - self.in_flight)
     }
 
     /// The connection, for another answer.
@@ -127,8 +127,10 @@ mod tests {
         Path { first: Arc::new(Link::new(Some(rate))), last: Arc::new(Link::new(None)), delay }
     }
 
+    /// How long a new connection takes for these bytes.
     async fn sent(clock: Clock, path: Path, bytes: u64) -> Moment {
-        Flow::begin(clock, path, None, 0).send(0, 0..bytes, None).await
+        let at = clock.now();
+        Flow::begin(clock, path, None, at).send(at, 0..bytes, None).await - at
     }
 
     #[tokio::test(start_paused = true)]

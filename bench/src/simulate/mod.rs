@@ -20,14 +20,14 @@ use anyhow::{Context, Result};
 use tarpon_harness::paths;
 
 use super::machine;
-use super::runs::Log;
+use super::runs::{Log, Runs};
 
 mod cache;
-mod calibration;
+pub(crate) mod calibration;
 mod clock;
 mod early;
 mod extract;
-mod fleet;
+pub(crate) mod fleet;
 mod flow;
 mod host;
 mod image;
@@ -79,13 +79,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let (shape, image) = recorded()?;
     let file = machine::data(args.json.as_deref(), "simulate", false);
     let mut log = Log::begin(&file, &[], false)?;
-    let rows = calibration::run(&shape, &image)?;
-    rows.iter().try_for_each(|row| log.add(&row.line()))?;
-    println!("{}\n\n{}", shape.summary(), calibration::table(&rows));
+    println!("{}\n", shape.summary());
+    for row in calibration::run(&shape, &image)? {
+        log.add(&row.line())?;
+    }
+    println!("{}", calibration::table(&Runs::read(&file)?));
     if !args.calibrate {
-        let fleets = simulate(args, &shape, &image)?;
-        fleets.iter().try_for_each(|(fleet, images)| log.add(&fleet.line(*images)))?;
-        println!("\n{}", fleet::table(&fleets));
+        simulate(args, &shape, &image)?.iter().try_for_each(|(fleet, images)| log.add(&fleet.line(*images)))?;
+        println!("{}", fleet::table(&Runs::read(&file)?));
     }
     println!("the results: {}; `cargo xtask bench report` draws them", file.display());
     Ok(())

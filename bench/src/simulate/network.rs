@@ -195,8 +195,10 @@ mod tests {
         let all = clients.iter().map(|client| received(&network, client, 1_000..2_000));
         let all = futures::future::join_all(all).await;
         assert!(all.iter().all(|packets| packets.iter().map(|packet| packet.range.end - packet.range.start).sum::<u64>() == 1_000));
-        let slice = (256 << 10)..(270 << 10) + 2_000;
-        assert!((slice.start..slice.end).contains(&network.registry_bytes()), "{}", network.registry_bytes());
+        let slice = 256 << 10;
+        // A twentieth more for the headers of packets.
+        let sent = network.registry_bytes();
+        assert!((slice..slice + slice / 20).contains(&sent), "{sent}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -224,11 +226,12 @@ mod tests {
     async fn without_a_cache_the_registry_sends_everything_to_each_host() {
         let (network, first) = network(0);
         let second = Arc::new(network.client());
-        let one = received(&network, &first, 0..MIB).await.last().unwrap().arrived;
+        let one = received(&network, &first, 0..8 * MIB).await.last().unwrap().arrived;
         let sent = network.registry_bytes();
         let (began, third) = (network.clock.now(), Arc::new(network.client()));
-        let (two, _) = tokio::join!(received(&network, &second, 0..MIB), received(&network, &third, 0..MIB));
-        assert_eq!(network.registry_bytes(), 3 * sent);
+        let (two, _) = tokio::join!(received(&network, &second, 0..8 * MIB), received(&network, &third, 0..8 * MIB));
+        // Each count is rounded.
+        assert!(network.registry_bytes().abs_diff(3 * sent) <= 2, "{sent}");
         let two = two.last().unwrap().arrived - began;
         assert!(two > one * 3 / 2, "two transfers share the link: {two} and {one}");
     }
