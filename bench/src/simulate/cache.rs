@@ -9,9 +9,8 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use super::clock::{Clock, Moment, nanos};
-use super::flow::{Flow, Packet, Path, WAITING};
+use super::flow::{BlobName, Connections, Flow, Packet, Path, WAITING};
 use super::link::Link;
-use super::network::{BlobName, Connections};
 
 /// As in the configuration: `slice 256k`.
 pub(super) const SLICE_BYTES: u64 = 256 << 10;

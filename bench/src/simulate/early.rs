@@ -10,8 +10,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::clock::Moment;
-use super::flow::Packet;
-use super::network::{BlobName, Client, Network, Wanted};
+use super::flow::{BlobName, Packet};
+use super::network::{Client, Network, Wanted};
 
 /// What was requested of the pack, and has arrived of it.
 #[derive(Default)]

@@ -32,6 +32,8 @@ const SPREAD: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone)]
 pub(super) struct Choice {
     pub(super) hosts: Vec<usize>,
+    /// With a boot pack, without one, or both.
+    pub(super) with_pack: Vec<bool>,
     pub(super) containers: usize,
     pub(super) processors: usize,
     pub(super) seed: u64,
@@ -56,7 +58,7 @@ pub(super) fn run(
 ) -> Result<Vec<Fleet>> {
     let mut scenarios = Vec::new();
     for &hosts in &choice.hosts {
-        for has_pack in [true, false] {
+        for &has_pack in &choice.with_pack {
             scenarios.extend(TOPOLOGIES.map(|caches| scenario(choice, hosts, has_pack, caches)));
         }
     }
@@ -178,7 +180,7 @@ mod tests {
     use super::*;
 
     fn choice(jobs: usize) -> Choice {
-        Choice { hosts: vec![8], containers: 3, processors: 2, seed: 7, jobs }
+        Choice { hosts: vec![8], with_pack: vec![true, false], containers: 3, processors: 2, seed: 7, jobs }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use super::clock::{Clock, Moment, nanos};
@@ -20,6 +21,13 @@ const LARGEST_WINDOW: u64 = 6 << 20;
 pub(super) const WAITING: usize = (LARGEST_WINDOW / PACKET) as usize;
 /// Bytes of the head of an answer.
 const HEAD: u64 = 400;
+
+/// A blob of the image, by number: the layer, the boot pack and the documents. Its hash decides which cache has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct BlobName {
+    pub(super) number: u32,
+    pub(super) hash: u32,
+}
 
 /// Bytes that have arrived.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,6 +121,27 @@ impl Flow {
     /// The connection, for another answer.
     pub(super) fn end(self) -> Connection {
         self.connection
+    }
+}
+
+/// Connections to a server that are open and idle.
+#[derive(Debug, Default)]
+pub(super) struct Connections(Mutex<Vec<Connection>>);
+
+impl Connections {
+    /// Sends a request at `at`, over an idle connection or a new one. Returns the answer, and when it begins.
+    pub(super) async fn request(&self, clock: Clock, path: &Path, mut at: Moment) -> (Flow, Moment) {
+        let idle = self.0.lock().pop();
+        if idle.is_none() {
+            at += path.round_trip();
+        }
+        at += nanos(path.delay);
+        clock.until(at).await;
+        (Flow::begin(clock, path.clone(), idle, at), at)
+    }
+
+    pub(super) fn give_back(&self, connection: Connection) {
+        self.0.lock().push(connection);
     }
 }
 

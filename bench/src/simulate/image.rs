@@ -17,7 +17,7 @@ use tarpon_layer::decode::{Compression, DecodeError, DecodedLayer, Decoder, Laye
 use tarpon_layer::{Chunk, ChunkPlace, Codec};
 use tarpon_oci::{Blob, Digest, Hasher};
 
-use super::network::BlobName;
+use super::flow::BlobName;
 use super::shape::{ChunkShape, Shape};
 
 /// Where a piece has its number: behind the byte that two spans of a deflate stream may share.

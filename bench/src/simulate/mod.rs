@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use clap::ValueEnum;
 use tarpon_harness::paths;
 
 use super::machine;
@@ -48,6 +49,9 @@ pub(crate) struct Args {
     /// Numbers of hosts
     #[arg(long, value_delimiter = ',', default_values_t = [100, 1_000, 10_000])]
     hosts: Vec<usize>,
+    /// What is known of the image before the start [default: both]
+    #[arg(long, value_enum)]
+    only: Option<Kind>,
     /// Containers that each host starts at once
     #[arg(long, default_value_t = 10)]
     containers: usize,
@@ -69,6 +73,15 @@ pub(crate) struct Args {
     /// Print the shape of a recorded start instead: registry as HOST:PORT, repository, tag, and the file of the trace
     #[arg(long, num_args = 4, value_names = ["REGISTRY", "NAME", "TAG", "TRACE"])]
     record: Option<Vec<String>>,
+}
+
+/// What is known of the image before the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// Its index, and a boot pack for this start
+    BootPack,
+    /// Its index
+    Index,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -94,9 +107,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 /// The fleets, and for each what the registry sent in images of one host.
 fn simulate(args: &Args, shape: &Arc<Shape>, image: &Arc<SimulatedImage>) -> Result<Vec<(Fleet, f64)>> {
-    let Args { hosts, containers, processors, seed, jobs, .. } = args;
-    let choice =
-        Choice { hosts: hosts.clone(), containers: *containers, processors: *processors, seed: *seed, jobs: *jobs };
+    let Args { hosts, only, containers, processors, seed, jobs, .. } = args;
+    let choice = Choice {
+        hosts: hosts.clone(),
+        with_pack: only.map_or(vec![true, false], |kind| vec![kind == Kind::BootPack]),
+        containers: *containers,
+        processors: *processors,
+        seed: *seed,
+        jobs: *jobs,
+    };
     let [with_pack, by_index] = [true, false].map(|has_pack| fleet::one_host(&choice, has_pack, shape, image));
     let (with_pack, by_index) = (with_pack?, by_index?);
     let report = |fleet: &Fleet| {

@@ -4,20 +4,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use super::cache::Cache;
-use super::clock::{Clock, Moment, nanos};
-use super::flow::{Connection, Flow, Packet, Path, WAITING};
+use super::clock::{Clock, Moment};
+use super::flow::{BlobName, Connections, Packet, Path, WAITING};
 use super::link::{Link, Processors};
-
-/// A blob of the image, by number: the layer, the boot pack and the documents. Its hash decides which cache has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct BlobName {
-    pub(super) number: u32,
-    pub(super) hash: u32,
-}
 
 /// What is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,27 +32,6 @@ pub(super) struct Links {
     pub(super) near: Duration,
     /// The processors that carry the registry's link, and their time for each MiB, if it is made in software.
     pub(super) carrier: Option<(Arc<Processors>, Duration)>,
-}
-
-/// Connections to a server that are open and idle.
-#[derive(Debug, Default)]
-pub(super) struct Connections(Mutex<Vec<Connection>>);
-
-impl Connections {
-    /// Sends a request at `at`, over an idle connection or a new one. Returns the answer, and when it begins.
-    pub(super) async fn request(&self, clock: Clock, path: &Path, mut at: Moment) -> (Flow, Moment) {
-        let idle = self.0.lock().pop();
-        if idle.is_none() {
-            at += path.round_trip();
-        }
-        at += nanos(path.delay);
-        clock.until(at).await;
-        (Flow::begin(clock, path.clone(), idle, at), at)
-    }
-
-    pub(super) fn give_back(&self, connection: Connection) {
-        self.0.lock().push(connection);
-    }
 }
 
 /// A host in the network.
