@@ -18,6 +18,7 @@ mod podman;
 mod report;
 mod runs;
 mod scale;
+mod simulate;
 mod start;
 mod stats;
 mod steady;
@@ -43,6 +44,8 @@ enum Bench {
     Report(report::Args),
     /// Measure the cost of more layers, files, bytes, mounts, containers and concurrent starts
     Scale(scale::Args),
+    /// Simulate starts on up to 10,000 hosts at once, with the real planner and a modelled network
+    Simulate(simulate::Args),
     /// Measure reads of a complete local image, compared with plain overlayfs
     Steady(steady::Args),
     /// Run a command behind a slow link; a benchmark starts itself with it
@@ -66,6 +69,7 @@ fn run(bench: &Bench) -> anyhow::Result<()> {
         Bench::Report(args) => report::run(args),
         Bench::Instructions(args) => instructions::run(args),
         Bench::Scale(args) => scale::run(args),
+        Bench::Simulate(args) => simulate::run(args),
         Bench::Steady(args) => steady::run(args),
         Bench::Link(args) => link::run(args),
     }

@@ -13,6 +13,7 @@ mod phases;
 mod readme;
 mod scale;
 mod section;
+mod simulate;
 mod slower;
 mod start;
 mod starts;
@@ -23,7 +24,7 @@ use section::{Part, Section};
 /// The options of `cargo xtask bench report`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The folder of start.jsonl, steady.jsonl and scale.jsonl; missing files are omitted [default: target/bench]
+    /// The folder of start.jsonl, steady.jsonl, scale.jsonl and simulate.jsonl; missing files are omitted [default: target/bench]
     #[arg(long, value_name = "DIR")]
     from: Option<PathBuf>,
     /// The folder to write the report to [default: target/bench/report]
@@ -35,8 +36,12 @@ pub(crate) struct Args {
 type Writer = fn(&Runs) -> Section;
 
 /// The benchmarks, in the order of the report.
-const BENCHES: [(&str, Writer); 3] =
-    [("start", start::section), ("steady", steady::section), ("scale", scale::section)];
+const BENCHES: [(&str, Writer); 4] = [
+    ("start", start::section),
+    ("steady", steady::section),
+    ("scale", scale::section),
+    ("simulate", simulate::section),
+];
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let from = args.from.clone().unwrap_or_else(paths::benchmarks);
@@ -104,11 +109,16 @@ mod tests {
 {"axis": "mounts", "size": 1, "system": "one more", "number": 1, "seconds": 0.01, "resident": 14000000, "descriptors": 19}
 {"axis": "mounts", "size": 10, "system": "one more", "number": 1, "seconds": 0.01, "resident": 15000000, "descriptors": 20}
 "#;
+    const SIMULATE: &str = r#"{"machine": {}}
+{"calibration": "index, one cache", "hosts": 10, "measured": 2.0, "simulated": 2.1, "measured_half": 2.0, "simulated_half": 2.0, "measured_bytes": 9, "simulated_bytes": 9}
+{"system": "index, one cache", "hosts": 100, "containers": 1000, "half": 1.5, "most": 1.6, "seconds": 1.7, "bytes": 9000000, "images": 1.4, "failed": 0}
+{"system": "index, one cache", "hosts": 1000, "containers": 10000, "half": 2.5, "most": 2.6, "seconds": 2.7, "bytes": 12000000, "images": 1.9, "failed": 0}
+"#;
 
     #[test]
     fn a_report_has_the_pictures_the_machine_and_the_data_beside_it() {
         let [from, to] = [(); 2].map(|()| tempfile::tempdir().unwrap());
-        for (name, text) in [("start", START), ("steady", STEADY), ("scale", SCALE)] {
+        for (name, text) in [("start", START), ("steady", STEADY), ("scale", SCALE), ("simulate", SIMULATE)] {
             fs::write(from.path().join(format!("{name}.jsonl")), text).unwrap();
         }
         run(&Args { from: Some(from.path().into()), to: Some(to.path().into()) }).unwrap();
@@ -119,6 +129,8 @@ mod tests {
             "start.jsonl",
             "redis: podman",
             "Mounts of one image: seconds",
+            "seconds until all containers are ready",
+            "+5 %",
             "2026-01-01",
             "<svg",
         ] {
