@@ -201,6 +201,10 @@ impl SharedLayers {
         // A failure is in the tier's account. Without the tier the layer is streamed as ever.
         while is_shared(&blob) && self.tier.is_resting().is_none() && self.began.elapsed() < LONGEST_WAIT {
             let Ok(state) = shared.look().await else { break };
+            // Claims may be among what was not listed.
+            if !state.is_complete {
+                break;
+            }
             if may_use_index && let Some(usable) = self.indexed(&shared, &state, allowance).await {
                 return Turn::Indexed(Box::new(usable));
             }
