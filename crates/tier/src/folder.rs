@@ -49,13 +49,12 @@ impl Folder {
     pub(crate) fn open(folder: PathBuf) -> error::Result<Self> {
         let failed = |error: std::io::Error| error::Error::new(STEP, error.to_string());
         let (sender, receiver) = mpsc::channel();
-        let root = folder.clone();
         let open = move || {
             // Fails if the caller does not wait any more.
             let _sent = sender.send(files(folder));
         };
         std::thread::Builder::new().name("tarpon-tier".to_owned()).spawn(open).map_err(failed)?;
-        let files = receiver.recv_timeout(REQUEST).map_err(|_| error::Error::late(STEP))??;
+        let (root, files) = receiver.recv_timeout(REQUEST).map_err(|_| error::Error::late(STEP))??;
         let mut threads = Builder::new_current_thread();
         let threads = threads.max_blocking_threads(THREADS).thread_name("tarpon-tier").build().map_err(failed)?;
         let handle = threads.handle().clone();
@@ -79,13 +78,16 @@ impl Folder {
     }
 }
 
-fn files(folder: PathBuf) -> error::Result<LocalFileSystem> {
+fn files(folder: PathBuf) -> error::Result<(PathBuf, LocalFileSystem)> {
     if !folder.is_dir() {
         return Err(error::Error::missing(STEP, "its folder does not exist"));
     }
     // What is visible there is complete, also after a power failure.
-    let files = LocalFileSystem::new_with_prefix(folder).map(|files| files.with_fsync(true));
-    files.map_err(|error| error::Error::of(STEP, &error))
+    let files = LocalFileSystem::new_with_prefix(&folder).map(|files| files.with_fsync(true));
+    let files = files.map_err(|error| error::Error::of(STEP, &error))?;
+    // As the library: the folder itself may be behind a link.
+    let root = folder.canonicalize().map_err(|error| error::Error::of_file(STEP, &error))?;
+    Ok((root, files))
 }
 
 impl Drop for Folder {

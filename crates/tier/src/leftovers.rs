@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::contents::SKEW;
 use crate::error::{Error, Result};
+use crate::links::{Links, refuse};
 use crate::names::Name;
 use crate::tier::Tier;
 
@@ -31,8 +32,12 @@ impl Tier {
     pub async fn collect_leftovers(&self, unused: Duration, is_trial: bool) -> Result<Leftovers> {
         let step = "remove unfinished copies from the tier";
         let Some(folder) = self.location().folder() else { return Ok(Leftovers::default()) };
-        let layers = folder.join("v1/layers");
-        let work = move || collect(&layers, unused.saturating_add(SKEW), is_trial);
+        let (folder, layers) = (folder.to_owned(), self.layers_path());
+        let work = move || match refuse(&folder, &layers, Links::Missing) {
+            Ok(()) => collect(&folder.join(layers.as_ref()), unused.saturating_add(SKEW), is_trial),
+            Err(object_store::Error::NotFound { .. }) => Ok(Leftovers::default()),
+            Err(error) => Err(error.into()),
+        };
         let done = tokio::task::spawn_blocking(work).await.map_err(|error| Error::new(step, error.to_string()))?;
         done.map_err(|error| Error::of_file(step, &error))
     }

@@ -12,6 +12,9 @@
 //! Blobs and indexes are named by their digests, so hosts that write one at the same time write the same. A claim is created only if it is
 //! absent, and changed by its owner. No clock decides about claims; clocks of hosts and the store are compared by the day, for `used`.
 //!
+//! Objects with other names are not a tier's: they are neither read, nor counted, nor removed. Neither are symbolic links in a folder, nor
+//! what is behind them. Failures of reads and of writes are apart: a tier that is full, or may only be read, is still read.
+//!
 //! A tier is never needed: if it is away, full, slow or wrong, bytes come from the registry, and nothing that it returns is used before its
 //! digest was compared. Out of scope: what an index means, and when a layer is shared.
 

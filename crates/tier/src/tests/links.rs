@@ -83,7 +83,7 @@ impl Setup {
 /// The names of objects of a layer.
 fn names() -> Vec<String> {
     let hex = blob(&bytes(1_000)).digest.hex();
-    vec!["blob".into(), "used".into(), format!("index-{hex}"), "claim-0".into(), "notes".into()]
+    vec!["blob".into(), "used".into(), format!("index-{hex}"), "claim-0".into(), "blob#1".into(), "notes".into()]
 }
 
 #[tokio::test]
@@ -126,7 +126,7 @@ async fn an_object_that_is_a_link_is_neither_read_nor_written_nor_removed() {
         symlink(setup.elsewhere.path().join(&name), setup.layer().join(&name)).unwrap();
     }
     setup.assert_nothing_is_there().await;
-    for name in names() {
+    for name in names().into_iter().filter(|name| !name.contains('#')) {
         let path = Name::from(format!("v1/layers/{}/{name}", blob(&setup.bytes).digest.hex()));
         assert!(setup.tier.store().put(&path, "x".into()).await.is_err(), "{name}");
         assert!(setup.tier.store().put_multipart(&path).await.is_err(), "{name}");
@@ -149,7 +149,7 @@ async fn a_link_beside_a_layer_does_not_keep_the_layer_from_being_removed() {
     setup.tier.collect_garbage(&usage, DAY, false).await.unwrap();
     let mut left: Vec<_> = fs::read_dir(setup.layer()).unwrap().map(|file| file.unwrap().file_name()).collect();
     left.sort();
-    assert_eq!(left, ["claim-7", "notes"], "a file that no tier has stays");
+    assert_eq!(left, ["blob#1", "claim-7", "notes"], "a file that no tier has stays");
     assert!(other.is_symlink());
     setup.assert_elsewhere_is_whole(setup.elsewhere.path());
 }
