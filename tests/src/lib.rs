@@ -13,6 +13,7 @@ pub mod ordinary;
 pub mod podman;
 pub mod private_registry;
 pub mod real;
+pub mod shared_image;
 pub mod tarpon;
 pub mod tiered;
 pub mod wait;

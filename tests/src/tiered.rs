@@ -1,6 +1,5 @@
-//! Hosts that share the layers of an image through a tier.
+//! Hosts that share the layers of images through a tier.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -8,120 +7,15 @@ use std::sync::Barrier;
 use std::thread;
 
 use serde_json::Value;
-use tarpon_harness::bucket::Bucket;
-use tarpon_oci::{Compression, Digest};
-use tarpon_testkit::layers::{Dialect, Image, Item, Layer, gzip_members, tar};
+use tarpon_harness::bucket::{self, Bucket};
+use tarpon_oci::Digest;
+use tarpon_testkit::matrix;
+use tempfile::TempDir;
 
-use crate::expected::Expected;
-use crate::load::scatter;
 use crate::real;
+use crate::shared_image::{SharedImage, image};
 use crate::tarpon::Tarpon;
 use crate::wire::Wire;
-
-/// Smaller layers are not shared.
-const SHARED_BYTES: u64 = 64 << 10;
-/// The repositories of images that no test makes indexes of.
-const REPOSITORY: &str = "dev-tier";
-/// Files of a real image that hosts read: from all of its folders.
-const FILES: usize = 120;
-/// Files of each large layer of an image that is made here.
-const FILES_OF_LAYER: usize = 16;
-/// A reader can begin at each member of a layer.
-const MEMBER: usize = 256 << 10;
-
-/// An image without tables of contents and without indexes, in the registry of the images.
-pub struct SharedImage {
-    /// REPOSITORY:TAG.
-    pub name: String,
-    /// Files and the digests of their contents.
-    pub files: Vec<(PathBuf, Digest)>,
-    /// The layers that hosts share.
-    pub layers: Vec<Digest>,
-    /// Compressed bytes of them.
-    pub bytes: u64,
-}
-
-impl SharedImage {
-    /// An image of a distribution.
-    pub fn real(registry: &str) -> Self {
-        let (original, name) = ("dev/redis:gzip", format!("{REPOSITORY}/redis:gzip"));
-        copy(&format!("docker://{registry}/{original}"), registry, &name);
-        let tree = Expected::of(registry, original).unwrap().tree;
-        let files = tree.iter().filter(|(_, seen)| seen.size > 0);
-        let files = files.filter_map(|(path, seen)| Some((text(path)?.into(), seen.content?)));
-        let files: Vec<_> = files.collect();
-        let step = files.len().div_ceil(FILES);
-        Self::of(registry, name, files.into_iter().step_by(step).collect())
-    }
-
-    /// An image of files that do not compress, in layers of which any part can be read. `layers`: bytes of each file of a layer.
-    pub fn made(registry: &str, tag: &str, layers: &[usize]) -> Self {
-        let (mut made, mut files) = (Vec::new(), Vec::new());
-        for (number, size) in layers.iter().enumerate() {
-            let path = |file| format!("layer-{number}/{tag}-{file}");
-            let item = |file| Item::file(path(file), noise(&path(file), *size));
-            let items: Vec<Item> = (0..FILES_OF_LAYER).map(item).collect();
-            let digests = items.iter().map(|item| Digest::of(item.content()));
-            files.extend(digests.enumerate().map(|(file, digest)| (file, (PathBuf::from(path(file)), digest))));
-            made.push(layer(&items));
-        }
-        made.push(Layer::gzip(&[Item::file("small", b"too small to be shared")]));
-        // Of all layers in turn.
-        files.sort_by_key(|(file, _)| *file);
-        let (folder, name) = (real::scratch().unwrap(), format!("{REPOSITORY}/made:{tag}"));
-        let layout = folder.path().join("layout");
-        Image::of(made).write_layout("v1", &layout);
-        copy(&format!("oci:{}:v1", layout.display()), registry, &name);
-        Self::of(registry, name, files.into_iter().map(|(_, file)| file).collect())
-    }
-
-    fn of(registry: &str, name: String, files: Vec<(PathBuf, Digest)>) -> Self {
-        let mut skopeo = Command::new("skopeo");
-        skopeo.args(["inspect", "--raw", "--tls-verify=false", &format!("docker://{registry}/{name}")]);
-        let manifest: Value = serde_json::from_str(&real::run(&mut skopeo).unwrap()).unwrap();
-        let layers = manifest["layers"].as_array().unwrap().iter();
-        let layers: Vec<(Digest, u64)> = layers
-            .map(|layer| (layer["digest"].as_str().unwrap().parse().unwrap(), layer["size"].as_u64().unwrap()))
-            .filter(|(_, size)| *size >= SHARED_BYTES)
-            .collect();
-        let bytes = layers.iter().map(|(_, size)| size).sum();
-        Self { name, files, layers: layers.into_iter().map(|(digest, _)| digest).collect(), bytes }
-    }
-
-    /// How often each shared layer was requested through a proxy.
-    pub fn requests(&self, wire: &Wire) -> Vec<usize> {
-        let asked = wire.asked();
-        let is_of = |path: &str, layer: &Digest| path.ends_with(&format!("/blobs/{layer}"));
-        self.layers.iter().map(|layer| asked.iter().filter(|path| is_of(path, layer)).count()).collect()
-    }
-}
-
-fn text(path: &[u8]) -> Option<String> {
-    String::from_utf8(path.to_vec()).ok()
-}
-
-fn copy(from: &str, registry: &str, name: &str) {
-    let mut skopeo = Command::new("skopeo");
-    skopeo.args(["copy", "-q", "--src-tls-verify=false", "--dest-tls-verify=false", from]);
-    real::run(skopeo.arg(format!("docker://{registry}/{name}"))).unwrap();
-}
-
-/// A layer of which any part can be read.
-fn layer(items: &[Item]) -> Layer {
-    let tar = tar(items, Dialect::Pax);
-    Layer {
-        compression: Compression::Gzip,
-        annotations: BTreeMap::new(),
-        blob: gzip_members(&tar, MEMBER),
-        diff_id: Digest::of(&tar),
-    }
-}
-
-/// Bytes that do not compress.
-fn noise(path: &str, size: usize) -> Vec<u8> {
-    let first = path.bytes().fold(0, |seed, byte| scatter(seed ^ u64::from(byte)));
-    (0..size as u64 / 8).flat_map(|word| scatter(first ^ word).to_le_bytes()).collect()
-}
 
 /// A tier, and what its hosts have in their environment.
 #[derive(Clone)]
@@ -289,4 +183,95 @@ pub fn read_through(hosts: &[TieredHost], image: &SharedImage, fault: impl FnOnc
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
     assert_eq!(problems, [""; 0]);
+}
+
+/// An empty folder that hosts share.
+pub struct Shared(TempDir);
+
+impl Shared {
+    /// A new one.
+    #[expect(clippy::new_without_default, reason = "it creates a folder")]
+    pub fn new() -> Self {
+        Self(real::scratch().unwrap())
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// It as a tier.
+    pub fn place(&self) -> Place {
+        Place::folder(self.path())
+    }
+
+    /// Objects of layers with this name; with `-` at its end, those whose names begin so.
+    pub fn objects(&self, name: &str) -> Vec<PathBuf> {
+        let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        let all = entries(&self.path().join("v1/layers")).flat_map(|layer| entries(&layer).collect::<Vec<_>>());
+        let is_meant = |found: &str| found == name || name.ends_with('-') && found.starts_with(name);
+        all.filter(|object| is_meant(&object.file_name().unwrap().to_string_lossy())).collect()
+    }
+}
+
+/// An empty bucket and its folder.
+pub struct SharedBucket {
+    /// The bucket.
+    pub bucket: Bucket,
+    _folder: TempDir,
+}
+
+impl SharedBucket {
+    /// `None`, with a line that gives the reason, if there is no server.
+    pub fn new() -> Option<Self> {
+        if let Some(reason) = bucket::missing() {
+            println!("skipped: {reason}");
+            return None;
+        }
+        let folder = real::scratch().unwrap();
+        Some(Self { bucket: Bucket::start(folder.path()).unwrap(), _folder: folder })
+    }
+}
+
+/// Whether these tests cannot run here; the reason is printed.
+pub fn is_skipped() -> bool {
+    let missing = real::missing();
+    if let Some(reason) = &missing {
+        println!("skipped: {reason}");
+    }
+    missing.is_some()
+}
+
+/// How many hosts start at the same time.
+pub fn crowd() -> usize {
+    if matrix::is_full() { 12 } else { 4 }
+}
+
+/// A proxy of the registry.
+pub fn wire() -> Wire {
+    Wire::to(&real::registry().unwrap()).unwrap()
+}
+
+/// New hosts that use the registry behind a proxy, and a tier.
+pub fn hosts(count: usize, wire: &Wire, place: &Place) -> Vec<TieredHost> {
+    (0..count).map(|_| TieredHost::new(&wire.address(), Some(place))).collect()
+}
+
+/// Lets a host copy an image to the tier.
+pub fn fill(place: &Place, image: &SharedImage) {
+    TieredHost::new(&real::registry().unwrap(), Some(place)).mount(image);
+}
+
+/// Hosts that have mounted [`image`] through the tier, which has all of its layers.
+pub fn mounted(count: usize, wire: &Wire, place: &Place) -> Vec<TieredHost> {
+    fill(place, image());
+    let hosts = hosts(count, wire, place);
+    hosts.iter().for_each(|host| drop(host.mount(image())));
+    assert_none_requested(image(), wire);
+    hosts
+}
+
+/// Fails if a shared layer was requested from the registry.
+pub fn assert_none_requested(image: &SharedImage, wire: &Wire) {
+    assert_eq!(image.requests(wire), vec![0; image.layers.len()], "the tier has the layers");
 }

@@ -1,114 +1,27 @@
-//! Hosts that share layers through a tier: what the registry sends, and what hosts read when the tier fails.
+//! Hosts that share layers through a tier: what the registry sends, who can use a tier, and where its credentials are.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
-use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use tarpon_harness::bucket::{self, Bucket, Server};
+use serde_json::{Value, json};
+use tarpon_oci::Digest;
 use tarpon_testkit::{matrix, processes};
-use tarpon_tests::disks::{Hung, ReadOnly, SmallDisk};
+use tarpon_tests::manager::Manager;
+use tarpon_tests::ordinary::{self, Ordinary};
 use tarpon_tests::real;
-use tarpon_tests::tiered::{Place, SharedImage, TieredHost, read_through, start};
+use tarpon_tests::shared_image::{SharedImage, image, other_image, real_image};
+use tarpon_tests::tiered::{
+    Place, Shared, SharedBucket, TieredHost, assert_none_requested, crowd, fill, hosts, is_skipped, mounted,
+    read_through, start, wire,
+};
 use tarpon_tests::wait::wait_for;
-use tarpon_tests::wire::{Behaviour, Wire};
-use tempfile::TempDir;
+use tarpon_tests::wire::Behaviour;
 
 /// What takes longer hangs.
 const HUNG: Duration = Duration::from_secs(120);
-/// Bytes of files in the layers of an image. The first layer has more bytes than one part of an upload.
-const LAYERS: [usize; 3] = [768 << 10, 320 << 10, 320 << 10];
-/// A registry that is held back has sent this many bytes: less than the smallest layer, so that none of them is complete.
-const HELD_BACK: u64 = 3 << 20;
-
-fn registry() -> String {
-    real::registry().unwrap()
-}
-
-/// An image of a distribution.
-fn real_image() -> &'static SharedImage {
-    static IMAGE: OnceLock<SharedImage> = OnceLock::new();
-    IMAGE.get_or_init(|| SharedImage::real(&registry()))
-}
-
-/// An image whose files are larger than what is fetched at once.
-fn image() -> &'static SharedImage {
-    static IMAGE: OnceLock<SharedImage> = OnceLock::new();
-    IMAGE.get_or_init(|| SharedImage::made(&registry(), "first", &LAYERS))
-}
-
-/// Another one.
-fn other_image() -> &'static SharedImage {
-    static IMAGE: OnceLock<SharedImage> = OnceLock::new();
-    IMAGE.get_or_init(|| SharedImage::made(&registry(), "second", &LAYERS[1..2]))
-}
-
-fn is_skipped() -> bool {
-    let missing = real::missing();
-    if let Some(reason) = &missing {
-        println!("skipped: {reason}");
-    }
-    missing.is_some()
-}
-
-/// How many hosts start at the same time.
-fn crowd() -> usize {
-    if matrix::is_full() { 12 } else { 4 }
-}
-
-/// An empty folder that hosts share.
-struct Shared(TempDir);
-
-impl Shared {
-    fn new() -> Self {
-        Self(real::scratch().unwrap())
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    fn place(&self) -> Place {
-        Place::folder(self.path())
-    }
-
-    /// Objects of layers whose names begin so.
-    fn objects(&self, name: &str) -> Vec<PathBuf> {
-        let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-        let all = entries(&self.path().join("v1/layers")).flat_map(|layer| entries(&layer).collect::<Vec<_>>());
-        all.filter(|object| object.file_name().unwrap().to_string_lossy().starts_with(name)).collect()
-    }
-}
-
-/// An empty bucket and its folder.
-struct SharedBucket {
-    bucket: Bucket,
-    _folder: TempDir,
-}
-
-impl SharedBucket {
-    /// `None`, with a line that gives the reason, if there is no server.
-    fn new() -> Option<Self> {
-        if let Some(reason) = bucket::missing() {
-            println!("skipped: {reason}");
-            return None;
-        }
-        let folder = real::scratch().unwrap();
-        Some(Self { bucket: Bucket::start(folder.path()).unwrap(), _folder: folder })
-    }
-}
-
-/// A proxy of the registry.
-fn wire() -> Wire {
-    Wire::to(&registry()).unwrap()
-}
-
-fn hosts(count: usize, wire: &Wire, place: &Place) -> Vec<TieredHost> {
-    (0..count).map(|_| TieredHost::new(&wire.address(), Some(place))).collect()
-}
 
 /// Hosts that start together transfer each layer once, and later ones transfer none.
 fn storm(image: &SharedImage, place: &Place, what: &str) {
@@ -152,290 +65,210 @@ fn hosts_that_share_a_bucket_cost_the_registry_what_one_costs() {
     }
 }
 
-/// Lets a host copy an image to the tier.
-fn fill(place: &Place, image: &SharedImage) {
-    TieredHost::new(&registry(), Some(place)).mount(image);
-}
-
-/// Hosts that have mounted the image through the tier, which has all of its layers.
-fn mounted(count: usize, wire: &Wire, place: &Place) -> Vec<TieredHost> {
-    fill(place, image());
-    let hosts = hosts(count, wire, place);
-    hosts.iter().for_each(|host| drop(host.mount(image())));
-    assert_none_requested(image(), wire);
-    hosts
-}
-
-fn assert_none_requested(image: &SharedImage, wire: &Wire) {
-    assert_eq!(image.requests(wire), vec![0; image.layers.len()], "the tier has the layers");
-}
-
-fn assert_each_requested(image: &SharedImage, wire: &Wire) {
-    let requests = image.requests(wire);
-    assert!(requests.iter().all(|requests| *requests > 0), "{requests:?}");
-}
-
-/// Lets hosts mount the image and read it. `fault` happens while they stream layers or wait for those who do. Returns what the commands print.
-fn start_through(hosts: &[TieredHost], wire: &Wire, fault: impl FnOnce()) -> Vec<String> {
-    wire.behave(Behaviour::SilentAfter(HELD_BACK));
-    thread::scope(|scope| {
-        let started = scope.spawn(|| start(hosts, image()));
-        wait_for(HUNG, "layers are streamed", || (wire.bytes() >= HELD_BACK).then_some(()));
-        fault();
-        wire.behave(Behaviour::Honest);
-        started.join().unwrap()
-    })
-}
-
-#[test]
-fn a_bucket_that_goes_away_while_hosts_prepare_costs_no_error_and_is_used_when_it_returns() {
-    if is_skipped() {
-        return;
-    }
-    let Some(mut shared) = SharedBucket::new() else { return };
-    let (image, wire, place) = (image(), wire(), Place::bucket(&shared.bucket));
-    let notes = start_through(&hosts(crowd(), &wire, &place), &wire, || shared.bucket.stop().unwrap());
-    for notes in notes {
-        assert!(notes.contains(&format!("the tier {} is not used at the moment: ", place.url)), "{notes}");
-    }
-    shared.bucket.start_again().unwrap();
-    let before = image.requests(&wire);
-    // The claims of the hosts that could not release them expire.
-    start(&hosts(2, &wire, &place), image);
-    let after = image.requests(&wire);
-    assert!(before.iter().zip(&after).all(|(before, after)| after - before <= 1), "{before:?} {after:?}");
-    start(&hosts(1, &wire, &place), image);
-    assert_eq!(image.requests(&wire), after, "it has all layers now");
-}
-
-/// Waits until the host's server asks the tier again.
-fn wait_for_end_of_rest(host: &TieredHost) {
-    wait_for(HUNG, "the tier does not rest", || {
-        let rest = host.endpoint(image(), "tier")["rest_millis"].as_u64();
-        rest.is_none_or(|rest| rest == 0).then_some(())
-    });
-}
-
-#[test]
-fn a_bucket_that_goes_away_while_hosts_read_costs_no_error_and_is_used_when_it_returns() {
-    if is_skipped() {
-        return;
-    }
-    let Some(mut shared) = SharedBucket::new() else { return };
-    let (wire, place) = (wire(), Place::bucket(&shared.bucket));
-    fill(&place, other_image());
-    let hosts = mounted(crowd(), &wire, &place);
-    read_through(&hosts, image(), || shared.bucket.stop().unwrap());
-    assert_each_requested(image(), &wire);
-    shared.bucket.start_again().unwrap();
-    for host in &hosts {
-        wait_for_end_of_rest(host);
-        host.mount(other_image());
-        host.check(other_image());
-        assert!(host.counted(other_image()).bytes > 0, "the tier is used again");
-    }
-    assert_none_requested(other_image(), &wire);
-}
-
-#[test]
-fn a_bucket_that_falls_silent_costs_no_error() {
-    if is_skipped() {
-        return;
-    }
-    let Some(shared) = SharedBucket::new() else { return };
-    let (wire, line) = (wire(), Wire::to(&shared.bucket.address()).unwrap());
-    let place = Place::bucket_behind(&shared.bucket, &line);
-    let hosts = mounted(crowd(), &wire, &place);
-    read_through(&hosts, image(), || line.behave(Behaviour::Silent));
-    assert_each_requested(image(), &wire);
-    for notes in start(&self::hosts(2, &wire, &place), image()) {
-        assert!(notes.contains("is not used at the moment: "), "{notes}");
-    }
-}
-
-#[test]
-fn a_bucket_that_lies_costs_no_wrong_byte() {
-    if is_skipped() {
-        return;
-    }
-    let Some(shared) = SharedBucket::new() else { return };
-    let (wire, line) = (wire(), Wire::to(&shared.bucket.address()).unwrap());
-    let place = Place::bucket_behind(&shared.bucket, &line);
-    let hosts = mounted(crowd(), &wire, &place);
-    read_through(&hosts, image(), || line.behave(Behaviour::Lying));
-    assert_each_requested(image(), &wire);
-    assert!(hosts.iter().all(|host| host.counted(image()).failures > 0));
-    start(&self::hosts(2, &wire, &place), image());
-}
-
-/// Changes each object with these names.
-fn change(shared: &Shared, change: impl Fn(&Path)) {
-    let objects = [shared.objects("blob"), shared.objects("index")].concat();
-    assert_eq!(objects.len(), 2 * image().layers.len());
-    objects.iter().for_each(|object| change(object));
-}
-
-fn overwrite(object: &Path) {
-    let bytes: Vec<u8> = fs::read(object).unwrap().iter().map(|byte| byte ^ 0x55).collect();
-    fs::write(object, bytes).unwrap();
-}
-
-fn truncate(object: &Path) {
-    let file = fs::File::options().write(true).open(object).unwrap();
-    file.set_len(file.metadata().unwrap().len() / 2).unwrap();
-}
-
-#[test]
-fn a_folder_with_wrong_bytes_costs_no_wrong_byte() {
-    if is_skipped() {
-        return;
-    }
-    for damage in [overwrite, truncate] {
-        let (shared, wire) = (Shared::new(), wire());
-        let hosts = mounted(crowd(), &wire, &shared.place());
-        read_through(&hosts, image(), || change(&shared, damage));
-        assert_each_requested(image(), &wire);
-        start(&self::hosts(2, &wire, &shared.place()), image());
-    }
-}
-
-#[test]
-fn a_folder_that_vanishes_while_hosts_read_costs_no_error() {
-    if is_skipped() {
-        return;
-    }
-    let (shared, wire) = (Shared::new(), wire());
-    let hosts = mounted(crowd(), &wire, &shared.place());
-    read_through(&hosts, image(), || fs::rename(shared.path().join("v1"), shared.path().join("away")).unwrap());
-    assert_each_requested(image(), &wire);
-}
-
-#[test]
-fn a_folder_that_does_not_answer_costs_no_error() {
-    if is_skipped() {
-        return;
-    }
-    let (shared, wire) = (Shared::new(), wire());
-    let hosts = mounted(crowd(), &wire, &shared.place());
-    let mut hung = None;
-    read_through(&hosts, image(), || hung = Some(Hung::over(shared.path())));
-    assert_each_requested(image(), &wire);
-    // Also if it has not answered since the host started.
-    for notes in start(&self::hosts(2, &wire, &shared.place()), image()) {
-        assert!(notes.contains("is not used: "), "{notes}");
-    }
-    drop(hung);
-}
-
-#[test]
-fn a_folder_that_does_not_answer_while_hosts_prepare_costs_no_error() {
-    if is_skipped() {
-        return;
-    }
-    let (shared, wire) = (Shared::new(), wire());
-    let mut hung = None;
-    let hosts = hosts(crowd(), &wire, &shared.place());
-    for notes in start_through(&hosts, &wire, || hung = Some(Hung::over(shared.path()))) {
-        assert!(notes.contains("is not used at the moment: "), "{notes}");
-    }
-}
-
-fn pid(child: &Child) -> Pid {
-    Pid::from_child(child)
+fn server(host: &TieredHost) -> Pid {
+    wait_for(HUNG, "a server runs", || processes::servers(&host.tarpon.store()).first().copied())
 }
 
 fn kill(process: Pid) {
     kill_process(process, Signal::KILL).unwrap();
 }
 
-#[test]
-fn a_host_that_is_killed_while_it_streams_layers_for_all_is_replaced() {
-    if is_skipped() {
-        return;
-    }
-    let (shared, held_back, wire) = (Shared::new(), wire(), wire());
-    held_back.behave(Behaviour::SilentAfter(HELD_BACK));
-    let killed = TieredHost::new(&held_back.address(), Some(&shared.place()));
-    let mut mount = killed.mount_command(image());
-    let mut client = mount.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    wait_for(HUNG, "layers are streamed", || {
-        let is_claimed = shared.objects("claim-0").len() == image().layers.len();
-        (is_claimed && held_back.bytes() >= HELD_BACK).then_some(())
-    });
-    let workers = processes::workers_of(pid(&client));
-    assert_eq!(workers.len(), 1);
-    kill(pid(&client));
-    workers.into_iter().for_each(kill);
-    client.wait().unwrap();
-    start(&hosts(2, &wire, &shared.place()), image());
-    assert_eq!(image().requests(&wire), vec![1; image().layers.len()], "one of them streams each layer");
-    assert_eq!(shared.objects("claim-1").len(), image().layers.len());
-    held_back.behave(Behaviour::Honest);
-    let before = image().requests(&held_back);
-    start(&[killed], image());
-    assert_eq!(image().requests(&held_back), before, "the host finds the layers in the tier later");
+/// The other image of the tier, which is mounted later, is also read from there.
+fn check_that_the_tier_is_used(host: &TieredHost) {
+    host.mount(other_image());
+    host.check(other_image());
+    assert!(host.counted(other_image()).bytes > 0);
 }
 
 #[test]
-fn a_read_only_folder_is_read() {
+fn the_successor_of_a_server_that_is_killed_while_programs_read_uses_the_tier() {
     if is_skipped() {
         return;
     }
-    let (shared, wire) = (Shared::new(), wire());
-    fill(&shared.place(), image());
-    let _read_only = ReadOnly::over(shared.path());
-    start(&hosts(2, &wire, &shared.place()), image());
-    assert_none_requested(image(), &wire);
-    for notes in start(&hosts(1, &wire, &shared.place()), other_image()) {
-        assert!(notes.contains("Read-only file system"), "{notes}");
-    }
-}
-
-#[test]
-fn a_full_disk_costs_no_error_and_keeps_what_fits() {
-    if is_skipped() {
-        return;
-    }
-    // Less than the first layer.
-    let (disk, wire) = (SmallDisk::of(11 << 20), wire());
-    let place = Place::folder(disk.path());
-    start(&hosts(crowd(), &wire, &place), image());
-    start(&hosts(2, &wire, &place), image());
-    let files = real::run(Command::new("find").arg(disk.path()).args(["-name", "*#*"])).unwrap();
-    assert_eq!(files, "", "nothing is left of what did not fit");
-}
-
-#[test]
-fn a_folder_that_does_not_exist_costs_no_error_and_is_reported() {
-    if is_skipped() {
-        return;
-    }
-    let (shared, wire) = (Shared::new(), wire());
-    let place = Place::folder(&shared.path().join("missing"));
-    for notes in start(&hosts(2, &wire, &place), other_image()) {
-        let expected = format!("the tier {} is not used: cannot open the tier: its folder does not exist", place.url);
-        assert!(notes.contains(&expected), "{notes}");
-    }
-    assert!(!shared.path().join("missing").exists());
-}
-
-#[test]
-fn credentials_that_the_bucket_refuses_cost_no_error_and_are_reported() {
-    if is_skipped() {
-        return;
-    }
-    if !Server::installed().contains(&Server::Versitygw) {
-        return println!("skipped: no S3 server is installed that checks signatures");
-    }
-    let folder = real::scratch().unwrap();
-    let bucket = Bucket::start_with(Server::Versitygw, folder.path()).unwrap();
-    let (mut place, wire) = (Place::bucket(&bucket), wire());
+    let Some(shared) = SharedBucket::new() else { return };
+    let (wire, place) = (wire(), Place::bucket(&shared.bucket));
     fill(&place, other_image());
-    let key = place.environment.iter_mut().find(|(name, _)| *name == "AWS_SECRET_ACCESS_KEY").unwrap();
-    key.1 = "wrong-secret".to_owned();
-    for notes in start(&hosts(2, &wire, &place), other_image()) {
-        println!("{notes}");
-        assert!(notes.contains("is not used at the moment: "), "{notes}");
-        assert!(!notes.contains("wrong-secret"));
+    let hosts = mounted(2, &wire, &place);
+    let servers: Vec<_> = hosts.iter().map(server).collect();
+    read_through(&hosts, image(), || servers.iter().copied().for_each(kill));
+    for (host, killed) in hosts.iter().zip(servers) {
+        check_that_the_tier_is_used(host);
+        assert_ne!(server(host), killed);
     }
+    assert_none_requested(image(), &wire);
+    assert_none_requested(other_image(), &wire);
+}
+
+#[test]
+fn the_successor_of_a_worker_that_is_killed_while_programs_read_uses_the_tier() {
+    if is_skipped() {
+        return;
+    }
+    for place in [None, Some(Shared::new())] {
+        let bucket = if place.is_none() { SharedBucket::new() } else { None };
+        let place = place.as_ref().map(Shared::place).or_else(|| Some(Place::bucket(&bucket.as_ref()?.bucket)));
+        let (Some(place), wire) = (place, wire()) else { continue };
+        fill(&place, other_image());
+        let hosts = mounted(2, &wire, &place);
+        read_through(&hosts, image(), || {
+            hosts.iter().flat_map(|host| processes::workers_of(server(host))).for_each(kill);
+        });
+        hosts.iter().for_each(check_that_the_tier_is_used);
+        assert_none_requested(image(), &wire);
+        assert_none_requested(other_image(), &wire);
+    }
+}
+
+#[test]
+fn an_ordinary_user_uses_a_folder() {
+    if let Some(reason) = ordinary::missing() {
+        return println!("skipped: {reason}");
+    }
+    let (anna, wire, image) = (Ordinary::new().unwrap(), wire(), image());
+    let tier = format!("file://{}/shared", anna.home().display());
+    anna.run("mkdir", &["shared"]).unwrap();
+    for host in ["first", "second"] {
+        anna.run("mkdir", &[host]).unwrap();
+        let (store, name) = (format!("store-{host}"), format!("{}/{}", wire.address(), image.name));
+        anna.tarpon(&["--store", &store, "mount", "--tier", &tier, &name, host]).unwrap();
+        let paths: Vec<String> = image.files.iter().map(|(path, _)| format!("{host}/{}", path.display())).collect();
+        let sums = anna.run("sha256sum", &paths.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+        let sums: Vec<Digest> = sums.lines().map(|line| format!("sha256:{}", &line[..64]).parse().unwrap()).collect();
+        assert_eq!(sums, image.files.iter().map(|(_, digest)| *digest).collect::<Vec<_>>());
+        assert_eq!(image.requests(&wire), vec![1; image.layers.len()], "the first host has streamed the layers");
+    }
+    let shown = anna.tarpon(&["--store", "store-second", "status", "--json", "second"]).unwrap();
+    let status: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(status["endpoints"][0]["kind"], "tier");
+    assert!(status["endpoints"][0]["bytes"].as_u64().unwrap() > image.bytes / 2, "{shown}");
+}
+
+/// A daemon of a host. Dropping it ends it.
+struct Daemon<'a> {
+    host: &'a TieredHost,
+    process: Child,
+}
+
+impl<'a> Daemon<'a> {
+    fn start(host: &'a TieredHost, tier: &Place) -> Self {
+        let mut command = host.command("daemon");
+        command.args(["--tier", &tier.url, "--listen", &format!("unix://{}", Self::socket(host).display())]);
+        let process = Manager::new(&host.tarpon.store().with_file_name("notify.sock")).start(&mut command);
+        Self { host, process }
+    }
+
+    fn socket(host: &TieredHost) -> PathBuf {
+        host.tarpon.store().with_file_name("api.sock")
+    }
+
+    /// The status of the answer, and its body.
+    fn post(&self, path: &str, body: &Value) -> (String, String) {
+        let mut curl = Command::new("curl");
+        curl.args(["-sS", "-w", "\n%{http_code}", "--unix-socket"]).arg(Self::socket(self.host));
+        let answer = real::run(curl.args(["-d", &body.to_string(), &format!("http://localhost{path}")])).unwrap();
+        let (body, status) = answer.rsplit_once('\n').unwrap();
+        (status.to_owned(), body.to_owned())
+    }
+}
+
+impl Drop for Daemon<'_> {
+    fn drop(&mut self) {
+        let _ = self.host.tarpon.output("umount", &["--all", "--lazy"]);
+        let _ = kill_process(Pid::from_child(&self.process), Signal::TERM);
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn a_daemon_uses_its_tier_for_all_requests_and_none_can_name_one() {
+    if is_skipped() {
+        return;
+    }
+    if !real::have(&["curl"]) {
+        return println!("skipped: curl is not installed");
+    }
+    let (shared, others, wire, image) = (Shared::new(), Shared::new(), wire(), image());
+    fill(&shared.place(), image);
+    let host = TieredHost::new(&wire.address(), None);
+    let daemon = Daemon::start(&host, &shared.place());
+    let root = host.root(image);
+    fs::create_dir_all(&root).unwrap();
+    let name = format!("{}/{}", wire.address(), image.name);
+    let mut wish = json!({"image": name, "mountpoint": root.canonicalize().unwrap()});
+    wish["tier"] = others.place().url.into();
+    let (status, body) = daemon.post("/v1/mounts", &wish);
+    assert!(status.starts_with('4') && body.contains("tier"), "{status} {body}");
+    wish.as_object_mut().unwrap().remove("tier");
+    let (status, body) = daemon.post("/v1/mounts", &wish);
+    assert_eq!(status, "201", "{body}");
+    host.check(image);
+    assert_none_requested(image, &wire);
+    assert!(host.counted(image).bytes > image.bytes / 2);
+    assert_eq!(fs::read_dir(others.path()).unwrap().count(), 0);
+}
+
+/// A file of a process, if it still runs.
+fn of_process(process: Pid, file: &str) -> Vec<u8> {
+    fs::read(format!("/proc/{}/{file}", process.as_raw_nonzero())).unwrap_or_default()
+}
+
+fn has(bytes: &[u8], secret: &str) -> bool {
+    bytes.windows(secret.len()).any(|part| part == secret.as_bytes())
+}
+
+/// Fails if a file below the folder has the secret.
+fn assert_in_no_file(secret: &str, folder: &Path) {
+    let found = Command::new("grep").args(["-rlF", "--devices=skip", secret]).arg(folder).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&found.stdout), "");
+    assert_eq!(found.status.code(), Some(1), "{}", String::from_utf8_lossy(&found.stderr));
+}
+
+fn assert_in_no_command_line(secret: &str) {
+    let numbers = fs::read_dir("/proc").unwrap().flatten();
+    let processes = numbers.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
+    for process in processes {
+        let line = of_process(process, "cmdline");
+        assert!(!has(&line, secret), "{}", String::from_utf8_lossy(&line));
+    }
+}
+
+#[test]
+fn the_secret_of_a_bucket_is_in_no_file_no_command_line_and_no_environment_of_a_worker() {
+    if is_skipped() {
+        return;
+    }
+    let Some(shared) = SharedBucket::new() else { return };
+    let (wire, place) = (wire(), Place::bucket(&shared.bucket));
+    let secret = place.environment.iter().find(|(name, _)| *name == "AWS_SECRET_ACCESS_KEY").unwrap().1.clone();
+    let host = TieredHost::new(&wire.address(), Some(&place));
+    // While an image is prepared, with all that is logged.
+    wire.behave(Behaviour::SilentAfter(1 << 20));
+    let mut mount = host.mount_command(other_image());
+    let mount = mount.env("RUST_LOG", "debug").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for(HUNG, "a layer is streamed", || (wire.bytes() >= 1 << 20).then_some(()));
+    let client = Pid::from_child(&mount);
+    assert!(has(&of_process(client, "environ"), &secret), "this test finds it where it is");
+    let workers = processes::workers_of(client);
+    assert!(!workers.is_empty());
+    workers.iter().for_each(|worker| assert!(!has(&of_process(*worker, "environ"), &secret)));
+    assert_in_no_command_line(&secret);
+    wire.behave(Behaviour::Honest);
+    let output = mount.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stderr.len() > 1000, "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!has(&output.stderr, &secret) && !has(&output.stdout, &secret));
+    // While images are read, one of them without the tier.
+    fill(&place, image());
+    host.mount(image());
+    real::run(&mut host.mount_command_without_tier(real_image())).unwrap();
+    [image(), other_image(), real_image()].into_iter().for_each(|image| host.check(image));
+    assert!(host.counted(image()).bytes > 0 && host.endpoint(real_image(), "tier").is_null());
+    let server = server(&host);
+    assert!(has(&of_process(server, "environ"), &secret), "it reads the tier");
+    let workers = processes::workers_of(server);
+    assert!(!workers.is_empty());
+    workers.iter().for_each(|worker| assert!(!has(&of_process(*worker, "environ"), &secret)));
+    assert_in_no_command_line(&secret);
+    let log = fs::read(host.tarpon.store().join("run/server.log")).unwrap();
+    assert!(!log.is_empty() && !has(&log, &secret));
+    assert_in_no_file(&secret, &host.tarpon.store());
 }
