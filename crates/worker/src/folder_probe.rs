@@ -71,7 +71,7 @@ impl AbsentFolder {
             return answer.unwrap_or(false);
         }
         self.calls += 1;
-        if self.looking.is_none() && self.calls % CALLS == 0 {
+        if self.looking.is_none() && self.calls.is_multiple_of(CALLS) {
             let folder = self.folder.clone();
             self.looking = Some(tokio::task::spawn_blocking(move || answers(&folder)));
         }
