@@ -122,10 +122,15 @@ impl TieredHost {
         assert_eq!(self.problems(image, &image.files), [""; 0]);
     }
 
+    /// The details of a mount.
+    pub fn status(&self, image: &SharedImage) -> Value {
+        let shown = self.tarpon.run("status", &["--json", &self.root(image).to_string_lossy()]).unwrap();
+        serde_json::from_str(&shown).unwrap()
+    }
+
     /// The endpoint of this kind in the details of a mount.
     pub fn endpoint(&self, image: &SharedImage, kind: &str) -> Value {
-        let shown = self.tarpon.run("status", &["--json", &self.root(image).to_string_lossy()]).unwrap();
-        let status: Value = serde_json::from_str(&shown).unwrap();
+        let status = self.status(image);
         let endpoints = status["endpoints"].as_array().unwrap();
         endpoints.iter().find(|endpoint| endpoint["kind"] == kind).cloned().unwrap_or_default()
     }

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
 use tarpon_harness::bucket::{Bucket, Server};
 use tarpon_testkit::{matrix, processes};
 use tarpon_tests::disks::{Hung, ReadOnly, SmallDisk};
@@ -185,6 +186,25 @@ fn a_folder_with_parts_of_blobs_costs_no_error_and_gets_them_whole_again() {
     let before = image().requests(&wire);
     start(&hosts(1, &wire, &shared.place()), image());
     assert_eq!(image().requests(&wire), before);
+}
+
+#[test]
+fn wrong_bytes_in_a_tier_are_no_alarm_of_the_background_completion() {
+    if is_skipped() {
+        return;
+    }
+    let (shared, wire) = (Shared::new(), wire());
+    fill(&shared.place(), image());
+    shared.objects("blob").iter().for_each(|blob| overwrite(blob));
+    let host = TieredHost::new(&wire.address(), Some(&shared.place()));
+    real::run(host.mount_command(image()).args(["--backfill", "now"])).unwrap();
+    wait_for(HUNG, "the image is complete", || {
+        let status = host.status(image());
+        assert_eq!(status["backfill"]["alarms"], json!([]));
+        (status["backfill"]["state"] == "complete").then_some(())
+    });
+    assert_each_requested(image(), &wire);
+    host.check(image());
 }
 
 #[test]
