@@ -84,12 +84,13 @@ impl Claim {
         self.progress.clone()
     }
 
-    /// The layer is in the tier, or will not be. While nothing is written to the tier, the claim expires instead.
+    /// The layer is in the tier, or will not be. A tier that takes nothing, because it is full, may still remove the claim; in one that does
+    /// not answer it expires.
     pub async fn release(mut self) {
         self.released.notify_one();
         // A refresh that is on its way would bring the claim back.
         let _ended = (&mut self.refresh).await;
-        if !self.tier.may_write() {
+        if self.tier.is_resting().is_some() {
             return;
         }
         if let Err(error) = self.tier.remove("release a claim in the tier", &self.path).await {

@@ -198,6 +198,7 @@ impl SharedLayers {
         let shared = SharedLayer::new(&self.tier, blob);
         let (mut watch, began, mut refusals) = (Watch::default(), Instant::now(), 0);
         let (mut permit, mut needs_index, mut blob_seen) = (None, false, None);
+        let (mut has_waited, mut was_given_up) = (false, false);
         // A failure is in the tier's account. Without the tier the layer is streamed as ever.
         while is_shared(&blob) && self.tier.is_resting().is_none() && self.began.elapsed() < LONGEST_WAIT {
             let Ok(state) = shared.look().await else { break };
@@ -220,8 +221,13 @@ impl SharedLayers {
                 needs_index = may_use_index || state.indexes.is_empty();
                 break;
             }
+            was_given_up |= has_waited && state.claim.is_none();
             if state.claim.as_ref().is_some_and(|claim| !watch.has_expired(claim)) {
-                permit = None;
+                // The tier did not take the layer from one host. To wait for each next one would cost a transfer each time.
+                if was_given_up {
+                    break;
+                }
+                (permit, has_waited) = (None, true);
                 sleep((began.elapsed() / 8).clamp(PAUSE, LONGEST_PAUSE)).await;
                 continue;
             }
