@@ -210,13 +210,18 @@ impl Shared {
         Place::folder(self.path())
     }
 
-    /// Objects of layers with this name; with `-` at its end, those whose names begin so.
+    /// As [`objects`].
     pub fn objects(&self, name: &str) -> Vec<PathBuf> {
-        let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-        let all = entries(&self.path().join("v1/layers")).flat_map(|layer| entries(&layer).collect::<Vec<_>>());
-        let is_meant = |found: &str| found == name || name.ends_with('-') && found.starts_with(name);
-        all.filter(|object| is_meant(&object.file_name().unwrap().to_string_lossy())).collect()
+        objects(self.path(), name)
     }
+}
+
+/// Objects of layers with this name in the folder of a tier; with `-` at its end, those whose names begin so.
+pub fn objects(tier: &Path, name: &str) -> Vec<PathBuf> {
+    let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let all = entries(&tier.join("v1/layers")).flat_map(|layer| entries(&layer).collect::<Vec<_>>());
+    let is_meant = |found: &str| found == name || name.ends_with('-') && found.starts_with(name);
+    all.filter(|object| is_meant(&object.file_name().unwrap().to_string_lossy())).collect()
 }
 
 /// An empty bucket and its folder.

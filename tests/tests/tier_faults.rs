@@ -1,7 +1,7 @@
 //! What a tier that fails costs the hosts that share it: no error, and no wrong byte.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tarpon_tests::disks::{Hung, ReadOnly, SmallDisk};
 use tarpon_tests::real;
 use tarpon_tests::shared_image::{SharedImage, image, other_image};
 use tarpon_tests::tiered::{
-    Place, Shared, SharedBucket, TieredHost, assert_none_requested, crowd, fill, hosts, is_skipped, mounted,
+    Place, Shared, SharedBucket, TieredHost, assert_none_requested, crowd, fill, hosts, is_skipped, mounted, objects,
     read_through, start, wire,
 };
 use tarpon_tests::wait::wait_for;
@@ -311,6 +311,10 @@ fn a_full_disk_costs_no_error_and_nothing_is_left_of_what_did_not_fit() {
     start(&hosts(2, &wire, &place), image());
     let files = real::run(Command::new("find").arg(disk.path()).args(["-name", "*#*"])).unwrap();
     assert_eq!(files, "");
+    // Others would wait for it.
+    let is_kept = |claim: &PathBuf| objects(disk.path(), "index-").iter().any(|index| index.parent() == claim.parent());
+    let left: Vec<_> = objects(disk.path(), "claim-").into_iter().filter(|claim| !is_kept(claim)).collect();
+    assert_eq!(left, [""; 0].map(PathBuf::from), "claims of what did not fit");
 }
 
 #[test]
