@@ -1,6 +1,7 @@
 //! [`Runtime`]: crun or runc, and [`Handle`]: a container that it runs.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output};
@@ -114,14 +115,22 @@ impl Runtime {
     }
 }
 
+/// The directory of a runtime's state, as a process names its standard input.
+const STATE_AS_INPUT: &str = "/proc/self/fd/0";
+
 impl Handle {
     fn command(&self) -> Command {
+        self.command_on(&self.state)
+    }
+
+    /// A command of the runtime on the state in the directory `state`.
+    fn command_on(&self, state: &Path) -> Command {
         let mut command = Command::new(&self.runtime.program);
         // Messages of a service manager to this process are not for a container, but runtimes pass these variables on.
         for variable in MANAGER {
             command.env_remove(variable);
         }
-        command.arg("--root").arg(&self.state);
+        command.arg("--root").arg(state);
         command
     }
 
@@ -170,10 +179,7 @@ impl Handle {
     /// The runtime's message: the container does not run, or there is no such signal.
     pub(crate) fn signal(&self, signal: &str) -> Result<()> {
         let step = "send a signal to the container";
-        let output = self.command().args(["kill", &self.id, signal]).output();
-        let output = output.map_err(|error| {
-            Error::new(ErrorKind::Other, step, format!("{}: {error}", self.runtime.program.display()))
-        })?;
+        let output = self.ask(step, &["kill", &self.id, signal])?;
         if output.status.success() {
             return Ok(());
         }
@@ -247,8 +253,12 @@ impl Handle {
         &self.state
     }
 
+    /// Runs a short command of the runtime. It gets the directory of the state as its standard input and by that name, because runtimes
+    /// create a directory that is missing: by its path, that of a container which is being removed would exist again.
     pub(super) fn ask(&self, step: &str, words: &[&str]) -> Result<Output> {
-        let output = self.command().args(words).stdin(std::process::Stdio::null()).output();
+        // Without a directory the command fails: `/dev/null` is none.
+        let state = File::open(&self.state).map_or_else(|_| std::process::Stdio::null(), std::process::Stdio::from);
+        let output = self.command_on(Path::new(STATE_AS_INPUT)).args(words).stdin(state).output();
         output.map_err(|error| {
             let cause = format!("{}: {error}", self.runtime.program.display());
             Error::new(ErrorKind::Other, step, cause).hint("the container may still run: bring its runtime back first")
@@ -404,6 +414,18 @@ pub(super) mod tests {
             std::fs::create_dir(state.join("half")).unwrap();
             assert!(ask(&deleted) && !state.exists());
         }
+    }
+
+    #[test]
+    fn a_command_for_a_container_that_is_being_removed_does_not_create_its_directory_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state");
+        // Removes the directory, as another process may at that moment, then creates what it was given, as runtimes do.
+        let script = format!("rm -r {}; mkdir -p \"$2\" || exit 1", state.display());
+        let removed = container(folder.path(), &script);
+        let _ended_or_not = removed.signal("KILL");
+        assert!(!state.exists());
+        assert!(removed.signal("KILL").is_err() && !state.exists(), "nor one that is gone");
     }
 
     #[test]

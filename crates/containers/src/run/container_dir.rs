@@ -111,7 +111,7 @@ impl ContainerDirs {
         made().context(ErrorKind::Store, "make a directory for the container")?.ok_or_else(|| taken(&record.name))
     }
 
-    /// All containers, by name. Entries whose name is not a valid container name are ignored.
+    /// All containers, by name. Entries whose name is not a valid container name are ignored, and so are remains of containers.
     pub(super) fn list(&self) -> Result<Vec<(ContainerName, ContainerDir)>> {
         let step = "list the containers";
         let entries = match std::fs::read_dir(&self.folder) {
@@ -122,7 +122,8 @@ impl ContainerDirs {
         for entry in entries {
             let entry = entry.context(ErrorKind::Store, step)?;
             let name = entry.file_name().to_str().and_then(|name| name.parse().ok());
-            all.extend(name.map(|name| (name, ContainerDir { folder: entry.path() })));
+            let place = ContainerDir { folder: entry.path() };
+            all.extend(name.filter(|_| place.exists()).map(|name| (name, place)));
         }
         all.sort_by(|(a, _), (b, _)| a.cmp(b));
         Ok(all)
@@ -161,12 +162,14 @@ impl ContainerDirs {
         flock::hold(&self.folder.join(format!("{HIDDEN}lock")), TIMEOUT)
     }
 
-    /// Removes what a killed process left while it created or removed a container. A live process holds the lock.
+    /// Removes what a killed process left while it created or removed a container, and directories that a runtime created again after
+    /// their container was removed. A live process holds the lock of a container. The caller must hold that of all.
     fn sweep(&self) {
         for entry in std::fs::read_dir(&self.folder).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let is_left = [".new-", ".gone-"].iter().any(|begin| name.to_string_lossy().starts_with(begin));
-            let place = ContainerDir { folder: entry.path() };
+            let (name, place) = (entry.file_name(), ContainerDir { folder: entry.path() });
+            let name = name.to_string_lossy();
+            let is_left = [".new-", ".gone-"].iter().any(|begin| name.starts_with(begin))
+                || name.parse::<ContainerName>().is_ok() && !place.exists();
             if is_left && !place.is_held() && !place.is_mounted() {
                 let _next_time = std::fs::remove_dir_all(&place.folder);
             }
@@ -245,8 +248,9 @@ impl ContainerDir {
             .context(ErrorKind::Store, format!("read the container's {name}"))
     }
 
+    /// Whether it is that of a container, which has a lock from its creation to its removal.
     pub(super) fn exists(&self) -> bool {
-        self.folder.symlink_metadata().is_ok()
+        self.folder.join(LOCK).symlink_metadata().is_ok()
     }
 
     /// Reads the record.
@@ -363,6 +367,21 @@ mod tests {
         assert!(names(&all).is_empty());
         let left: Vec<_> = std::fs::read_dir(&all.folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, [".lock"]);
+    }
+
+    #[test]
+    fn remains_of_a_removed_container_do_not_occupy_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let all = containers(folder.path());
+        let (place, lock) = all.create(&record("web")).unwrap();
+        all.remove(&place, &lock).unwrap();
+        // As a runtime does that is told to end the container after that.
+        std::fs::create_dir_all(place.runtime()).unwrap();
+        assert!(names(&all).is_empty() && !place.exists());
+        assert!(matches!(place.hold(Duration::ZERO).unwrap(), Holding::Gone));
+        all.check_free(&"web".parse().unwrap()).unwrap();
+        let (place, _lock) = all.create(&record("web")).unwrap();
+        assert_eq!(place.record(), Ok(record("web")));
     }
 
     #[test]
