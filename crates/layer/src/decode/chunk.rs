@@ -6,8 +6,10 @@ use flate2::{Decompress, FlushDecompress, Status};
 use tarpon_oci::limits;
 use zstd::zstd_safe::{self, DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
 
+use super::prefix;
+use crate::chunks::CheckpointEntry;
 use crate::index::Codec;
-use crate::spans::skip_header;
+use crate::spans::{WINDOW_BYTES, skip_header, unpack};
 
 /// Buffer size for decoded bytes before a chunk, which are discarded.
 const SCRATCH_BYTES: usize = 64 << 10;
@@ -57,6 +59,8 @@ pub struct ChunkDecoder {
     inflate: Decompress,
     zstd: Option<DCtx<'static>>,
     scratch: Box<[u8]>,
+    /// The window of a span.
+    window: Vec<u8>,
 }
 
 impl Default for ChunkDecoder {
@@ -68,7 +72,8 @@ impl Default for ChunkDecoder {
 impl ChunkDecoder {
     /// A decoder without any zstd context yet.
     pub fn new() -> Self {
-        Self { inflate: Decompress::new(false), zstd: None, scratch: vec![0; SCRATCH_BYTES].into_boxed_slice() }
+        let scratch = vec![0; SCRATCH_BYTES].into_boxed_slice();
+        Self { inflate: Decompress::new(false), zstd: None, scratch, window: Vec::with_capacity(WINDOW_BYTES) }
     }
 
     /// Replaces the content of `out` by exactly `size` bytes: those that follow the first `skip` decoded bytes of `encoded`. Stops
@@ -84,13 +89,10 @@ impl ChunkDecoder {
         size: u64,
         out: &mut Vec<u8>,
     ) -> Result<(), DecodeError> {
-        let end = skip.checked_add(size).ok_or(DecodeError::TooLarge)?;
-        if size > limits::CHUNK_BYTES || (codec != Codec::Raw && end > limits::MEMBER_BYTES) {
-            return Err(DecodeError::TooLarge);
-        }
-        let size = usize::try_from(size).map_err(|_| DecodeError::TooLarge)?;
+        let within = if codec == Codec::Raw { u64::MAX } else { limits::MEMBER_BYTES };
+        let size = bounded(skip, size, within)?;
         if codec == Codec::Raw {
-            let missing = end.saturating_sub(encoded.len() as u64);
+            let missing = (skip + size as u64).saturating_sub(encoded.len() as u64);
             let bytes = usize::try_from(skip).ok().and_then(|skip| encoded.get(skip..skip + size));
             out.clear();
             out.extend_from_slice(bytes.ok_or(DecodeError::TooShort { missing })?);
@@ -105,9 +107,45 @@ impl ChunkDecoder {
         }
     }
 
-    fn gzip(&mut self, encoded: &[u8], mut skip: u64, out: &mut [u8]) -> Result<(), DecodeError> {
-        let mut rest = gzip_body(encoded)?;
+    /// As [`ChunkDecoder::decode`] for [`Codec::Deflate`] and [`Codec::CheckedSpan`]: `encoded` begins with the byte at the checkpoint's
+    /// offset.
+    ///
+    /// # Errors
+    /// [`DecodeError`]. The content of `out` is then undefined.
+    pub fn decode_span(
+        &mut self,
+        checkpoint: &CheckpointEntry<'_>,
+        encoded: &[u8],
+        skip: u64,
+        size: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<(), DecodeError> {
+        out.resize(bounded(skip, size, limits::MEMBER_BYTES)?, 0);
+        self.window.clear();
+        unpack(checkpoint.window, &mut self.window).map_err(|error| malformed("gzip", error))?;
         self.inflate.reset(false);
+        self.inflate.set_dictionary(&self.window).map_err(|error| malformed("gzip", error))?;
+        let rest = self.align(checkpoint.used_bits, encoded)?;
+        self.members(rest, skip, out)
+    }
+
+    /// Consumes the bits of the first byte that follow the `used_bits`, and returns the bytes after it.
+    fn align<'a>(&mut self, used_bits: u8, encoded: &'a [u8]) -> Result<&'a [u8], DecodeError> {
+        let (1..=7, Some((first, rest))) = (used_bits, encoded.split_first()) else { return Ok(encoded) };
+        let prefix = prefix::ending_with(used_bits, *first);
+        let status = self.inflate.decompress(prefix.bytes(), &mut self.scratch, FlushDecompress::None);
+        status.map_err(|error| malformed("gzip", error))?;
+        Ok(rest)
+    }
+
+    fn gzip(&mut self, encoded: &[u8], skip: u64, out: &mut [u8]) -> Result<(), DecodeError> {
+        let rest = gzip_body(encoded)?;
+        self.inflate.reset(false);
+        self.members(rest, skip, out)
+    }
+
+    /// Decodes up to the end of `out`: the rest of the member that was begun, and the members behind it.
+    fn members(&mut self, mut rest: &[u8], mut skip: u64, out: &mut [u8]) -> Result<(), DecodeError> {
         let mut filled = 0;
         while skip > 0 || filled < out.len() {
             let target = match usize::try_from(skip) {
@@ -201,10 +239,31 @@ fn zstd_stream(
 /// # Errors
 /// [`DecodeError`].
 pub fn decode_chunk(codec: Codec, encoded: &[u8], skip: u64, size: u64, out: &mut Vec<u8>) -> Result<(), DecodeError> {
-    thread_local! {
-        static DECODER: RefCell<ChunkDecoder> = RefCell::new(ChunkDecoder::new());
-    }
     DECODER.with_borrow_mut(|decoder| decoder.decode(codec, encoded, skip, size, out))
+}
+
+/// As [`ChunkDecoder::decode_span`], with a decoder that is kept per thread.
+///
+/// # Errors
+/// [`DecodeError`].
+pub fn decode_span(
+    checkpoint: &CheckpointEntry<'_>,
+    encoded: &[u8],
+    skip: u64,
+    size: u64,
+    out: &mut Vec<u8>,
+) -> Result<(), DecodeError> {
+    DECODER.with_borrow_mut(|decoder| decoder.decode_span(checkpoint, encoded, skip, size, out))
+}
+
+thread_local! {
+    static DECODER: RefCell<ChunkDecoder> = RefCell::new(ChunkDecoder::new());
+}
+
+/// `size`, if it and the bytes before it are not more than may be decoded at once.
+fn bounded(skip: u64, size: u64, within: u64) -> Result<usize, DecodeError> {
+    let end = skip.checked_add(size).filter(|end| *end <= within && size <= limits::CHUNK_BYTES);
+    end.and_then(|_| usize::try_from(size).ok()).ok_or(DecodeError::TooLarge)
 }
 
 fn new_context() -> Result<DCtx<'static>, DecodeError> {
@@ -218,12 +277,12 @@ fn zstd_error(code: zstd_safe::ErrorCode) -> DecodeError {
     malformed("zstd", zstd_safe::get_error_name(code))
 }
 
-pub(super) fn malformed(codec: &'static str, problem: impl ToString) -> DecodeError {
+fn malformed(codec: &'static str, problem: impl ToString) -> DecodeError {
     DecodeError::Malformed { codec, problem: problem.to_string() }
 }
 
 /// Returns the bytes after the header of the gzip member at the start of `bytes`.
-pub(super) fn gzip_body(mut bytes: &[u8]) -> Result<&[u8], DecodeError> {
+fn gzip_body(mut bytes: &[u8]) -> Result<&[u8], DecodeError> {
     skip_header(&mut bytes).map_err(|error| malformed("gzip", error))?;
     Ok(bytes)
 }

@@ -5,12 +5,11 @@
 
 mod chunk;
 mod decoder;
-mod span;
+mod prefix;
 mod stream;
 
-pub use chunk::{ChunkDecoder, DecodeError, decode_chunk};
+pub use chunk::{ChunkDecoder, DecodeError, decode_chunk, decode_span};
 pub use decoder::{DecodedLayer, Decoder, InProcess, LayerInput};
-pub use span::decode_span;
 pub use stream::LayerReader;
 pub(crate) use stream::sniff;
 pub use tarpon_oci::Compression;
