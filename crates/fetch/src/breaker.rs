@@ -30,7 +30,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 
-use crate::config::{PROBE_FIRST, PROBE_LONGEST, PROBE_PATIENCE, PROBES, SILENCE_MEMO};
+use crate::config::{PROBE_FIRST, PROBE_LONGEST, PROBE_PATIENCE, PROBES, SILENCE_MEMO, pause_after};
 use crate::error::PieceError;
 use crate::journal::{Event, Journal};
 
@@ -213,7 +213,7 @@ impl Outage {
 
     /// The pause before the next probe.
     fn pause(&self) -> Duration {
-        (PROBE_FIRST * (1 << self.begun.min(10))).min(PROBE_LONGEST)
+        pause_after(self.begun)
     }
 
     /// Removes a probe that ended. If it was the latest, the next may follow after `pause`.

@@ -116,6 +116,11 @@ pub(crate) const PROBE_FIRST: Duration = Duration::from_millis(100);
 /// The longest pause between probes. It bounds the time to notice that a source is back, and the requests of a host to a registry
 /// that is down. With the connection timeout (4 s), a reader learns within 5 s that the source cannot be reached.
 pub(crate) const PROBE_LONGEST: Duration = Duration::from_secs(1);
+/// The pause after this many attempts in a row that failed.
+pub(crate) fn pause_after(failed: u32) -> Duration {
+    (PROBE_FIRST * (1 << failed.min(10))).min(PROBE_LONGEST)
+}
+
 /// After this much silence of a probe the next one may begin: the connection of the first may be lost. A token, a redirect and the
 /// first byte of a distant source take one second.
 pub(crate) const PROBE_PATIENCE: Duration = Duration::from_secs(3);

@@ -5,7 +5,7 @@
 //! affect the others. The request ends with the last waiter, unless it is detached.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use crate::breaker::Order;
 use crate::chunk::PieceChunk;
 use crate::clock::Clock;
-use crate::config::{Config, MEMO_ENTRIES};
+use crate::config::{Config, MEMO_ENTRIES, pause_after};
 use crate::decode::Decoded;
 use crate::error::PieceError;
 use crate::ids::PieceKey;
@@ -66,6 +66,8 @@ pub(crate) struct Request {
     stuck: AtomicBool,
     /// End of the grace of the first outage that it met.
     grace_ends: OnceLock<Instant>,
+    /// How often it failed early in an outage.
+    failed_early: AtomicU32,
 }
 
 impl Request {
@@ -83,12 +85,20 @@ impl Request {
             order: Order::now(),
             stuck: AtomicBool::new(false),
             grace_ends: OnceLock::new(),
+            failed_early: AtomicU32::new(0),
         })
     }
 
     /// Records an outage whose grace ends at `ends`. Returns the end of the grace of the first outage that it met.
     pub(crate) fn grace_ends(&self, ends: Instant) -> Instant {
         *self.grace_ends.get_or_init(|| ends)
+    }
+
+    /// Records a failure early in an outage. Returns the number of them, and the pause before the next attempt, if it needs one: that of
+    /// probes.
+    pub(crate) fn failed_early(&self) -> (u32, Duration) {
+        let earlier = self.failed_early.fetch_add(1, Relaxed);
+        (earlier + 1, pause_after(earlier))
     }
 
     /// Sets whether it waits for a source in an outage. Returns the previous value.
@@ -114,6 +124,8 @@ struct RememberedFailure {
     noted: Instant,
     until: Instant,
     error: PieceError,
+    /// Whether a reader had waited for the piece: one that no reader waits for fails early in an outage.
+    was_awaited: bool,
 }
 
 /// All flights, and the remembered failures.
@@ -210,7 +222,7 @@ impl Flights {
     /// Fails the flight. Failures other than a cancellation are remembered.
     pub(crate) fn fail(&self, flight: &Flight, error: PieceError) {
         if !matches!(error, PieceError::Cancelled) {
-            self.remember(flight.piece.key, error.clone());
+            self.remember(flight.piece.key, error.clone(), flight.request.priority.is_awaited());
         }
         self.land(flight);
         flight.outcome.send_if_modified(|outcome| {
@@ -222,11 +234,11 @@ impl Flights {
         });
     }
 
-    /// Lets reads of the piece fail at once for a while.
-    pub(crate) fn remember(&self, key: PieceKey, error: PieceError) {
+    /// Lets reads of the piece fail at once for a while. An outage only does if `was_awaited`: if a reader has waited for the piece.
+    fn remember(&self, key: PieceKey, error: PieceError, was_awaited: bool) {
         let noted = Instant::now();
         let until = noted + self.memo_of(&error);
-        self.failures.lock().insert(key, RememberedFailure { noted, until, error }, 1);
+        self.failures.lock().insert(key, RememberedFailure { noted, until, error, was_awaited }, 1);
     }
 
     /// How long a failure is remembered.
@@ -244,7 +256,8 @@ impl Flights {
         let mut failures = self.failures.lock();
         let memo = failures.get(key)?;
         if Instant::now() < memo.until {
-            let counts = !memo.error.is_outage() || came.is_none_or(|came| came >= memo.noted);
+            let counts_for = |came| memo.was_awaited && came >= memo.noted;
+            let counts = !memo.error.is_outage() || came.is_none_or(counts_for);
             return counts.then(|| memo.error.clone());
         }
         failures.remove(key);
@@ -387,7 +400,7 @@ impl Ticket {
             Err(_elapsed) => {
                 let (piece, late) = (&claim.flight.piece, PieceError::Late(limit));
                 request.detach();
-                claim.flights.remember(piece.key, late.clone());
+                claim.flights.remember(piece.key, late.clone(), true);
                 if !piece.is_of_a_pack() {
                     piece.image.breaker.waited_in_vain(request.order, request.began.max(clock.came), &late);
                 }

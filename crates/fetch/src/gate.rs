@@ -69,15 +69,24 @@ impl FetchHost {
         }
     }
 
-    /// Whether the request, which failed with `error`, returns to the gate: early in an outage a reader should wait rather than
-    /// fail. The grace of the first outage that the request meets counts, so a source that breaks off each answer is not retried
-    /// for ever.
-    pub(crate) fn waits_on(&self, request: &Request, image: &Image, error: &PieceError) -> bool {
+    /// Whether the request, which failed with `error`, is made again: early in an outage a reader should wait rather than fail. The
+    /// grace of the first outage that the request meets counts, so a source that breaks off each answer is not retried for ever.
+    ///
+    /// A registry that ends refuses connections and still answers over old ones: no outage of it may be known, or only for a moment, and
+    /// the gate would let the next attempt pass at once. It follows a pause.
+    pub(crate) async fn waits_on(&self, request: &Request, image: &Image, error: &PieceError) -> bool {
         if !error.is_outage() || matches!(error, PieceError::Resting(_)) || !request.priority.is_awaited() {
             return false;
         }
-        let grace_ends = image.breaker.grace_ends();
-        grace_ends.is_some_and(|ends| Instant::now() < request.grace_ends(ends))
+        let (now, known) = (Instant::now(), image.breaker.grace_ends());
+        if now >= request.grace_ends(known.unwrap_or(now + self.config.outage_grace)) {
+            return false;
+        }
+        let (attempts, pause) = request.failed_early();
+        if known.is_none() || attempts > 1 {
+            tokio::time::sleep(pause).await;
+        }
+        true
     }
 
     /// Probes the source by requesting the first byte of the piece. Only the outcome matters. It may take as long as any request.

@@ -88,10 +88,12 @@ impl FetchHost {
             let (visited, left) = self.visit(&flights.request, &pending, along, &sources, &suspects).await;
             visits += 1;
             match &visited {
-                Some(source) if !self.stays(&flights.request, &first.piece, source, left.error.as_ref()) => {
-                    sources.retain(|known| known.id != source.id);
+                Some(source) => {
+                    let others = sources.len() > 1;
+                    if !self.stays(&flights.request, &first.piece, source, others, left.error.as_ref()).await {
+                        sources.retain(|known| known.id != source.id);
+                    }
                 }
-                Some(_) => {}
                 None => sources.clear(),
             }
             pending = self.second_chances(left, &mut suspects, !sources.is_empty());
@@ -107,9 +109,19 @@ impl FetchHost {
     }
 
     /// Whether to request the pieces that the source did not deliver from it again. Not those of a boot pack: they pass no gate, so
-    /// nothing would separate the requests, and readers can turn to the layers.
-    fn stays(&self, request: &Request, first: &Piece, source: &Image, error: Option<&PieceError>) -> bool {
-        !first.is_of_a_pack() && error.is_some_and(|error| self.waits_on(request, source, error))
+    /// nothing would separate the requests, and readers can turn to the layers. Nor if there are `others` and no outage of this source
+    /// is known.
+    async fn stays(
+        &self,
+        request: &Request,
+        first: &Piece,
+        source: &Image,
+        others: bool,
+        error: Option<&PieceError>,
+    ) -> bool {
+        let Some(error) = error.filter(|_| !first.is_of_a_pack()) else { return false };
+        let is_next_better = others && !source.breaker.has_outage();
+        !is_next_better && self.waits_on(request, source, error).await
     }
 
     /// Queries the first available source, once there is room. A request that waits for a source holds no room that others could use.

@@ -416,3 +416,66 @@ async fn a_layer_that_is_streamed_waits_for_its_source_as_well() {
     assert_eq!(read.unwrap(), content);
     world.quiet().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_first_reader_of_what_a_prefetch_could_not_fetch_waits_as_others_do() {
+    let files = Files::new(4);
+    let world = files.world();
+    world.source.always(refused(Duration::ZERO));
+    for (object, _) in &files.files {
+        world.fetcher.prefetch(object, 0..1000);
+    }
+    world.quiet().await;
+    assert!(!world.source.requests().is_empty(), "the prefetch has failed");
+    let reads = (0..4).map(|number| files.read(&world, number));
+    let (answers, ()) = tokio::join!(join_all(reads), async {
+        sleep(Duration::from_secs(3)).await;
+        world.source.calm();
+    });
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    world.quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registry_that_ends_while_it_still_answers_over_old_connections_fails_no_read() {
+    // In the time of the second one, others get bytes.
+    for latency in [0, 150].map(Duration::from_millis) {
+        let files = Files::new(3);
+        let world = files.world();
+        // The first response takes ten seconds to arrive.
+        world.source.script([Reply { part: 10, pace: Duration::from_millis(100), ..Reply::default() }]);
+        let (slow, (answers, requests), ()) = tokio::join!(
+            files.read(&world, 0),
+            async {
+                sleep(Duration::from_secs(1)).await;
+                world.source.always(refused(latency));
+                let before = world.source.requests().len();
+                let answers = tokio::join!(files.read(&world, 1), files.read(&world, 2));
+                (answers, world.source.requests().len() - before)
+            },
+            async {
+                sleep(Duration::from_secs(4)).await;
+                world.source.calm();
+            }
+        );
+        assert!(slow.is_ok() && answers.0.is_ok() && answers.1.is_ok(), "{slow:?} {answers:?}");
+        assert!(requests <= 20, "{requests} requests in three seconds");
+        world.quiet().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_refuses_one_reader_for_longer_than_an_outage_may_last_fails_it() {
+    let files = Files::new(2);
+    let world = files.world();
+    world.source.script([Reply { part: 1, pace: Duration::from_millis(25), ..Reply::default() }]);
+    let (slow, (refused, took)) = tokio::join!(files.read(&world, 0), async {
+        sleep(Duration::from_secs(1)).await;
+        world.source.always(refused(Duration::ZERO));
+        let began = Instant::now();
+        (files.read(&world, 1).await, began.elapsed())
+    });
+    assert!(slow.is_ok() && refused.is_err(), "{slow:?} {refused:?}");
+    assert!((10..=12).contains(&took.as_secs()), "{took:?}");
+    world.quiet().await;
+}

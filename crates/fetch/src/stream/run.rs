@@ -33,7 +33,7 @@ impl FetchHost {
             if matches!(failure, PieceError::NoRoom(_)) {
                 break;
             }
-            if self.waits_on(&flights.request, &source, &failure) {
+            if self.waits_on(&flights.request, &source, &failure).await {
                 continue;
             }
             sources.retain(|known| known.id != source.id);
