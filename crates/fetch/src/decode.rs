@@ -40,22 +40,9 @@ pub(crate) fn piece(
     let start = piece.chunks.iter().map(|chunk| chunk.skip).min().unwrap_or(0);
     let size = piece.decoded_bytes().saturating_sub(start);
     let mut decoded = Vec::new();
-    let checkpoint = || {
-        let checkpoint = piece.image.table.checkpoint(piece.layer, piece.key.offset);
-        checkpoint.ok_or_else(|| NotDecoded::Wrong("the index has no checkpoint for it".into()))
-    };
-    let outcome = match piece.key.codec {
-        // The encoded bytes were compared, and what comes of them is compared with nothing: no other process may have its say.
-        Codec::CheckedSpan => decode_span(&checkpoint()?, encoded, start, size, &mut decoded),
-        Codec::Deflate => decoder.span(&checkpoint()?, encoded, start, size, &mut decoded),
-        codec => decoder.chunk(codec, encoded, start, size, &mut decoded),
-    };
-    outcome.map_err(|error| match error {
-        DecodeError::Process { problem } => NotDecoded::Failed(problem),
-        error => NotDecoded::Wrong(error.to_string()),
-    })?;
+    part(decoder, piece, encoded, start, size, &mut decoded)?;
     let decoded = Bytes::from(decoded);
-    let part = |skip: u64, size: u64| {
+    let of_chunk = |skip: u64, size: u64| {
         let from = usize::try_from(skip.checked_sub(start)?).ok()?;
         let to = from.checked_add(usize::try_from(size).ok()?)?;
         // Several chunks get a copy each: one that stays in memory must not keep all of them allocated.
@@ -65,7 +52,7 @@ pub(crate) fn piece(
     };
     let first = piece.chunks.first().map(|chunk| chunk.digest);
     let check = |chunk: &PieceChunk| {
-        let bytes = part(chunk.skip, chunk.size)?;
+        let bytes = of_chunk(chunk.skip, chunk.size)?;
         match chunk.names_content {
             true => Verified::check(&chunk.digest, bytes).ok(),
             // It was decoded from the encoded bytes that were compared.
@@ -77,6 +64,31 @@ pub(crate) fn piece(
         () => check(chunk).map_or(Decoded::Wrong, Decoded::Bytes),
     });
     Ok(checked.collect())
+}
+
+/// Decodes `size` bytes of the piece, those behind the first `skip` ones. `encoded` may end where they do.
+pub(crate) fn part(
+    decoder: &dyn Decoder,
+    piece: &Piece,
+    encoded: &Bytes,
+    skip: u64,
+    size: u64,
+    out: &mut Vec<u8>,
+) -> Result<(), NotDecoded> {
+    let checkpoint = || {
+        let checkpoint = piece.image.table.checkpoint(piece.layer, piece.key.offset);
+        checkpoint.ok_or_else(|| NotDecoded::Wrong("the index has no checkpoint for it".into()))
+    };
+    let outcome = match piece.key.codec {
+        // The encoded bytes were compared, and what comes of them is compared with nothing: no other process may have its say.
+        Codec::CheckedSpan => decode_span(&checkpoint()?, encoded, skip, size, out),
+        Codec::Deflate => decoder.span(&checkpoint()?, encoded, skip, size, out),
+        codec => decoder.chunk(codec, encoded, skip, size, out),
+    };
+    outcome.map_err(|error| match error {
+        DecodeError::Process { problem } => NotDecoded::Failed(problem),
+        error => NotDecoded::Wrong(error.to_string()),
+    })
 }
 
 /// Checks the encoded piece where the chunks' digest is that of it. Nothing is decoded before.

@@ -44,6 +44,8 @@ pub(crate) struct Flight {
     pub(crate) lane: Lane,
     request: Arc<Request>,
     outcome: watch::Sender<Option<Result<Outcome, PieceError>>>,
+    /// Its first chunk, if that was decoded before the rest arrived (`first_chunk.rs`).
+    first: OnceLock<Verified<Bytes>>,
 }
 
 /// The state that the flights of one request share.
@@ -205,6 +207,15 @@ impl Flights {
         flight.outcome.send_replace(Some(Ok(outcome)));
     }
 
+    /// Delivers the first chunk to the waiters that need no other. The request continues without them: the rest of the piece is kept, and
+    /// a connection that is closed in the middle of a response is lost.
+    pub(crate) fn deliver_first(&self, flight: &Flight, chunk: Verified<Bytes>) {
+        if flight.first.set(chunk).is_ok() {
+            flight.request.detach();
+            flight.wake_readers();
+        }
+    }
+
     /// Ends the flight of a piece that turned out to be local: no request is needed.
     pub(crate) fn is_here(&self, flight: &Flight) {
         self.deliver(flight, Outcome::Kept);
@@ -307,12 +318,28 @@ impl Flights {
 
 impl Flight {
     pub(crate) fn new(piece: Piece, lane: Lane, request: &Arc<Request>) -> Arc<Self> {
-        Arc::new(Self { piece, lane, request: request.clone(), outcome: watch::Sender::new(None) })
+        Arc::new(Self {
+            piece,
+            lane,
+            request: request.clone(),
+            outcome: watch::Sender::new(None),
+            first: OnceLock::new(),
+        })
     }
 
     /// Wakes the readers without a result: they may turn to another source.
     pub(crate) fn wake_readers(&self) {
         self.outcome.send_modify(|_| {});
+    }
+
+    /// Whether readers have its first chunk.
+    pub(crate) fn has_first(&self) -> bool {
+        self.first.get().is_some()
+    }
+
+    /// Whether its first chunk has arrived and `wanted` selects no other.
+    fn is_first_enough(&self, wanted: &impl Fn(&PieceChunk) -> bool) -> bool {
+        self.has_first() && !self.piece.chunks.iter().skip(1).any(wanted)
     }
 
     /// Whether the waiters have the result.
@@ -346,6 +373,12 @@ enum RequestOrigin {
 }
 
 impl Claim {
+    /// The first chunk of the piece, as an arrival.
+    fn first(&self) -> Arrival {
+        let chunks = self.flight.first.get().cloned().map(Decoded::Bytes).into_iter().collect();
+        Arrival { flight: self.flight.clone(), outcome: Outcome::Chunks(chunks) }
+    }
+
     fn waited_for(&self) -> WaitedFor {
         let piece = &self.flight.piece;
         match (self.origin, self.flight.lane) {
@@ -375,19 +408,29 @@ impl Ticket {
         }
     }
 
-    /// Waits until the piece has arrived or the reader's deadline. In the latter case the request continues for later readers, and
-    /// the piece counts as failed for a while.
-    pub(crate) async fn wait(&self, clock: Clock, limit: Duration) -> Result<Arrival, PieceError> {
+    /// Waits until the `wanted` chunks of the piece have arrived or the reader's deadline. In the latter case the request continues for
+    /// later readers, and the piece counts as failed for a while.
+    pub(crate) async fn wait(
+        &self,
+        clock: Clock,
+        limit: Duration,
+        wanted: impl Fn(&PieceChunk) -> bool,
+    ) -> Result<Arrival, PieceError> {
         let claim = match self {
             Self::Failed(error) => return Err(error.clone()),
             Self::Flying(claim) => claim,
         };
         let mut outcome = claim.flight.outcome.subscribe();
         let request = &claim.flight.request;
-        let settled =
-            outcome.wait_for(|outcome| outcome.is_some() || (clock.others_left && request.stuck.load(Relaxed)));
+        let settled = outcome.wait_for(|outcome| {
+            outcome.is_some()
+                || claim.flight.is_first_enough(&wanted)
+                || (clock.others_left && request.stuck.load(Relaxed))
+        });
         match tokio::time::timeout_at(clock.until, settled).await {
             Ok(Ok(settled)) => match &*settled {
+                // Also if the rest has failed since.
+                None | Some(Err(_)) if claim.flight.is_first_enough(&wanted) => Ok(claim.first()),
                 Some(Ok(outcome)) => Ok(Arrival { flight: claim.flight.clone(), outcome: outcome.clone() }),
                 // The request was sent before this reader arrived, and the source may answer again: the next round retries.
                 Some(Err(error)) if error.is_outage() && claim.flight.request.began < clock.came => {

@@ -22,6 +22,7 @@ mod early;
 mod error;
 mod failures;
 mod fetcher;
+mod first_chunk;
 mod flight;
 mod gate;
 mod gather;

@@ -11,6 +11,7 @@
 //!     neighbours the small files behind it                              prefetch/neighbours.rs
 //!     request    under way already? join. Otherwise pieces → requests   flight.rs, plan.rs, request.rs
 //!       fly      gate → room → query the source → cut                   gate.rs, breaker.rs, body.rs
+//!       receive  the first chunk before the rest of its piece           first_chunk.rs
 //!       settle   decode → verify → deliver → keep                       settle.rs, decode.rs, keep.rs
 //!     wait       until it is local, or the deadline                     flight.rs
 //!     gather     exactly the requested bytes                            gather.rs, content.rs

@@ -203,7 +203,7 @@ impl FetchHost {
         let mut decoding = FuturesUnordered::new();
         for (index, flight) in flights.iter().enumerate() {
             let turn = self.lanes.give_way(request.lane, &request.priority).await;
-            let bytes = match body.take(flight.piece.range(), flight.lane).await {
+            let bytes = match self.receive(&mut body, flight).await {
                 Ok(bytes) => bytes,
                 Err(error) => {
                     left.unread = flights[index..].to_vec();

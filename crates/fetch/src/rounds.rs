@@ -8,6 +8,7 @@ use tarpon_blob::Opened;
 use tarpon_layer::ObjectId;
 use tokio::time::Instant;
 
+use crate::chunk::PieceChunk;
 use crate::clock::Clock;
 use crate::config::READ_ROUNDS;
 use crate::content::ObjectBytes;
@@ -137,7 +138,8 @@ impl FetchHost {
         clock: Clock,
         arrived: &mut Arrived,
     ) -> Result<(), PieceError> {
-        let arrival = match ticket.wait(clock, self.config.read_deadline).await {
+        let wanted = |known: &PieceChunk| missing.iter().any(|(_, chunk)| known.same_bytes(&object.piece_chunk(chunk)));
+        let arrival = match ticket.wait(clock, self.config.read_deadline, wanted).await {
             Err(PieceError::Cancelled) => return Ok(()), // the next round requests it again
             arrival => arrival?,
         };
