@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{
@@ -167,11 +167,14 @@ impl Storage for Disk {
     }
 
     fn boot_id(&self) -> io::Result<String> {
+        if let Some(known) = THIS_BOOT.get() {
+            return Ok(known.clone());
+        }
         let text = match fs::read_to_string(Path::new("/proc").join(BOOT_ID)) {
             Ok(text) => text,
             Err(error) => io::read_to_string(own_proc(BOOT_ID).map_err(|_| error)?)?,
         };
-        Ok(text.trim().to_owned())
+        Ok(THIS_BOOT.get_or_init(|| text.trim().to_owned()).clone())
     }
 }
 
@@ -189,6 +192,10 @@ fn kernel_version(release: &str) -> (u32, u32) {
 fn modified(time: SystemTime) -> Timestamps {
     Timestamps { last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT }, last_modification: timespec(time) }
 }
+
+/// The boot of the kernel: it is the same for the life of a process. A process that confines itself must read it before: the kernel makes
+/// new inodes for the files of `/proc/sys` when memory is short, and a Landlock rule is for the inode that it was given.
+static THIS_BOOT: OnceLock<String> = OnceLock::new();
 
 /// File in procfs that identifies the boot of the kernel.
 const BOOT_ID: &str = "sys/kernel/random/boot_id";

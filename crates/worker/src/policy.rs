@@ -42,9 +42,6 @@ const REGISTRY_CERTIFICATES: [&str; 2] = ["/etc/containers/certs.d", "/etc/docke
 /// its user watches them.
 const FILES: [&str; 3] = ["/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf"];
 
-/// What a store reads outside of its folder: after a restart of the machine its files are checked.
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-
 /// What a worker may read besides certificates of the system and the resolver's configuration. Images with the same policy share a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Policy {
@@ -102,7 +99,6 @@ impl Policy {
     pub(crate) fn setup_to_prepare(&self, store: &Path) -> Setup {
         let mut setup =
             Setup { as_own_user: false, write: vec![store.to_owned()], memory: PREPARE_BYTES, ..self.setup() };
-        setup.read.push(BOOT_ID.into());
         // Layers that it streams are copied to the tier.
         let folder = self.tier_folder().filter(|folder| setup.read.iter().any(|path| path == folder));
         setup.write.extend(folder.map(Path::to_owned));
@@ -111,7 +107,7 @@ impl Policy {
 
     /// The setup of a worker that completes an image in the store at `store`. Its user requests the blobs.
     pub(crate) fn setup_to_complete(store: &Path) -> Setup {
-        let (read, write) = (vec![BOOT_ID.into()], vec![store.to_owned()]);
+        let (read, write) = (Vec::new(), vec![store.to_owned()]);
         Setup {
             version: VERSION,
             read,

@@ -12,6 +12,8 @@ use std::sync::Arc;
 use std::thread;
 
 use tarpon_sandbox::{LandlockStatus, Sandbox};
+use tarpon_store::Disk;
+use tarpon_store::storage::Storage as _;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -63,6 +65,10 @@ fn run(when_confined: impl FnOnce()) -> io::Result<()> {
     if setup.version != VERSION {
         let cause = format!("this program has version {VERSION}, and the one that started it {}", setup.version);
         return Err(failed("start a worker", &cause));
+    }
+    if !setup.write.is_empty() {
+        // What a store reads outside of its folder: it is remembered.
+        Disk.boot_id().map_err(|error| failed("read the boot id", &error))?;
     }
     let confinement = confine(&setup).map_err(|error| failed("confine the worker", &error))?;
     when_confined();
