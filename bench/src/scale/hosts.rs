@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 use serde_json::{Value, json};
 use tarpon_harness::{packages, registry};
@@ -85,7 +85,8 @@ pub(super) fn behind(setting: &Setting<'_>, link: &str, log: &mut Log) -> Result
                     let stores: Vec<_> = (1..=size).map(|host| BenchStore::of_host(setting, host)).collect();
                     let line = one(setting, &here, form, engine, &site, &stores);
                     stores.iter().try_for_each(BenchStore::remove)?;
-                    let line = line.with_context(|| format!("{size} hosts, {system}"))?;
+                    // A failed run is also a result, and no reason to lose the others.
+                    let line = line.unwrap_or_else(|error| json!({"error": format!("{error:#}")}));
                     log_run(log, Axis::Hosts, size, &system, number, line)?;
                 }
             }

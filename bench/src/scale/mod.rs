@@ -53,8 +53,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             Axis::Hosts => hosts::run(&setting, &again(&setting, *axis, &file))?,
         }
     }
-    println!("{}", table(&Runs::read(&file)?));
+    let runs = Runs::read(&file)?;
+    println!("{}", table(&runs));
     println!("every run: {}; `cargo xtask bench report` draws them", file.display());
+    let failed = runs.lines.iter().filter(|line| line.get("error").is_some()).count();
+    if failed > 0 {
+        bail!("{failed} runs failed, see above");
+    }
     Ok(())
 }
 
@@ -88,8 +93,8 @@ pub(super) fn table(runs: &Runs) -> String {
         let seconds = figures(lines, "seconds");
         let range = spread(&seconds).map_or_else(String::new, |(least, most)| format!("{least:.3} to {most:.3}"));
         text.push_str(&format!(
-            "| {axis} | {size} | {system} | {:.3} | {range} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
-            median(&seconds).unwrap_or_default(),
+            "| {axis} | {size} | {system} | {} | {range} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
+            median(&seconds).map_or_else(|| "failed".to_owned(), |seconds| format!("{seconds:.3}")),
             host("median"),
             host("p99"),
             mega("bytes"),
@@ -154,6 +159,13 @@ mod tests {
             table.contains("| mounts | 10 | tarpon | 2.000 | 1.000 to 3.000 |  |  |  |  |  |  | 5.0 |  |  | 7 |"),
             "{table}"
         );
+    }
+
+    #[test]
+    fn a_size_that_was_not_measured_failed() {
+        let text = "{\"machine\":{}}\n{\"axis\":\"hosts\",\"size\":4,\"system\":\"index, one cache\",\"number\":1,\"error\":\"no\"}\n";
+        let table = table(&Runs::parse(text).unwrap());
+        assert!(table.contains("| hosts | 4 | index, one cache | failed |  |"), "{table}");
     }
 
     #[test]

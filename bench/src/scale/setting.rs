@@ -117,6 +117,9 @@ pub(super) fn log_run(log: &mut Log, axis: Axis, size: u64, system: &str, number
     line["size"] = size.into();
     line["system"] = system.into();
     line["number"] = number.into();
-    println!("{} {size} {system}: {:.3} s", axis.name(), line["seconds"].as_f64().unwrap_or_default());
+    match line["error"].as_str() {
+        Some(error) => println!("{} {size} {system} failed: {error}", axis.name()),
+        None => println!("{} {size} {system}: {:.3} s", axis.name(), line["seconds"].as_f64().unwrap_or_default()),
+    }
     log.add(&line)
 }
