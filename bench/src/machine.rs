@@ -49,6 +49,12 @@ pub(super) fn received() -> Option<u64> {
     device_bytes(&fs::read_to_string("/proc/net/dev").ok()?)
 }
 
+/// A folder that exists from now on.
+pub(super) fn made(folder: &Path) -> Result<PathBuf> {
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    Ok(folder.to_owned())
+}
+
 /// Removes a folder, if it exists.
 pub(super) fn remove(folder: &Path) -> Result<()> {
     if !folder.exists() {
@@ -123,6 +129,37 @@ impl Drop for Accounting {
         let parent = self.group.parent().unwrap_or(&self.group).join("cgroup.procs");
         let _left = fs::write(parent, std::process::id().to_string());
         let _left = fs::remove_dir(&self.group);
+    }
+}
+
+/// The work of all processors so far, in the unit of the kernel.
+pub(super) struct Processors {
+    busy: u64,
+    idle: u64,
+}
+
+impl Processors {
+    /// `None` if the kernel does not tell.
+    pub(super) fn now() -> Option<Self> {
+        Self::parse(&fs::read_to_string("/proc/stat").ok()?)
+    }
+
+    fn parse(stat: &str) -> Option<Self> {
+        let line = stat.lines().next()?.strip_prefix("cpu ")?;
+        // User, nice, system, idle, waiting for a disk, interrupts (two), taken by the host. What follows is counted in these already.
+        let times: Vec<u64> = line.split_whitespace().take(8).map_while(|time| time.parse().ok()).collect();
+        let [user, nice, system, idle, waiting, hard, soft, taken] = times[..] else { return None };
+        Some(Self { busy: user + nice + system + hard + soft + taken, idle: idle + waiting })
+    }
+
+    /// The part of all processors that was in use since then, by anything on this machine.
+    pub(super) fn busy_since(&self) -> Option<f64> {
+        self.busy_until(&Self::now()?)
+    }
+
+    fn busy_until(&self, now: &Self) -> Option<f64> {
+        let (busy, idle) = (now.busy.checked_sub(self.busy)?, now.idle.saturating_sub(self.idle));
+        (busy + idle > 0).then(|| busy as f64 / (busy + idle) as f64)
     }
 }
 
@@ -248,6 +285,15 @@ mod tests {
         busy.args(["-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"]);
         busy.status().unwrap();
         assert!(accounting.seconds().unwrap() > before + 0.02);
+    }
+
+    #[test]
+    fn processors_that_were_idle_for_half_of_the_time_were_half_busy() {
+        let at = |stat: &str| Processors::parse(stat).unwrap();
+        let (before, after) = (at("cpu  10 0 10 80 0 0 0 0 5 0\ncpu0 1\n"), at("cpu  20 5 20 100 20 5 5 5 9 0\n"));
+        assert!((before.busy_until(&after).unwrap() - 40.0 / 80.0).abs() < 1e-9);
+        assert!(before.busy_until(&before).is_none() && Processors::parse("cpu 1 2\n").is_none());
+        assert!(Processors::now().is_some());
     }
 
     #[test]

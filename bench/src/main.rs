@@ -18,6 +18,8 @@ mod podman;
 mod report;
 mod runs;
 mod scale;
+mod service;
+mod sha256;
 mod simulate;
 mod start;
 mod stats;

@@ -10,8 +10,17 @@ use anyhow::{Context, Result};
 pub struct Answer {
     /// The status code.
     pub status: u16,
+    /// The header.
+    head: String,
     /// The body, without the header.
     pub body: Vec<u8>,
+}
+
+impl Answer {
+    /// The value of the first field with this name.
+    pub fn field(&self, name: &str) -> Option<&str> {
+        field(&self.head, name)
+    }
 }
 
 /// Sends a request on a new connection and reads the whole response.
@@ -32,11 +41,14 @@ pub fn request(host: &str, method: &str, path: &str, headers: &str, body: &[u8])
 /// Whether a response has all bytes that its header announces. Then an error does not matter: a server may refuse a request before it
 /// has read the body, and the kernel breaks a connection that is closed with unread bytes.
 fn is_complete(answer: &[u8]) -> bool {
-    let header = |line: &str| {
-        let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok()).flatten()
-    };
-    split(answer).is_some_and(|(head, body)| head.lines().find_map(header) == Some(body.len()))
+    let length = |head| field(head, "content-length")?.parse::<usize>().ok();
+    split(answer).is_some_and(|(head, body)| length(head) == Some(body.len()))
+}
+
+/// The value of a field in a header.
+fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    let mut fields = head.lines().filter_map(|line| line.split_once(':'));
+    fields.find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
 }
 
 fn connect(host: &str) -> Result<TcpStream> {
@@ -51,7 +63,7 @@ fn connect(host: &str) -> Result<TcpStream> {
 fn parse(answer: &[u8]) -> Option<Answer> {
     let (head, body) = split(answer)?;
     let status = head.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
-    Some(Answer { status, body: body.to_vec() })
+    Some(Answer { status, head: head.to_owned(), body: body.to_vec() })
 }
 
 /// The head and the body.
@@ -94,9 +106,10 @@ mod tests {
     }
 
     #[test]
-    fn the_status_and_the_body_of_an_answer_are_read() {
-        let answer = parse(b"HTTP/1.1 404 Not Found\r\nA: b\r\n\r\nno such tag").unwrap();
+    fn the_status_the_fields_and_the_body_of_an_answer_are_read() {
+        let answer = parse(b"HTTP/1.1 404 Not Found\r\nA: b:c\r\n\r\nno such tag").unwrap();
         assert_eq!((answer.status, &answer.body[..]), (404, &b"no such tag"[..]));
+        assert_eq!((answer.field("a"), answer.field("b")), (Some("b:c"), None));
     }
 
     #[test]

@@ -1,14 +1,16 @@
 //! What the tasks (`xtask`), the benchmarks (`bench`) and the end-to-end tests share: the folders of the repository, other programs,
-//! the registry of the images, workloads and their readiness, the slow link, nginx as it is shipped, a bucket of a real S3 server, and the
+//! the registry of the images, workloads and their readiness, the slow link, machines in network namespaces, nginx as it is shipped, a bucket of a real S3 server, and the
 //! gate on instruction counts.
 
 // Its callers are tasks, which print for their user.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+pub mod bridge;
 pub mod bucket;
 pub mod http;
 pub mod instructions;
 pub mod link;
+pub mod namespace;
 pub mod nginx;
 pub mod ordinary;
 pub mod packages;

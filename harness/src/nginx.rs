@@ -30,7 +30,11 @@ pub struct Nginx {
 impl Nginx {
     /// Starts a cache of the registry at HOST:PORT, which speaks plain HTTP. Everything it keeps is in the folder, which exists.
     pub fn cache(registry: &str, folder: &Path) -> Result<Self> {
-        let address = free_address()?;
+        Self::cache_at(free_address()?, registry, folder)
+    }
+
+    /// The same at this address of the namespace that this is called in.
+    pub fn cache_at(address: SocketAddr, registry: &str, folder: &Path) -> Result<Self> {
         let edits = [
             (format!("{REGISTRY}:443"), registry.to_owned()),
             ("https://tarpon_registry".to_owned(), "http://tarpon_registry".to_owned()),
@@ -43,7 +47,11 @@ impl Nginx {
 
     /// Starts a balancer in front of three caches at HOST:PORT each.
     pub fn balancer(caches: [&str; 3], folder: &Path) -> Result<Self> {
-        let address = free_address()?;
+        Self::balancer_at(free_address()?, caches, folder)
+    }
+
+    /// The same at this address of the namespace that this is called in.
+    pub fn balancer_at(address: SocketAddr, caches: [&str; 3], folder: &Path) -> Result<Self> {
         let caches = (1..).zip(caches).map(|(at, cache)| (format!("cache-{at}.example:5000"), cache.to_owned()));
         let listen = ("listen 127.0.0.1:5001".to_owned(), format!("listen {address}"));
         let edits: Vec<_> = caches.chain([listen]).collect();

@@ -9,13 +9,15 @@ use crate::scale::table;
 use crate::stats::median;
 
 /// Measured fields, their names and units.
-const FIGURES: [(&str, &str, Unit); 6] = [
+const FIGURES: [(&str, &str, Unit); 8] = [
     ("seconds", "seconds", Unit::Seconds),
+    ("median", "seconds until half of them are ready", Unit::Seconds),
     ("resident", "memory of the server, resident", Unit::Bytes),
     ("proportional", "memory of the server, shared pages divided", Unit::Bytes),
     ("client_peak", "most memory of the client", Unit::Bytes),
     ("descriptors", "descriptors of the server", Unit::Count),
     ("bytes", "bytes over the link, in all", Unit::Bytes),
+    ("between", "bytes of the hosts among themselves and with the link, in all", Unit::Bytes),
 ];
 
 const CONTEST: Contest<3> = Contest {

@@ -10,7 +10,7 @@ use crate::chart::axis::Unit;
 use crate::chart::bars::{Bars, Group};
 use crate::chart::lines::{Curve, Lines};
 use crate::runs::{Runs, command_of, figures, text};
-use crate::start::table::kinds::{competes, is_warm};
+use crate::start::table::kinds::{competes, is_next, is_warm};
 use crate::start::table::{comparison, summary, table};
 use crate::stats::distribution;
 
@@ -78,9 +78,11 @@ fn bytes(runs: &Runs, link: &str) -> Bars {
 /// Bars that name their systems: there are too many for a legend.
 fn bars(title: String, unit: Unit, mut groups: Vec<Group>) -> Bars {
     for bar in groups.iter_mut().flat_map(|group| &mut group.bars) {
-        bar.note = match is_warm(&bar.series) {
-            true => format!("{} (not cold)", bar.series),
-            false => bar.series.clone(),
+        let system = &bar.series;
+        bar.note = match (is_warm(system), is_next(system)) {
+            (true, _) => format!("{system} (not cold)"),
+            (_, true) => format!("{system} (next version of the image)"),
+            _ => system.clone(),
         };
     }
     Bars { title, unit, groups, mark: None, legend: Vec::new(), caption: String::new() }

@@ -8,6 +8,7 @@ use serde_json::json;
 use tarpon_harness::registry;
 use tarpon_harness::workloads;
 
+use super::hosts::TAG;
 use super::setting::{Axis, Setting, log_run};
 use super::store::{fresh_store, on_store};
 use super::together::{Together, WAIT};
@@ -18,9 +19,6 @@ use crate::runs::Log;
 use crate::start::packs::Packs;
 use crate::warm;
 use crate::wire::Wire;
-
-/// The tag of the unconverted image.
-pub(super) const TAG: &str = "gzip";
 
 /// A link is silent if fewer than [`SILENT_BYTES`] arrive in this time: neighbour discovery causes some traffic now and then.
 const SILENCE: Duration = Duration::from_millis(300);

@@ -1,181 +1,92 @@
-//! Hosts that start one image at once, over one slow link to the registry: what the registry sends, and the time until each is ready.
+//! Hosts that start one image at once: what the registry sends, what passes between the hosts and what is beside them, and the time until
+//! each is ready.
 //!
-//! A host is a store with a server of its own. The hosts and their caches are on this side of the link; what is between them is
-//! loopback. Each run begins with empty stores and empty caches.
+//! A host is a network namespace with a store and a server of its own. Hosts, caches and tiers have links of 1 Gbit/s to one bridge, and
+//! from there share one slow link to the registry. Each run begins with empty stores, caches and tiers.
 
 use std::ffi::OsString;
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
-use serde_json::json;
-use tarpon_harness::bucket::{self, Bucket};
-use tarpon_harness::nginx::Nginx;
-use tarpon_harness::packages::{self, tool};
-use tarpon_harness::{paths, registry};
+use anyhow::{Result, bail};
+use clap::ValueEnum;
+use serde_json::{Value, json};
+use tarpon_harness::{packages, registry};
 
-use super::crowd::{TAG, received_in_all, workload};
+use super::crowd::{received_in_all, workload};
 use super::setting::{Axis, Setting, log_run};
 use super::store::BenchStore;
 use super::together::{Together, WAIT};
 use crate::behind;
 use crate::link_end::Here;
-use crate::machine::{self, Accounting};
-use crate::runs::Log;
+use crate::machine::{self, Accounting, Processors};
+use crate::runs::{Log, figures};
 use crate::start::packs::Packs;
+use crate::stats::median;
 use crate::warm;
 
-/// What is known of the image before the start.
-#[derive(Clone, Copy)]
-struct Form {
-    name: &'static str,
-    tag: &'static str,
-    /// Whether its index is used.
-    index: bool,
-    /// Whether its boot pack is used.
-    pack: bool,
-}
+mod beside;
+mod engine;
+mod form;
+mod gluster;
+mod site;
 
-const FORMS: [Form; 4] = [
-    Form { name: "boot pack", tag: TAG, index: true, pack: true },
-    Form { name: "index", tag: TAG, index: true, pack: false },
-    Form { name: "estargz", tag: "estargz", index: false, pack: false },
-    Form { name: "gzip without an index", tag: TAG, index: false, pack: false },
-];
+use beside::Beside;
+use site::Site;
 
-/// What is between the hosts and the registry.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Between {
-    Nothing,
-    Cache,
-    ThreeCaches,
-    /// A folder on the disk of the hosts, as a stand-in for a shared file system.
-    Folder,
-    Bucket,
-}
-
-impl Between {
-    const ALL: [Self; 5] = [Self::Nothing, Self::Cache, Self::ThreeCaches, Self::Folder, Self::Bucket];
-
-    /// Layers that have an index are not shared through a tier.
-    fn is_for(self, form: Form) -> bool {
-        !matches!(self, Self::Folder | Self::Bucket) || form.is_whole()
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Nothing => "no cache",
-            Self::Cache => "one cache",
-            Self::ThreeCaches => "three caches",
-            Self::Folder => "tier in a folder",
-            Self::Bucket => "tier in a bucket",
-        }
-    }
-}
-
-impl Form {
-    /// Whether its layers are streamed whole.
-    fn is_whole(self) -> bool {
-        !self.index && self.tag == TAG
-    }
-}
-
-/// Running caches, or a tier. Dropping them ends them.
-struct Caches {
-    /// The one that the hosts use is the last.
-    running: Vec<Nginx>,
-    bucket: Option<Bucket>,
-    /// The URL of the tier.
-    tier: Option<String>,
-    /// The registries.conf(5) of the hosts.
-    configuration: PathBuf,
-    folder: PathBuf,
-}
-
-impl Caches {
-    fn start(between: Between, registry: &str) -> Result<Self> {
-        let folder = paths::benchmarks().join("scale-caches");
-        let configuration = folder.join("registries.conf");
-        let mut caches = Self { running: Vec::new(), bucket: None, tier: None, configuration, folder };
-        machine::remove(&caches.folder)?;
-        let count = match between {
-            Between::Nothing | Between::Folder | Between::Bucket => 0,
-            Between::Cache => 1,
-            Between::ThreeCaches => 3,
-        };
-        for number in 0..count {
-            caches.running.push(Nginx::cache(registry, &made(&caches.folder.join(number.to_string()))?)?);
-        }
-        if let [one, two, three] = &caches.running[..] {
-            let addresses = [one.address(), two.address(), three.address()];
-            let folder = made(&caches.folder.join("balancer"))?;
-            caches.running.push(Nginx::balancer(addresses.each_ref().map(String::as_str), &folder)?);
-        }
-        match between {
-            Between::Folder => {
-                caches.tier = Some(format!("file://{}", made(&caches.folder.join("tier"))?.display()));
-            }
-            Between::Bucket => {
-                let bucket = Bucket::start(&made(&caches.folder.join("bucket"))?)?;
-                caches.tier = Some(bucket.url());
-                caches.bucket = Some(bucket);
-            }
-            Between::Nothing | Between::Cache | Between::ThreeCaches => {}
-        }
-        caches.configure(registry)?;
-        Ok(caches)
-    }
-
-    fn configure(&self, registry: &str) -> Result<()> {
-        let mut text = format!("[[registry]]\nlocation = '{registry}'\ninsecure = true\n");
-        if let Some(cache) = self.running.last() {
-            text.push_str(&format!("[[registry.mirror]]\nlocation = '{}'\ninsecure = true\n", cache.address()));
-        }
-        made(&self.folder)?;
-        fs::write(&self.configuration, text).with_context(|| format!("cannot write {}", self.configuration.display()))
-    }
-}
-
-impl Drop for Caches {
-    fn drop(&mut self) {
-        self.running.clear();
-        self.bucket = None;
-        // The next run removes it otherwise.
-        let _left = machine::remove(&self.folder);
-    }
-}
-
-fn made(folder: &Path) -> Result<PathBuf> {
-    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    Ok(folder.to_owned())
-}
+pub(super) use engine::Engine;
+pub(super) use form::{Form, TAG};
 
 /// The part in front of the link.
 pub(super) fn run(setting: &Setting<'_>, again: &[OsString]) -> Result<()> {
-    packages::ensure(&[tool("nginx", "nginx-light")])?;
-    bucket::ensure()?;
+    packages::ensure(&site::TOOLS)?;
+    let engines: Vec<Engine> = chosen(&setting.args.engines).into_iter().filter(|engine| is_usable(*engine)).collect();
+    if engines.is_empty() {
+        bail!("nothing to measure is installed");
+    }
     let registry = registry::address();
     let packs = Packs { tarpon: &setting.tarpon, registry: &registry, tag: TAG, quick: setting.args.quick };
     packs.prepare(&[workload(setting)?])?;
-    behind::run(&setting.args.link, again)
+    let more = [listed("--engines", &engines), listed("--forms", &chosen(&setting.args.forms))].concat();
+    behind::run(&setting.args.link, &[again, &more].concat())
+}
+
+/// Whether the programs of an engine are installed now; prints why not.
+fn is_usable(engine: Engine) -> bool {
+    let ensured = engine.ensure();
+    if let Err(error) = &ensured {
+        println!("skipped: {}: {error:#}", engine.name());
+    }
+    ensured.is_ok()
+}
+
+/// The named ones, else all.
+fn chosen<T: ValueEnum>(named: &[T]) -> Vec<T> {
+    if named.is_empty() { T::value_variants().to_vec() } else { named.to_vec() }
+}
+
+/// The words of an option for these.
+fn listed<T: ValueEnum>(option: &str, values: &[T]) -> Vec<OsString> {
+    let names = values.iter().filter_map(|value| Some(value.to_possible_value()?.get_name().to_owned()));
+    vec![option.into(), names.collect::<Vec<_>>().join(",").into()]
 }
 
 /// The part behind the link.
 pub(super) fn behind(setting: &Setting<'_>, link: &str, log: &mut Log) -> Result<()> {
-    let here = Here::find()?;
+    let (here, sizes) = (Here::find()?, Axis::Hosts.sizes(setting.args.quick));
     log.add(&here.measured(link))?;
+    let site = Site::new(&here, sizes.iter().copied().max().unwrap_or_default())?;
     for number in 1..=setting.runs {
-        for &size in Axis::Hosts.sizes(setting.args.quick) {
-            for form in FORMS {
+        for &size in sizes {
+            for form in chosen(&setting.args.forms) {
                 // What is compared runs one after the other.
-                for between in Between::ALL.into_iter().filter(|between| between.is_for(form)) {
-                    let system = format!("{}, {}", form.name, between.name());
-                    let hosts: Vec<_> = (1..=size).map(|host| BenchStore::of_host(setting, host)).collect();
-                    let line = one(setting, &here, form, between, &hosts);
-                    hosts.iter().try_for_each(BenchStore::remove)?;
-                    let line = line.with_context(|| format!("{size} hosts, {system}"))?;
+                for engine in chosen(&setting.args.engines).into_iter().filter(|engine| engine.is_for(form)) {
+                    let system = format!("{}, {}", form.name(), engine.name());
+                    let stores: Vec<_> = (1..=size).map(|host| BenchStore::of_host(setting, host)).collect();
+                    let line = one(setting, &here, form, engine, &site, &stores);
+                    stores.iter().try_for_each(BenchStore::remove)?;
+                    // A failed run is also a result, and no reason to lose the others.
+                    let line = line.unwrap_or_else(|error| json!({"error": format!("{error:#}")}));
                     log_run(log, Axis::Hosts, size, &system, number, line)?;
                 }
             }
@@ -184,33 +95,40 @@ pub(super) fn behind(setting: &Setting<'_>, link: &str, log: &mut Log) -> Result
     Ok(())
 }
 
-/// Starts the image on all hosts.
+/// Starts the image on as many hosts as there are stores.
 fn one(
     setting: &Setting<'_>,
     here: &Here,
     form: Form,
-    between: Between,
-    hosts: &[BenchStore],
-) -> Result<serde_json::Value> {
-    hosts.iter().try_for_each(BenchStore::begin)?;
+    engine: Engine,
+    site: &Site,
+    stores: &[BenchStore],
+) -> Result<Value> {
+    stores.iter().try_for_each(BenchStore::begin)?;
     let image = workload(setting)?.image;
     machine::make_cold(&[&setting.tarpon])?;
-    warm::ask(here, &image, form.tag)?;
-    let caches = Caches::start(between, &here.registry)?;
-    let commands = (1..).zip(hosts).map(|(number, host)| command(setting, here, form, host, number, &caches));
+    warm::ask(here, &image, form.tag())?;
+    let beside = Beside::start(engine, site, &here.registry, stores.len())?;
+    let commands = stores.iter().enumerate().map(|(host, store)| command(setting, here, form, store, host, &beside));
     let commands = commands.collect::<Result<Vec<_>>>()?;
-    let accounting = Accounting::begin();
-    let (before, began) = (machine::received(), Instant::now());
-    let together = Together::start(commands)?;
-    let busy = accounting.as_ref().and_then(Accounting::seconds).map(|seconds| busy(seconds, began.elapsed()));
-    let bytes = before.zip(received_in_all()?).map(|(before, after)| after - before);
+    let (accounting, processors) = (Accounting::begin(), Processors::now());
+    let (received, carried, began) = (machine::received(), site.carried(stores.len())?, Instant::now());
+    let together = Together::start_in(commands.into_iter().zip(site.hosts.iter().map(|host| Some(&host.namespace))))?;
+    let busy = processors.and_then(|before| before.busy_since());
+    let seconds = accounting.as_ref().and_then(Accounting::seconds);
+    let busy_by_hosts = seconds.map(|seconds| share(seconds, began.elapsed()));
+    let bytes = received.zip(received_in_all()?).map(|(before, after)| after - before);
+    let between = site.carried(stores.len())? - carried;
     let line = json!({
         "seconds": together.up().as_secs_f64(),
         "median": quantile(&together.ups, 50).as_secs_f64(),
+        "p99": quantile(&together.ups, 99).as_secs_f64(),
         "bytes": bytes,
+        "between": between,
         "busy": busy,
+        "busy_by_hosts": busy_by_hosts,
     });
-    let servers: Vec<u32> = hosts.iter().filter_map(BenchStore::server).collect();
+    let servers: Vec<u32> = stores.iter().filter_map(BenchStore::server).collect();
     together.end()?;
     servers.into_iter().try_for_each(machine::wait_for_end)?;
     Ok(line)
@@ -221,31 +139,33 @@ fn command(
     setting: &Setting<'_>,
     here: &Here,
     form: Form,
-    host: &BenchStore,
-    number: u64,
-    caches: &Caches,
+    store: &BenchStore,
+    host: usize,
+    beside: &Beside,
 ) -> Result<Command> {
     let workload = workload(setting)?;
-    let mut command = host.command();
-    command.env("CONTAINERS_REGISTRIES_CONF", &caches.configuration);
+    let mut command = store.command();
     command.args(["run", "--quiet", "-i", "--rm", "--no-learn", "--network", "host", "--tls-verify=false"]);
-    match &caches.tier {
-        Some(tier) => {
-            command.args(["--tier", tier]).envs(caches.bucket.iter().flat_map(Bucket::environment));
-        }
-        None => {
-            command.args(["--index", if form.index { "registry" } else { "none" }]);
-        }
+    if !beside.configure(&mut command, host)? {
+        command.args(["--index", if form.uses_index() { "registry" } else { "none" }]);
     }
-    command.args(["--profile", if form.pack { &workload.id } else { "none" }]);
-    command.args(["--name", &format!("tarpon-bench-{number}"), "--entrypoint", "/bin/sh"]);
-    command.arg(format!("{}/{}:{}", here.registry, workload.image, form.tag));
+    command.args(["--profile", if form == Form::Pack { &workload.id } else { "none" }]);
+    command.args(["--name", &format!("tarpon-bench-{}", host + 1), "--entrypoint", "/bin/sh"]);
+    command.arg(format!("{}/{}:{}", here.registry, workload.image, form.tag()));
     command.args(["-c", &format!("{{ {}; }} && {WAIT}", workload.command)]);
     Ok(command)
 }
 
+/// What one host fetches without a cache, by the form in the name of a system: the median of its bytes, if that was measured.
+pub(super) fn one_host(cells: &[([String; 3], Vec<&Value>)], axis: &str, system: &str) -> Option<f64> {
+    let (form, _) = system.split_once(", ")?;
+    let key = [axis.to_owned(), "1".to_owned(), format!("{form}, {}", Engine::None.name())];
+    let (_, lines) = cells.iter().find(|(found, _)| *found == key)?;
+    median(&figures(lines, "bytes")).filter(|bytes| *bytes > 0.0)
+}
+
 /// The part of all processors that was in use.
-fn busy(processor_seconds: f64, elapsed: Duration) -> f64 {
+fn share(processor_seconds: f64, elapsed: Duration) -> f64 {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     processor_seconds / (elapsed.as_secs_f64() * processors as f64)
 }
@@ -265,6 +185,7 @@ mod tests {
         let seconds = |seconds: &[u64]| seconds.iter().copied().map(Duration::from_secs).collect::<Vec<_>>();
         assert_eq!(quantile(&seconds(&[1, 2, 3, 9]), 50), Duration::from_secs(2));
         assert_eq!(quantile(&seconds(&[1, 2, 9]), 50), Duration::from_secs(2));
+        assert_eq!(quantile(&seconds(&[1, 2, 9]), 99), Duration::from_secs(9));
         assert_eq!(quantile(&seconds(&[7]), 50), Duration::from_secs(7));
         assert_eq!(quantile(&[], 50), Duration::ZERO);
     }
@@ -272,6 +193,13 @@ mod tests {
     #[test]
     fn two_processors_that_are_half_in_use_are_half_busy() {
         let all = std::thread::available_parallelism().map_or(1, usize::from) as f64;
-        assert!((busy(all, Duration::from_secs(2)) - 0.5).abs() < 1e-9);
+        assert!((share(all, Duration::from_secs(2)) - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_is_not_named_is_all() {
+        assert_eq!(chosen(&[Form::Gzip]), [Form::Gzip]);
+        assert_eq!(listed("--forms", &chosen::<Form>(&[])), ["--forms", "pack,index,estargz,gzip"]);
+        assert_eq!(listed("--engines", &[Engine::None, Engine::ThreeCaches]), ["--engines", "none,three-caches"]);
     }
 }

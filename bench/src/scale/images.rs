@@ -8,10 +8,10 @@ use anyhow::{Context, Result};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use tarpon_harness::paths;
 
 use crate::machine;
+use crate::sha256::{Hashing, hash_of};
 
 /// The composition of an image.
 #[derive(Clone, Copy)]
@@ -77,7 +77,7 @@ fn architecture() -> &'static str {
 /// Writes JSON as a blob, and returns its descriptor.
 fn blob(blobs: &Path, media_type: &str, content: &Value) -> Result<Value> {
     let text = content.to_string();
-    let hash = hex(Sha256::digest(text.as_bytes()));
+    let hash = hash_of(text.as_bytes());
     fs::write(blobs.join(&hash), &text)?;
     Ok(json!({"mediaType": media_type, "digest": format!("sha256:{hash}"), "size": text.len()}))
 }
@@ -134,40 +134,6 @@ fn header(mode: u32, size: u64) -> tar::Header {
     header
 }
 
-/// Counts and hashes the bytes written through it.
-struct Hashing<W> {
-    to: W,
-    hash: Sha256,
-    size: u64,
-}
-
-impl<W: Write> Hashing<W> {
-    fn new(to: W) -> Self {
-        Self { to, hash: Sha256::new(), size: 0 }
-    }
-
-    fn end(self) -> (W, String, u64) {
-        (self.to, hex(self.hash.finalize()), self.size)
-    }
-}
-
-impl<W: Write> Write for Hashing<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let length = self.to.write(bytes)?;
-        self.hash.update(&bytes[..length]);
-        self.size += length as u64;
-        Ok(length)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.to.flush()
-    }
-}
-
-fn hex(digest: impl AsRef<[u8]>) -> String {
-    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,10 +147,7 @@ mod tests {
         let read = |descriptor: &Value| {
             let hash = descriptor["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap();
             let bytes = fs::read(folder.path().join("blobs/sha256").join(hash)).unwrap();
-            assert_eq!(
-                (hex(Sha256::digest(&bytes)).as_str(), descriptor["size"].as_u64()),
-                (hash, Some(bytes.len() as u64))
-            );
+            assert_eq!((hash_of(&bytes).as_str(), descriptor["size"].as_u64()), (hash, Some(bytes.len() as u64)));
             bytes
         };
         let manifest: Value = serde_json::from_slice(&read(&index["manifests"][0])).unwrap();
@@ -193,7 +156,7 @@ mod tests {
             let mut tar = Vec::new();
             io::copy(&mut flate2::read::GzDecoder::new(&read(layer)[..]), &mut tar).unwrap();
             let diff_id = config["rootfs"]["diff_ids"][number].as_str().unwrap();
-            assert_eq!(format!("sha256:{}", hex(Sha256::digest(&tar))), diff_id);
+            assert_eq!(format!("sha256:{}", hash_of(&tar)), diff_id);
             // 300 files in two directories.
             assert_eq!(tar::Archive::new(&tar[..]).entries().unwrap().count(), 302);
         }

@@ -53,8 +53,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             Axis::Hosts => hosts::run(&setting, &again(&setting, *axis, &file))?,
         }
     }
-    println!("{}", table(&Runs::read(&file)?));
+    let runs = Runs::read(&file)?;
+    println!("{}", table(&runs));
     println!("every run: {}; `cargo xtask bench report` draws them", file.display());
+    let failed = runs.lines.iter().filter(|line| line.get("error").is_some()).count();
+    if failed > 0 {
+        bail!("{failed} runs failed, see above");
+    }
     Ok(())
 }
 
@@ -75,19 +80,26 @@ fn again(setting: &Setting<'_>, axis: Axis, file: &Path) -> Vec<OsString> {
 /// Medians side by side.
 pub(super) fn table(runs: &Runs) -> String {
     let mut text = String::from(
-        "| what | how many | system | seconds | min to max | median host | MB over the wire | processors busy | resident MB | \
-         shared out MB | client's peak MB | descriptors |\n|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
+        "| what | how many | system | seconds | min to max | median host | 99 % of hosts | MB over the wire | images of one host | \
+         MB between | processors busy | resident MB | shared out MB | client's peak MB | descriptors |\n\
+         |---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
     );
-    for ([axis, size, system], lines) in runs.cells(["axis", "size", "system"]) {
-        let of = |field: &str| median(&figures(&lines, field));
+    let cells = runs.cells(["axis", "size", "system"]);
+    for ([axis, size, system], lines) in &cells {
+        let of = |field: &str| median(&figures(lines, field));
+        let host = |field: &str| of(field).map_or_else(String::new, |seconds| format!("{seconds:.3}"));
+        let images = hosts::one_host(&cells, axis, system).zip(of("bytes")).map(|(one, all)| all / one);
         let mega = |field: &str| of(field).map_or_else(String::new, |bytes| format!("{:.1}", bytes / 1e6));
-        let seconds = figures(&lines, "seconds");
+        let seconds = figures(lines, "seconds");
         let range = spread(&seconds).map_or_else(String::new, |(least, most)| format!("{least:.3} to {most:.3}"));
         text.push_str(&format!(
-            "| {axis} | {size} | {system} | {:.3} | {range} | {} | {} | {} | {} | {} | {} | {} |\n",
-            median(&seconds).unwrap_or_default(),
-            of("median").map_or_else(String::new, |seconds| format!("{seconds:.3}")),
+            "| {axis} | {size} | {system} | {} | {range} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
+            median(&seconds).map_or_else(|| "failed".to_owned(), |seconds| format!("{seconds:.3}")),
+            host("median"),
+            host("p99"),
             mega("bytes"),
+            images.map_or_else(String::new, |images| format!("{images:.3}")),
+            mega("between"),
             of("busy").map_or_else(String::new, |part| format!("{:.0} %", part * 100.0)),
             mega("resident"),
             mega("proportional"),
@@ -127,7 +139,9 @@ mod tests {
 
     #[test]
     fn behind_the_link_the_same_is_asked_for() {
-        let args = Line::try_parse_from(["bench", "--workload", "w", "--runs", "7"]).unwrap().args;
+        let args =
+            Line::try_parse_from(["bench", "--workload", "w", "--runs", "7", "--forms", "pack,gzip"]).unwrap().args;
+        assert_eq!(args.forms, [hosts::Form::Pack, hosts::Form::Gzip]);
         let setting = Setting { args: &args, tarpon: "t".into(), runs: 7 };
         let words = again(&setting, Axis::Hosts, Path::new("j"));
         let there = Line::try_parse_from(words).unwrap().args;
@@ -142,8 +156,29 @@ mod tests {
             {\"axis\":\"mounts\",\"size\":10,\"system\":\"tarpon\",\"number\":2,\"seconds\":3.0,\"descriptors\":7}\n";
         let table = table(&Runs::parse(text).unwrap());
         assert!(
-            table.contains("| mounts | 10 | tarpon | 2.000 | 1.000 to 3.000 |  |  |  | 5.0 |  |  | 7 |"),
+            table.contains("| mounts | 10 | tarpon | 2.000 | 1.000 to 3.000 |  |  |  |  |  |  | 5.0 |  |  | 7 |"),
             "{table}"
         );
+    }
+
+    #[test]
+    fn a_size_that_was_not_measured_failed() {
+        let text = "{\"machine\":{}}\n{\"axis\":\"hosts\",\"size\":4,\"system\":\"index, one cache\",\"number\":1,\"error\":\"no\"}\n";
+        let table = table(&Runs::parse(text).unwrap());
+        assert!(table.contains("| hosts | 4 | index, one cache | failed |  |"), "{table}");
+    }
+
+    #[test]
+    fn what_hosts_fetch_is_also_told_in_images_of_one_host_without_a_cache() {
+        let line = |size: u64, system: &str, bytes: u64| {
+            format!(
+                "{{\"axis\":\"hosts\",\"size\":{size},\"system\":\"{system}\",\"seconds\":1.0,\"p99\":0.9,\"bytes\":{bytes}}}\n"
+            )
+        };
+        let lines = [line(1, "index, no cache", 8_000_000), line(10, "index, one cache", 10_000_000)];
+        let alone = line(10, "estargz, one cache", 5_000_000);
+        let table = table(&Runs::parse(&["{\"machine\":{}}\n", &lines.concat(), &alone].concat()).unwrap());
+        assert!(table.contains("| index, one cache | 1.000 | 1.000 to 1.000 |  | 0.900 | 10.0 | 1.250 |"), "{table}");
+        assert!(table.contains("| estargz, one cache | 1.000 | 1.000 to 1.000 |  | 0.900 | 5.0 |  |"), "{table}");
     }
 }

@@ -6,6 +6,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 use serde_json::Value;
 
+use super::hosts::{Engine, Form};
 use crate::runs::Log;
 
 /// The options of `cargo xtask bench scale`.
@@ -29,6 +30,12 @@ pub(crate) struct Args {
     /// The id of the workload for concurrent starts, in fixtures/corpus/workloads.tsv; it must not need a port
     #[arg(long, value_name = "ID", default_value = "debian-sh")]
     pub(super) workload: String,
+    /// What is between hosts and registry [default: all]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub(super) engines: Vec<Engine>,
+    /// What is known of the image before hosts start it [default: all]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub(super) forms: Vec<Form>,
     /// The program to measure [default: a new release build]
     #[arg(long, value_name = "FILE")]
     pub(super) tarpon: Option<PathBuf>,
@@ -58,7 +65,7 @@ pub(super) enum Axis {
     Containers,
     /// First starts of one image at once, over a slow link
     Crowd,
-    /// Hosts that start one image at once, over a slow link, with and without caches
+    /// Hosts in network namespaces that start one image at once, over a slow link, with and without caches and tiers
     Hosts,
 }
 
@@ -91,7 +98,8 @@ impl Axis {
             (Self::Bytes, true) => &[10 * MIB, 50 * MIB],
             (Self::Mounts, true) => &[1, 5],
             (Self::Containers, true) => &[1, 4],
-            (Self::Crowd | Self::Hosts, true) => &[1, 2],
+            (Self::Crowd, true) => &[1, 2],
+            (Self::Hosts, true) => &[1, 4],
         }
     }
 }
@@ -109,6 +117,9 @@ pub(super) fn log_run(log: &mut Log, axis: Axis, size: u64, system: &str, number
     line["size"] = size.into();
     line["system"] = system.into();
     line["number"] = number.into();
-    println!("{} {size} {system}: {:.3} s", axis.name(), line["seconds"].as_f64().unwrap_or_default());
+    match line["error"].as_str() {
+        Some(error) => println!("{} {size} {system} failed: {error}", axis.name()),
+        None => println!("{} {size} {system}: {:.3} s", axis.name(), line["seconds"].as_f64().unwrap_or_default()),
+    }
     log.add(&line)
 }

@@ -7,6 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use tarpon_harness::namespace::Namespace;
+use tarpon_harness::process;
 
 /// How long all of them may take to be up, and to end.
 const TIMEOUT: Duration = Duration::from_secs(300);
@@ -28,13 +30,21 @@ pub(super) struct Together {
 impl Together {
     /// Starts all commands and waits until they are up.
     pub(super) fn start(commands: Vec<Command>) -> Result<Self> {
+        Self::start_in(commands.into_iter().map(|command| (command, None)))
+    }
+
+    /// The same, each in a network namespace if one is named.
+    pub(super) fn start_in<'a>(commands: impl Iterator<Item = (Command, Option<&'a Namespace>)>) -> Result<Self> {
         let (sender, events) = mpsc::channel();
         let began = Instant::now();
         let mut together = Self { children: Vec::new(), ups: Vec::new() };
-        for mut command in commands {
+        for (mut command, namespace) in commands {
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-            let mut child =
-                command.spawn().with_context(|| format!("cannot start {}", tarpon_harness::process::name(&command)))?;
+            let child = match namespace {
+                Some(namespace) => namespace.run(|| command.spawn())?,
+                None => command.spawn(),
+            };
+            let mut child = child.with_context(|| format!("cannot start {}", process::name(&command)))?;
             let (output, errors) = (child.stdout.take(), child.stderr.take());
             together.children.push(child);
             let sender = sender.clone();

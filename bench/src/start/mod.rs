@@ -21,11 +21,13 @@ use super::runs::{Log, Runs};
 use super::warm;
 use super::wire::{Request, Wire};
 
+mod next;
 pub(super) mod packs;
 mod published;
 mod systems;
 pub(super) mod table;
 
+use next::Next;
 use packs::Packs;
 use systems::{Server, System, Systems, soci};
 
@@ -48,7 +50,8 @@ pub(crate) struct Args {
     workloads: Option<PathBuf>,
     /// The systems: podman (pull and run), tarpon-streamed (no index), tarpon-index, tarpon-index-fuse, tarpon-estargz
     /// (the image as eStargz), tarpon-no-learn (index, without learning), tarpon-learned and tarpon-estargz-learned (after a start by
-    /// tarpon-index or tarpon-estargz), tarpon-pack, tarpon-pack-fuse, tarpon-warm, podman-tarpon (additional image store), podman-tarpon-pack, podman-stargz (needs
+    /// tarpon-index or tarpon-estargz), tarpon-next (the next version of the image, in which some files of /usr differ, after a
+    /// start of this one by tarpon-index), tarpon-next-no-learn (the same without learning), tarpon-pack, tarpon-pack-fuse, tarpon-warm, podman-tarpon (additional image store), podman-tarpon-pack, podman-stargz (needs
     /// stargz-store), containerd (pull and run; needs ctr, runc and curl), containerd-tarpon (tarpon's snapshotter),
     /// containerd-tarpon-pack, containerd-stargz (needs containerd-stargz-grpc), containerd-soci (needs soci and
     /// soci-snapshotter-grpc), and of an ordinary user user-podman (pull and run), user-tarpon-index and user-tarpon-pack [default: podman, tarpon-index, tarpon-pack, tarpon-warm, podman-tarpon-pack, and where they are
@@ -96,8 +99,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         packs.forget()?;
     }
     packs.prepare(&workloads)?;
-    if systems.iter().any(|system| system.format() == Some(soci::TAG)) {
+    let is_started = |tag: &str| systems.iter().any(|system| system.tag(&args.tag) == tag);
+    if is_started(soci::TAG) {
         soci::prepare(&workloads, &registry::address())?;
+    }
+    if is_started(&next::tag(&args.tag)) {
+        Next { tarpon: &tarpon, registry: &registry::address(), tag: &args.tag }.prepare(&workloads)?;
     }
     let runtime = runtime()?;
     let mut programs: Vec<&Path> = systems.iter().flat_map(|system| system.programs()).collect();
@@ -242,8 +249,8 @@ fn measured(
     let mut programs = system.programs();
     programs.push(&runtime);
     machine::make_cold(&programs)?;
-    let tag = system.format().unwrap_or(tag);
-    warm::ask(here, &workload.image, tag)?;
+    let tag = system.tag(tag);
+    warm::ask(here, &workload.image, &tag)?;
     let image = format!("{}/{}:{tag}", here.registry, workload.image);
     let command = system.command(workload, &image, &format!("echo {FIRST_EXEC}; {}", workload.command))?;
     let mut wire = Wire::open()?;
@@ -287,7 +294,7 @@ fn measured(
 
 /// An error if the container did not start in the way that the system stands for.
 fn check(system: &dyn System, workload: &Workload, server: Option<&Server>) -> Result<()> {
-    if !system.needs_index() && !system.needs_pack() {
+    if !system.needs_index() && !system.needs_pack() && !system.needs_learned() {
         return Ok(());
     }
     let Some(server) = server else {
@@ -295,15 +302,17 @@ fn check(system: &dyn System, workload: &Workload, server: Option<&Server>) -> R
         if matches!(workload.ready, Ready::Exit { .. }) {
             return Ok(());
         }
-        bail!(
-            "the container had no server any more when it was ready, so it is unknown whether its index and boot pack were used"
-        );
+        bail!("the container had no server any more when it was ready, so it is unknown what its start used");
     };
     if system.needs_index() && server.streamed > 0 {
         bail!("{} layers were streamed whole: no index was used", server.streamed);
     }
-    if system.needs_pack() && server.counters.as_ref().is_none_or(|counters| counters.bytes_trace == 0) {
+    let has_trace = server.counters.as_ref().is_some_and(|counters| counters.bytes_trace > 0);
+    if system.needs_pack() && !has_trace {
         bail!("no boot pack was used, although the registry has one");
+    }
+    if system.needs_learned() && !has_trace {
+        bail!("nothing was fetched because an earlier start read it");
     }
     Ok(())
 }
@@ -399,11 +408,21 @@ mod tests {
             ("tarpon-pack", None),
             ("tarpon-pack", server(Some(5), 1)),
             ("tarpon-index", server(Some(0), 2)),
+            ("tarpon-next-no-learn", server(Some(0), 2)),
         ] {
             assert!(checked(system, port(), server).is_err(), "{system}");
         }
         assert!(checked("tarpon-index", port(), server(Some(0), 0)).is_ok());
         assert!(checked("tarpon-streamed", port(), server(Some(0), 5)).is_ok());
+    }
+
+    #[test]
+    fn a_run_that_followed_no_learned_start_is_none_if_it_is_about_one() {
+        let systems = systems::find(&["tarpon-index".to_owned(), "tarpon-next".to_owned()], Path::new("/bin/true"));
+        let (systems, workload) = (systems.unwrap(), workload(Ready::Port { port: 1, path: None }));
+        let check = |at: usize, bytes| check(systems[at].as_ref(), &workload, server(Some(bytes), 0).as_ref());
+        assert!(check(0, 0).is_ok() && check(1, 5).is_ok());
+        assert!(check(1, 0).unwrap_err().to_string().contains("earlier start"));
     }
 
     #[test]

@@ -14,12 +14,17 @@ const ACCEPT: &str = "Accept: application/vnd.oci.image.index.v1+json, applicati
 
 /// The profiles of the boot packs in the newest index of an image; empty if it has no index.
 pub(super) fn profiles(registry: &str, image: &str, digest: &str) -> Result<Vec<String>> {
-    let Some(list) = referrers(registry, image, digest)? else { return Ok(Vec::new()) };
+    let Some(newest) = newest(registry, image, digest)? else { return Ok(Vec::new()) };
+    Ok(get(registry, &format!("/v2/{image}/manifests/{newest}"))?.map(|index| packs(&index)).unwrap_or_default())
+}
+
+/// The digest of the newest index of an image.
+pub(super) fn newest(registry: &str, image: &str, digest: &str) -> Result<Option<String>> {
+    let Some(list) = referrers(registry, image, digest)? else { return Ok(None) };
     let mut all = list["manifests"].as_array().into_iter().flatten();
     // The newest is the last.
     let newest = all.rfind(|entry| entry["artifactType"] == INDEX).and_then(|entry| entry["digest"].as_str());
-    let Some(newest) = newest else { return Ok(Vec::new()) };
-    Ok(get(registry, &format!("/v2/{image}/manifests/{newest}"))?.map(|index| packs(&index)).unwrap_or_default())
+    Ok(newest.map(str::to_owned))
 }
 
 /// The referrers of an image, from the registry's API, or from the fallback tag if it has no such API.
@@ -86,6 +91,7 @@ mod tests {
         let listed = registry(&[("/v2/a/b/referrers/sha256:ab", LIST), ("/v2/a/b/manifests/new", NEW)]);
         let tagged = registry(&[("/v2/a/b/manifests/sha256-ab", LIST), ("/v2/a/b/manifests/new", NEW)]);
         for registry in [listed, tagged] {
+            assert_eq!(newest(&registry, "a/b", "sha256:ab").unwrap().as_deref(), Some("new"));
             assert_eq!(profiles(&registry, "a/b", "sha256:ab").unwrap(), ["redis"]);
         }
     }

@@ -1,8 +1,8 @@
-//! [`Bucket`]: an empty bucket of a real S3 server at 127.0.0.1.
+//! [`Bucket`]: an empty bucket of a real S3 server, at 127.0.0.1 unless another address is named.
 
 use std::fs;
 use std::io::{ErrorKind, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::thread;
@@ -42,16 +42,21 @@ impl Bucket {
     /// Starts the fastest server that is installed. Everything it keeps is in the folder, which exists, is empty and is on a disk
     /// with extended attributes.
     pub fn start(folder: &Path) -> Result<Self> {
+        Self::start_at(Ipv4Addr::LOCALHOST, folder)
+    }
+
+    /// The same at another address of the namespace that this is called in.
+    pub fn start_at(host: Ipv4Addr, folder: &Path) -> Result<Self> {
         match Server::installed().first() {
-            Some(server) => Self::start_with(*server, folder),
+            Some(server) => Self::start_with(*server, host, folder),
             None => bail!("{}", missing().unwrap_or_default()),
         }
     }
 
     /// The same with a server that is installed.
-    pub fn start_with(server: Server, folder: &Path) -> Result<Self> {
+    pub fn start_with(server: Server, host: Ipv4Addr, folder: &Path) -> Result<Self> {
         server.before_first_start(folder)?;
-        let mut bucket = Self { server, port: Port::reserve()?, folder: folder.to_owned(), process: None };
+        let mut bucket = Self { server, port: Port::reserve(host)?, folder: folder.to_owned(), process: None };
         bucket.start_again()?;
         server.after_first_start(bucket.port.address())?;
         Ok(bucket)

@@ -1,6 +1,6 @@
-"""Serves the S3 of moto at 127.0.0.1, until standard input ends.
+"""Serves the S3 of moto at one address, until standard input ends.
 
-Arguments: the folder with moto and its libraries, and the port. Moto keeps objects in memory, therefore a line `stop`
+Arguments: the folder with moto and its libraries, the address, and the port. Moto keeps objects in memory, therefore a line `stop`
 on standard input closes the port and all connections and keeps the process, and a line `start` opens the port again.
 """
 
@@ -16,7 +16,7 @@ import threading
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from werkzeug.serving import ThreadedWSGIServer
 
-HOST, PORT = "127.0.0.1", int(sys.argv[2])
+HOST, PORT = sys.argv[2], int(sys.argv[3])
 
 # Seconds between two checks whether the port is to be closed.
 POLL_INTERVAL = 0.02

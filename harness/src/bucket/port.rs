@@ -1,4 +1,4 @@
-//! A port of loopback that no other program gets, also while its server is stopped.
+//! A port that no other program gets, also while its server is stopped.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::OwnedFd;
@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use anyhow::{Context, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
 
-/// A free port of 127.0.0.1, which is reserved as long as this exists.
+/// A free port of an address of this machine, which is reserved as long as this exists.
 pub(super) struct Port {
     address: SocketAddr,
     /// Bound, and never listens: the kernel gives the port to no one who asks for a free one, refuses connections to it, and
@@ -15,8 +15,8 @@ pub(super) struct Port {
 }
 
 impl Port {
-    pub(super) fn reserve() -> Result<Self> {
-        reserve().context("cannot reserve a port of 127.0.0.1")
+    pub(super) fn reserve(host: Ipv4Addr) -> Result<Self> {
+        reserve(host).with_context(|| format!("cannot reserve a port of {host}"))
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -24,10 +24,10 @@ impl Port {
     }
 }
 
-fn reserve() -> Result<Port> {
+fn reserve(host: Ipv4Addr) -> Result<Port> {
     let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
-    bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0))?;
+    bind(&socket, &SocketAddrV4::new(host, 0))?;
     let address = SocketAddr::try_from(getsockname(&socket)?)?;
     Ok(Port { address, _reservation: socket })
 }
@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn a_reserved_port_refuses_connections_until_its_server_listens_and_afterwards() {
-        let port = Port::reserve().unwrap();
+        let port = Port::reserve(Ipv4Addr::LOCALHOST).unwrap();
         let connect = || TcpStream::connect(port.address()).map_err(|error| error.kind());
         assert_eq!(connect().unwrap_err(), ErrorKind::ConnectionRefused);
         for _ in 0..2 {
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn a_reserved_port_is_not_given_to_those_who_ask_for_a_free_one() {
-        let port = Port::reserve().unwrap();
+        let port = Port::reserve(Ipv4Addr::LOCALHOST).unwrap();
         // All ports that are free at once.
         let others: Vec<_> = (0..2000).map_while(|_| TcpListener::bind("127.0.0.1:0").ok()).collect();
         assert!(others.len() > 500);

@@ -60,7 +60,8 @@ impl Server {
             }
             Self::Moto => {
                 // Without the libraries of the machine, which may have other versions.
-                server.args(["-I", "-S", "-c", MOTO]).arg(installation().join("moto")).arg(address.port().to_string());
+                server.args(["-I", "-S", "-c", MOTO]).arg(installation().join("moto"));
+                server.args([address.ip().to_string(), address.port().to_string()]);
                 server.env_clear().env("TMPDIR", folder);
                 server.stdin(Stdio::piped());
             }

@@ -82,7 +82,7 @@ impl Inside {
 }
 
 /// Moves only the calling thread into a new network namespace.
-fn leave_network() -> io::Result<()> {
+pub(crate) fn leave_network() -> io::Result<()> {
     // SAFETY: only the network namespace is left; file descriptors and memory are shared as before.
     #[allow(unsafe_code)]
     unsafe {

@@ -36,6 +36,8 @@ use device::DEVICE;
 use log::Log;
 use shape::{Counters, Shape};
 
+pub(crate) use kernel::leave_network;
+
 /// The options of `cargo xtask link`.
 #[derive(clap::Args)]
 pub struct Args {

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::io::{ErrorKind, Read as _};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpStream};
 use std::sync::Barrier;
 use std::thread;
 
@@ -34,7 +34,7 @@ fn with_each_server(test: impl Fn(BucketFixture)) {
     for server in Server::installed() {
         eprintln!("with {server:?}");
         let folder = tempfile::tempdir().unwrap();
-        let bucket = Bucket::start_with(server, folder.path()).unwrap();
+        let bucket = Bucket::start_with(server, Ipv4Addr::LOCALHOST, folder.path()).unwrap();
         let client = Client::of(&bucket);
         test(BucketFixture { bucket, client, _folder: folder });
     }
@@ -161,7 +161,9 @@ fn a_bucket_that_is_dropped_serves_no_longer() {
 fn buckets_at_the_same_time_share_nothing() {
     with_each_server(|one| {
         let folder = tempfile::tempdir().unwrap();
-        let other = Bucket::start_with(one.bucket.server(), folder.path()).unwrap();
+        let host = Ipv4Addr::new(127, 0, 0, 2);
+        let other = Bucket::start_with(one.bucket.server(), host, folder.path()).unwrap();
+        assert!(other.address().starts_with("127.0.0.2:"));
         assert_eq!(one.client.put("test/a", "", b"x"), 200);
         assert_eq!(Client::of(&other).get("test/a", "").status, 404);
     });

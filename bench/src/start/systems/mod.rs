@@ -9,7 +9,6 @@ use crate::podman::Podman;
 
 mod containerd;
 mod eager;
-mod service;
 mod shown;
 mod stargz;
 mod system;
@@ -34,13 +33,15 @@ pub(super) use system::{Server, System};
 pub(super) type Systems = Vec<Box<dyn System>>;
 
 /// All systems, in the order in which they run.
-const NAMES: [&str; 22] = [
+const NAMES: [&str; 24] = [
     "podman",
     "tarpon-streamed",
     "tarpon-index",
     "tarpon-index-fuse",
     "tarpon-no-learn",
     "tarpon-learned",
+    "tarpon-next-no-learn",
+    "tarpon-next",
     "tarpon-estargz",
     "tarpon-estargz-learned",
     "tarpon-pack",
@@ -81,6 +82,7 @@ fn system(name: &'static str, tarpon: &Path) -> Result<Box<dyn System>> {
         name,
         program,
         format: None,
+        next: false,
         index: true,
         pack: false,
         begin: Begin::Nothing,
@@ -93,6 +95,8 @@ fn system(name: &'static str, tarpon: &Path) -> Result<Box<dyn System>> {
         "tarpon-index-fuse" => Box::new(Tarpon { mode: "fuse", ..cold }),
         "tarpon-no-learn" => Box::new(Tarpon { learns: false, ..cold }),
         "tarpon-learned" => Box::new(Tarpon { begin: Begin::Learned("tarpon-index"), ..cold }),
+        "tarpon-next-no-learn" => Box::new(Tarpon { next: true, learns: false, ..cold }),
+        "tarpon-next" => Box::new(Tarpon { next: true, begin: Begin::Learned("tarpon-index"), ..cold }),
         "tarpon-estargz" => Box::new(Tarpon { format: Some(stargz::FORMAT), index: false, ..cold }),
         "tarpon-estargz-learned" => Box::new(Tarpon {
             format: Some(stargz::FORMAT),
@@ -152,6 +156,14 @@ mod tests {
     fn a_warm_store_needs_the_run_that_warms_it() {
         assert!(named(&["tarpon-warm"]).is_err() && named(&["tarpon-warm", "tarpon-pack"]).is_ok());
         assert!(named(&["tarpon-learned"]).is_err() && named(&["tarpon-learned", "tarpon-index"]).is_ok());
+        assert!(named(&["tarpon-next"]).is_err() && named(&["tarpon-next", "tarpon-index"]).is_ok());
+    }
+
+    #[test]
+    fn the_next_version_of_an_image_has_a_tag_of_its_own() {
+        let tag = |name: &str| find(&[name.to_owned()], Path::new("/bin/true")).unwrap()[0].tag("zstdchunked");
+        assert_eq!(["tarpon-index", "tarpon-estargz"].map(tag), ["zstdchunked", "estargz"]);
+        assert_eq!(tag("tarpon-next-no-learn"), "zstdchunked-next");
     }
 
     #[test]

@@ -9,10 +9,10 @@ use anyhow::{Context, Result};
 use tarpon_harness::process;
 
 use super::eager::{self, RUN, with_arguments};
-use super::service::{Service, has_mounts_below, unmount_below};
 use super::system::{Server, System, store};
 use crate::machine::remove;
 use crate::podman::Podman;
+use crate::service::{Service, has_mounts_below, unmount_below};
 use tarpon_harness::workloads::Workload;
 
 pub(super) const PROGRAM: &str = "stargz-store";
@@ -61,8 +61,8 @@ impl System for Stargz {
         [self.program.as_path()].into_iter().chain(self.podman.programs()).collect()
     }
 
-    fn format(&self) -> Option<&'static str> {
-        Some(FORMAT)
+    fn tag(&self, _asked: &str) -> String {
+        FORMAT.to_owned()
     }
 
     fn wipe(&self) -> Result<()> {

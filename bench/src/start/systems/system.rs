@@ -17,9 +17,9 @@ pub(in crate::start) trait System {
     /// The programs that are started, which are read into the page cache.
     fn programs(&self) -> Vec<&Path>;
 
-    /// The required image format, which overrides the requested one.
-    fn format(&self) -> Option<&'static str> {
-        None
+    /// The tag of the image that it starts, where `asked` is the requested one.
+    fn tag(&self, asked: &str) -> String {
+        asked.to_owned()
     }
 
     /// The system whose preceding run left the state from which this one starts.
@@ -61,6 +61,11 @@ pub(in crate::start) trait System {
         false
     }
 
+    /// Whether a run is valid only if a learned start was followed.
+    fn needs_learned(&self) -> bool {
+        false
+    }
+
     /// Ends the container and the server of a run.
     fn end(&self) -> Result<()>;
 }
@@ -85,7 +90,7 @@ impl Server {
 /// Counters of tarpon's server for the image.
 #[derive(serde::Deserialize)]
 pub(in crate::start) struct Counters {
-    /// Bytes fetched from a boot pack.
+    /// Bytes fetched from a boot pack, or because a learned start read them.
     pub(in crate::start) bytes_trace: u64,
     /// Number and total time of reads that waited for a source.
     pub(in crate::start) stalls: u64,

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use super::system::{CONTAINER, Counters, Server, System, store};
 use crate::machine::{quietly, remove, wait_for_end};
+use crate::start::next;
 use tarpon_harness::workloads::Workload;
 
 #[derive(Clone)]
@@ -16,6 +17,8 @@ pub(super) struct Tarpon {
     pub(super) program: PathBuf,
     /// The required image format, if any.
     pub(super) format: Option<&'static str>,
+    /// Start the next version of the image.
+    pub(super) next: bool,
     /// Use the index attached to the image.
     pub(super) index: bool,
     /// Use the boot pack of the workload.
@@ -120,8 +123,9 @@ impl System for Tarpon {
         vec![&self.program]
     }
 
-    fn format(&self) -> Option<&'static str> {
-        self.format
+    fn tag(&self, asked: &str) -> String {
+        let tag = self.format.unwrap_or(asked);
+        if self.next { next::tag(tag) } else { tag.to_owned() }
     }
 
     fn begins_with(&self) -> Option<&'static str> {
@@ -182,6 +186,10 @@ impl System for Tarpon {
 
     fn needs_pack(&self) -> bool {
         self.pack && self.begin == Begin::Nothing
+    }
+
+    fn needs_learned(&self) -> bool {
+        matches!(self.begin, Begin::Learned(_))
     }
 
     fn end(&self) -> Result<()> {

@@ -14,10 +14,20 @@ pub(crate) fn is_warm(system: &str) -> bool {
     system.ends_with("-warm")
 }
 
-/// The eager system in the same environment; for containerd's eager one, Podman's.
+/// What starts the next version of the image without what was learned of this one.
+const NEXT: &str = "tarpon-next-no-learn";
+
+/// Whether it starts the next version of the image, which no other system starts.
+pub(crate) fn is_next(system: &str) -> bool {
+    system.starts_with("tarpon-next")
+}
+
+/// The eager system in the same environment; for containerd's eager one, Podman's. For the next version of the image its start without
+/// learning.
 pub(crate) fn baseline(system: &str) -> Option<&'static str> {
     match system {
-        "podman" => None,
+        "podman" | NEXT => None,
+        next if is_next(next) => Some(NEXT),
         warm if is_warm(warm) => None,
         other if other.starts_with("containerd-") => Some("containerd"),
         _ => Some("podman"),
@@ -27,7 +37,7 @@ pub(crate) fn baseline(system: &str) -> Option<&'static str> {
 /// Whether `theirs` is another project's counterpart of `ours`: both must run in the same environment, Podman or containerd, unless
 /// tarpon runs the container by itself.
 pub(crate) fn competes(ours: &str, theirs: &str) -> bool {
-    if !is_ours(ours) || is_ours(theirs) || is_warm(ours) || is_warm(theirs) {
+    if !is_ours(ours) || is_ours(theirs) || is_warm(ours) || is_warm(theirs) || is_next(ours) {
         return false;
     }
     let surroundings = |system: &str| system.split('-').next().map(str::to_owned);
@@ -43,7 +53,13 @@ mod tests {
         assert_eq!(baseline("containerd-soci"), Some("containerd"));
         assert_eq!(baseline("containerd"), Some("podman"));
         assert_eq!(["tarpon-pack", "podman-stargz"].map(baseline), [Some("podman"); 2]);
-        assert_eq!(["podman", "tarpon-warm"].map(baseline), [None; 2]);
+        assert_eq!(["podman", "tarpon-warm", NEXT].map(baseline), [None; 3]);
+    }
+
+    #[test]
+    fn another_version_of_the_image_is_compared_with_itself() {
+        assert_eq!(baseline("tarpon-next"), Some(NEXT));
+        assert!(!competes("tarpon-next", "podman") && !competes(NEXT, "podman-stargz"));
     }
 
     #[test]

@@ -10,9 +10,9 @@ use anyhow::{Context, Result};
 
 use tarpon_harness::process;
 
-use super::super::service::{Service, unmount_below};
 use super::super::system::{CONTAINER, store};
 use crate::machine::{quietly, remove};
+use crate::service::{Service, unmount_below};
 
 /// Programs that it needs, including the container runtime.
 pub(super) const PROGRAMS: [&str; 5] = ["containerd", "ctr", "containerd-shim-runc-v2", "runc", "curl"];

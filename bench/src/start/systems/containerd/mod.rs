@@ -9,10 +9,10 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use tarpon_harness::process;
 
-use super::service::{Service, has_mounts_below};
 use super::system::{Server, System};
 use super::{stargz, tarpon};
 use crate::machine::{quietly, wait_for_end};
+use crate::service::{Service, has_mounts_below};
 use daemon::{Daemon, OWN, answers, found};
 use tarpon_harness::workloads::Workload;
 
@@ -151,12 +151,13 @@ impl System for Containerd {
         self.daemon.programs().into_iter().chain(self.snapshotter.program()).collect()
     }
 
-    fn format(&self) -> Option<&'static str> {
-        match self.snapshotter {
-            Snapshotter::Own | Snapshotter::Tarpon { .. } => None,
-            Snapshotter::Stargz { .. } => Some(stargz::FORMAT),
-            Snapshotter::Soci { .. } => Some(soci::TAG),
-        }
+    fn tag(&self, asked: &str) -> String {
+        let tag = match self.snapshotter {
+            Snapshotter::Own | Snapshotter::Tarpon { .. } => asked,
+            Snapshotter::Stargz { .. } => stargz::FORMAT,
+            Snapshotter::Soci { .. } => soci::TAG,
+        };
+        tag.to_owned()
     }
 
     fn wipe(&self) -> Result<()> {

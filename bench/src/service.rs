@@ -17,11 +17,11 @@ use crate::machine::quietly;
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A running process. Dropping it kills the process.
-pub(super) struct Service(Child);
+pub(crate) struct Service(Child);
 
 impl Service {
     /// Starts a command with its output in `log`, and waits until it is up.
-    pub(super) fn start(mut command: Command, log: &Path, is_up: impl Fn() -> bool) -> Result<Self> {
+    pub(crate) fn start(mut command: Command, log: &Path, is_up: impl Fn() -> bool) -> Result<Self> {
         let out = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
         command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
         let name = process::name(&command);
@@ -36,12 +36,12 @@ impl Service {
         Ok(service)
     }
 
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.0.id()
     }
 
     /// Ends it with a signal, and waits; it is killed if that takes too long.
-    pub(super) fn end(mut self) -> Result<()> {
+    pub(crate) fn end(mut self) -> Result<()> {
         if let (None, Some(pid)) = (self.0.try_wait()?, pid(&self.0)) {
             kill_process(pid, Signal::TERM).context("cannot end a service")?;
         }
@@ -68,7 +68,7 @@ impl Drop for Service {
 }
 
 /// Unmounts everything in a folder, and the folder itself.
-pub(super) fn unmount_below(folder: &Path) {
+pub(crate) fn unmount_below(folder: &Path) {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     for mountpoint in mountpoints_below(&table, folder).into_iter().rev() {
         let mut unmount = Command::new("umount");
@@ -78,7 +78,7 @@ pub(super) fn unmount_below(folder: &Path) {
 }
 
 /// Whether anything is mounted in a folder, or on it.
-pub(super) fn has_mounts_below(folder: &Path) -> bool {
+pub(crate) fn has_mounts_below(folder: &Path) -> bool {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     !mountpoints_below(&table, folder).is_empty()
 }
