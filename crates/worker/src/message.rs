@@ -20,7 +20,7 @@ use tarpon_tier::{TierLocation, TierOptions};
 use zeroize::Zeroizing;
 
 /// Version of the messages: after an update a program may start a worker of another version.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 
 /// Longest encoded message: a setup names a few dozen paths, an error is one line, and an image has at most 512 layers.
 pub(crate) const MESSAGE_BYTES: usize = 128 << 10;
@@ -307,10 +307,10 @@ pub(crate) enum Question {
     Confined { how: String, limits_paths: bool },
     /// Nothing: the worker is alive.
     Alive,
-    /// The credentials for the repository of an image at one of its hosts.
-    Credentials { id: u64, image: u64, registry: String, repository: String },
-    /// Whether the credentials of one of an image's registries may be sent to a host.
-    MayHave { id: u64, image: u64, registry: String, host: String },
+    /// The credentials for an image at the endpoint with this number.
+    Credentials { id: u64, image: u64, endpoint: u32 },
+    /// Whether the credentials for an image at an endpoint may be sent to a host.
+    MayHave { id: u64, image: u64, endpoint: u32, host: String },
 }
 
 /// The answer to the question with the same number. Not `Debug`: it contains passwords.
