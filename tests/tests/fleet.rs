@@ -341,7 +341,8 @@ fn the_cache_of_the_container_image_serves_https_to_hosts_as_an_ordinary_user() 
     assert_eq!(status[0]["endpoints"][0]["endpoint"], cache.address(), "{status}");
     // Its certificate is trusted by this entry alone.
     let without = MirroredHost::with_endpoints(&line.address(), &text.replace("ca = ", "# "));
-    without.mount("base:zstdchunked", &[]).check("usr/bin", &expected);
+    let mount = without.mount("base:zstdchunked", &[]);
+    mount.check("usr/bin", &expected);
     assert!(line.bytes() > 100_000, "the registry sent it");
     let status = without.tarpon.status().unwrap();
     let why = status[0]["endpoints"][0]["last_failure"].as_str().unwrap_or_default().to_owned();
