@@ -21,8 +21,11 @@ use crate::timing;
 const ENDPOINTS: usize = 16;
 /// Most headers of an endpoint: real ones have one or two.
 const HEADERS: usize = 16;
-/// Most bytes of the names and values of an endpoint's headers. Those of all endpoints have to fit into a request to a worker twice.
+/// Most bytes of the names and values of an endpoint's headers: a token has 1 to 4 KiB. Those of all endpoints fit into a request to a
+/// worker, with their other settings and the mirrors of the image.
 const HEADER_BYTES: usize = 4 << 10;
+/// Longest path of a file, for the same reason.
+const PATH_BYTES: usize = 1 << 10;
 /// The shortest time limit: a host on another continent answers within it.
 const TIME_LIMIT_LEAST: Duration = Duration::from_millis(100);
 
@@ -240,9 +243,10 @@ fn endpoints<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<StatedEndpoint>, 
 
 fn absolute<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PathBuf>, D::Error> {
     let file = PathBuf::deserialize(from)?;
-    match file.is_absolute() {
-        true => Ok(Some(file)),
-        false => Err(D::Error::custom(format!("ca is no absolute path: {}", file.display()))),
+    match (file.is_absolute(), file.as_os_str().len()) {
+        (true, 0..=PATH_BYTES) => Ok(Some(file)),
+        (true, _) => Err(D::Error::custom(format!("the path of ca is longer than {PATH_BYTES} bytes"))),
+        (false, _) => Err(D::Error::custom(format!("ca is no absolute path: {}", file.display()))),
     }
 }
 

@@ -216,6 +216,12 @@ fn there_are_limits_of_endpoints_headers_and_their_bytes() {
 }
 
 #[test]
+fn a_path_of_a_certificate_has_a_limit() {
+    let path = format!("/{}", "a".repeat(PATH_BYTES));
+    assert!(refusal_of(&format!("ca = '{path}'")).contains("longer than 1024 bytes"));
+}
+
+#[test]
 fn files_are_read_in_their_order_and_later_ones_replace_registries() {
     let folder = tempfile::tempdir().unwrap();
     let paths = RegistriesPaths::none().with_endpoints(folder.path().to_owned());
