@@ -1,6 +1,6 @@
 //! [`Nginx`]: the configurations of `contrib/nginx`, run as they are shipped.
 
-use std::fs;
+use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener};
 use std::ops::Not as _;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 const CACHE: &str = include_str!("../../contrib/nginx/tarpon-cache.conf");
+const ENTRYPOINT: &str = include_str!("../../contrib/nginx/tarpon-cache-entrypoint");
 const BALANCER: &str = include_str!("../../contrib/nginx/tarpon-balancer.conf");
-
-/// The registry in the file of the cache.
-const REGISTRY: &str = "registry-1.docker.io";
 
 /// How long nginx may take to listen.
 const START: Duration = Duration::from_secs(10);
@@ -35,14 +33,17 @@ impl Nginx {
 
     /// The same at this address of the namespace that this is called in.
     pub fn cache_at(address: SocketAddr, registry: &str, folder: &Path) -> Result<Self> {
-        let edits = [
-            (format!("{REGISTRY}:443"), registry.to_owned()),
-            ("https://tarpon_registry".to_owned(), "http://tarpon_registry".to_owned()),
-            (REGISTRY.to_owned(), registry.to_owned()),
-            ("/var/cache/nginx".to_owned(), folder.display().to_string()),
-            ("listen 5000".to_owned(), format!("listen {address}")),
-        ];
-        Self::start(&edited(CACHE, &edits)?, address, folder)
+        Self::cache_by_at(entrypoint(folder)?, address, registry, folder)
+    }
+
+    /// The same by an entry point that may have more variables, or the rights of another user.
+    pub fn cache_by(entrypoint: Command, registry: &str, folder: &Path) -> Result<Self> {
+        Self::cache_by_at(entrypoint, free_address()?, registry, folder)
+    }
+
+    fn cache_by_at(mut entrypoint: Command, address: SocketAddr, registry: &str, folder: &Path) -> Result<Self> {
+        entrypoint.env("TARPON_REGISTRY_URL", format!("http://{registry}")).env("TARPON_LISTEN", address.to_string());
+        Self::start(entrypoint, address, folder)
     }
 
     /// Starts a balancer in front of three caches at HOST:PORT each.
@@ -55,28 +56,20 @@ impl Nginx {
         let caches = (1..).zip(caches).map(|(at, cache)| (format!("cache-{at}.example:5000"), cache.to_owned()));
         let listen = ("listen 127.0.0.1:5001".to_owned(), format!("listen {address}"));
         let edits: Vec<_> = caches.chain([listen]).collect();
-        Self::start(&edited(BALANCER, &edits)?, address, folder)
+        Self::start(nginx(&edited(BALANCER, &edits)?, folder)?, address, folder)
     }
 
-    fn start(conf: &str, address: SocketAddr, folder: &Path) -> Result<Self> {
-        let here = folder.display();
-        let kinds = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
-        let temporary: String = kinds.iter().map(|kind| format!("{kind}_temp_path {here}/{kind};")).collect();
-        let main = format!(
-            "worker_processes 1; daemon off; user root; pid {here}/pid; error_log {here}/error.log warn;\n\
-             events {{ worker_connections 1024; }}\nhttp {{ access_log off; {temporary}\n{conf}\n}}"
-        );
-        let (file, pid) = (folder.join("nginx.conf"), folder.join("pid"));
-        fs::write(&file, main).with_context(|| format!("cannot write {}", file.display()))?;
-        let mut nginx = Command::new("nginx");
-        nginx.arg("-p").arg(folder).arg("-c").arg(&file);
-        let process = nginx.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit()).spawn();
+    /// Starts the program, which is to become nginx.
+    fn start(mut program: Command, address: SocketAddr, folder: &Path) -> Result<Self> {
+        let (errors, pid) = (folder.join("error.log"), folder.join("nginx.pid"));
+        let log = File::create(&errors).with_context(|| format!("cannot create {}", errors.display()))?;
+        let process = program.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
         let mut nginx = Self { process: process.context("cannot start nginx")?, address, folder: folder.to_owned() };
         let began = Instant::now();
         // It writes the file when it listens. A connection would prove nothing: another program may have taken the port.
         while fs::read_to_string(&pid).is_ok_and(|pid| !pid.is_empty()).not() {
             if began.elapsed() > START || nginx.process.try_wait()?.is_some() {
-                let log = fs::read_to_string(folder.join("error.log")).unwrap_or_default();
+                let log = fs::read_to_string(&errors).unwrap_or_default();
                 bail!("nginx does not listen at {address}: {log}");
             }
             thread::sleep(POLL_INTERVAL);
@@ -111,6 +104,37 @@ impl Drop for Nginx {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// The entry point of the container image of the cache, which keeps everything in the folder. Arguments of nginx may follow.
+pub fn entrypoint(folder: &Path) -> Result<Command> {
+    let write = |name: &str, text: &str| {
+        let file = folder.join(name);
+        fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        anyhow::Ok(file)
+    };
+    let mut entrypoint = Command::new("sh");
+    entrypoint.arg(write("entrypoint", ENTRYPOINT)?).env("TARPON_CACHE_CONF", write("shipped.conf", CACHE)?);
+    entrypoint.env("TARPON_CACHE_DIR", folder).env("TARPON_RUN_DIR", folder).env("TARPON_WORKERS", "1");
+    // A machine may have no name server.
+    entrypoint.env("TARPON_RESOLVER", "127.0.0.53");
+    Ok(entrypoint)
+}
+
+/// nginx with a configuration for its http context.
+fn nginx(conf: &str, folder: &Path) -> Result<Command> {
+    let here = folder.display();
+    let kinds = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
+    let temporary: String = kinds.iter().map(|kind| format!("{kind}_temp_path {here}/{kind};")).collect();
+    let main = format!(
+        "worker_processes 1; daemon off; user root; pid {here}/nginx.pid; error_log stderr warn;\n\
+         events {{ worker_connections 1024; }}\nhttp {{ access_log off; {temporary}\n{conf}\n}}"
+    );
+    let file = folder.join("nginx.conf");
+    fs::write(&file, main).with_context(|| format!("cannot write {}", file.display()))?;
+    let mut nginx = Command::new("nginx");
+    nginx.arg("-e").arg("stderr").arg("-p").arg(folder).arg("-c").arg(&file);
+    Ok(nginx)
 }
 
 fn free_address() -> Result<SocketAddr> {

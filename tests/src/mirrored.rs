@@ -44,10 +44,31 @@ impl MirroredHost {
         Self { tarpon, conf }
     }
 
+    /// The same without a mirror, and with this text as a file of endpoints.
+    pub fn with_endpoints(location: &str, text: &str) -> Self {
+        let tarpon = Tarpon::new().unwrap();
+        let conf = tarpon.store().with_file_name("registries.conf");
+        let alias = format!("[aliases]\n'base'='images.example/{IMAGE}'\n");
+        fs::write(
+            &conf,
+            format!("[[registry]]\nprefix='images.example'\nlocation='{location}'\ninsecure=true\n{alias}"),
+        )
+        .unwrap();
+        let host = Self { tarpon, conf };
+        fs::create_dir(host.endpoints()).unwrap();
+        fs::write(host.endpoints().join("cache.toml"), text).unwrap();
+        host
+    }
+
+    /// The folder of the files of endpoints, which need not exist.
+    fn endpoints(&self) -> PathBuf {
+        self.conf.with_file_name("endpoints.d")
+    }
+
     /// A command of the host; arguments follow.
     pub fn command(&self, subcommand: &str) -> Command {
         let mut command = self.tarpon.command(subcommand);
-        command.env("CONTAINERS_REGISTRIES_CONF", &self.conf);
+        command.env("CONTAINERS_REGISTRIES_CONF", &self.conf).env("TARPON_ENDPOINTS", self.endpoints());
         command
     }
 

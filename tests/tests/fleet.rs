@@ -2,13 +2,15 @@
 
 use std::fs;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use tarpon_harness::nginx::Nginx;
+use tarpon_harness::nginx::{Nginx, entrypoint};
 use tarpon_registry::serve::Contents;
 use tarpon_testkit::matrix;
 use tarpon_testkit::registry::{Auth, FakeRegistry, PASSWORD, USER};
@@ -290,4 +292,142 @@ fn a_cached_blob_is_not_sent_from_a_repository_that_lacks_it() {
     let digest = manifest["layers"][0]["digest"].as_str().unwrap();
     assert_eq!(get(&cache, &format!("{IMAGE}/blobs/{digest}"), None).0, "206");
     assert_eq!(get(&cache, &format!("another/repository/blobs/{digest}"), None).0, "403");
+}
+
+/// The user of the container image of the cache.
+const USER_ID: u32 = 10_001;
+
+/// A file of the certificates that tests have.
+fn certificate(name: &str) -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/tls").join(name);
+    file.canonicalize().unwrap().display().to_string()
+}
+
+#[test]
+fn the_cache_of_the_container_image_serves_https_to_hosts_as_an_ordinary_user() {
+    if is_skipped() {
+        return;
+    }
+    let registry = real::registry().unwrap();
+    let wire = Wire::to(&registry).unwrap();
+    let folder = real::scratch().unwrap();
+    let mut program = entrypoint(folder.path()).unwrap();
+    for name in ["server.crt", "server.key"] {
+        let copy = folder.path().join(name);
+        fs::copy(certificate(&format!("server/{name}")), &copy).unwrap();
+        chown(copy, Some(USER_ID), Some(USER_ID)).unwrap();
+    }
+    chown(folder.path(), Some(USER_ID), Some(USER_ID)).unwrap();
+    program.uid(USER_ID).gid(USER_ID);
+    program.env("TARPON_TLS_CERTIFICATE", folder.path().join("server.crt"));
+    program.env("TARPON_TLS_KEY", folder.path().join("server.key"));
+    let nginx = Nginx::cache_by(program, &wire.address(), folder.path()).unwrap();
+    let cache = Cache { nginx, _folder: folder };
+
+    let line = Wire::to(&registry).unwrap();
+    let text = format!(
+        "[[registry]]\nprefix = 'images.example'\n[[registry.endpoint]]\nurl = 'https://{}'\nca = '{}'\n\
+         headers = {{ X-Tenant = 'a' }}\ntimeout = '4s'\n",
+        cache.address(),
+        certificate("certs/ca.crt"),
+    );
+    let host = MirroredHost::with_endpoints(&line.address(), &text);
+    let expected = host.mount_plain(&registry);
+    let mount = host.mount("base:zstdchunked", &[]);
+    mount.check("usr/bin", &expected);
+    assert_eq!(line.bytes(), 0, "the cache sent everything");
+    assert!(!cache.slices().is_empty() && wire.bytes() > 100_000, "by way of its slices");
+    let status = host.tarpon.status().unwrap();
+    assert_eq!(status[0]["endpoints"][0]["endpoint"], cache.address(), "{status}");
+    // Its certificate is trusted by this entry alone.
+    let without = MirroredHost::with_endpoints(&line.address(), &text.replace("ca = ", "# "));
+    let mount = without.mount("base:zstdchunked", &[]);
+    mount.check("usr/bin", &expected);
+    assert!(line.bytes() > 100_000, "the registry sent it");
+    let status = without.tarpon.status().unwrap();
+    let why = status[0]["endpoints"][0]["last_failure"].as_str().unwrap_or_default().to_owned();
+    assert!(why.contains("certificate"), "{status}");
+}
+
+/// Runs the entry point with these variables, to check its configuration. Returns the exit code, what it printed, and the configuration.
+fn rendered(variables: &[(&str, &str)]) -> (i32, String, String) {
+    let folder = real::scratch().unwrap();
+    let mut program = entrypoint(folder.path()).unwrap();
+    let output = program.arg("-t").envs(variables.iter().copied()).output().unwrap();
+    let conf = fs::read_to_string(folder.path().join("tarpon-cache.conf")).unwrap_or_default();
+    let main = fs::read_to_string(folder.path().join("nginx.conf")).unwrap_or_default();
+    (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap(), main + &conf)
+}
+
+#[test]
+fn the_entry_point_of_the_cache_renders_its_variables_into_a_configuration_that_nginx_accepts() {
+    if is_skipped() {
+        return;
+    }
+    let (certificate, key, ca) =
+        (certificate("server/server.crt"), certificate("server/server.key"), certificate("certs/ca.crt"));
+    let all = [
+        ("TARPON_REGISTRY_URL", "https://127.0.0.1"),
+        ("TARPON_REGISTRY_CA", &*ca),
+        ("TARPON_LISTEN", "[::1]:5443"),
+        ("TARPON_TLS_CERTIFICATE", &*certificate),
+        ("TARPON_TLS_KEY", &*key),
+        ("TARPON_RESOLVER", "10.0.0.2 fd00::53"),
+        ("TARPON_CACHE_SIZE", "50g"),
+        ("TARPON_CACHE_KEEP", "7d"),
+        ("TARPON_WORKERS", "2"),
+    ];
+    let (code, printed, conf) = rendered(&all);
+    assert_eq!(code, 0, "{printed}");
+    for line in [
+        "worker_processes 2;",
+        "keys_zone=tarpon:25m max_size=50g inactive=7d",
+        "server 127.0.0.1:443;",
+        "listen [::1]:5443 ssl;",
+        "resolver 10.0.0.2 [fd00::53] valid=60s;",
+        "proxy_set_header Host 127.0.0.1;",
+        "proxy_ssl_name 127.0.0.1;",
+        "proxy_pass https://tarpon_registry;",
+        &format!("proxy_ssl_trusted_certificate {ca};"),
+    ] {
+        assert!(conf.contains(line), "{line} is not in {conf}");
+    }
+    assert!(!conf.contains("docker.io;") && !conf.contains("/var/cache"), "{conf}");
+    for (size, keys) in [("200g", "100m"), ("1g", "10m"), ("90000m", "45m"), ("100m", "10m")] {
+        let (code, printed, conf) =
+            rendered(&[("TARPON_REGISTRY_URL", "http://[::1]:5000"), ("TARPON_CACHE_SIZE", size)]);
+        assert_eq!(code, 0, "{printed}");
+        assert!(conf.contains(&format!("keys_zone=tarpon:{keys} max_size={size} ")), "{conf}");
+        assert!(conf.contains("server [::1]:5000;") && conf.contains("proxy_pass http://tarpon_registry;"), "{conf}");
+    }
+}
+
+#[test]
+fn the_entry_point_of_the_cache_refuses_values_that_would_change_its_configuration() {
+    for (variable, value) in [
+        ("TARPON_REGISTRY_URL", "ftp://registry.example"),
+        ("TARPON_REGISTRY_URL", "https://registry.example/path"),
+        ("TARPON_REGISTRY_URL", "https://a;b"),
+        ("TARPON_REGISTRY_URL", "https://user@registry.example"),
+        ("TARPON_REGISTRY_CA", "ca.crt"),
+        ("TARPON_LISTEN", "5000; access_log /etc/x"),
+        ("TARPON_LISTEN", "5000\n5001"),
+        ("TARPON_LISTEN", "5000\n;"),
+        ("TARPON_TLS_CERTIFICATE", "/a b"),
+        ("TARPON_TLS_KEY", "/a"),
+        ("TARPON_RESOLVER", "name.example"),
+        ("TARPON_RESOLVER", "1.2.3.4;"),
+        ("TARPON_CACHE_SIZE", "0g"),
+        ("TARPON_CACHE_SIZE", "10"),
+        ("TARPON_CACHE_KEEP", "1y"),
+        ("TARPON_KEYS_SIZE", "1g"),
+        ("TARPON_WORKERS", "0"),
+        ("TARPON_CACHE_DIR", "/a|b"),
+        ("TARPON_RUN_DIR", "/a\"b"),
+    ] {
+        let (code, printed, conf) = rendered(&[(variable, value)]);
+        assert_eq!((code, conf.as_str()), (2, ""), "{variable}={value}: {printed}");
+        assert!(printed.starts_with("tarpon-cache: TARPON_"), "{printed}");
+        assert_eq!(printed.lines().count(), 1, "{printed}");
+    }
 }

@@ -113,10 +113,10 @@ pub struct Settled {
 }
 
 impl Settled {
-    /// How to find credentials for one of the hosts.
-    pub fn credentials_at(&self, endpoint: &Endpoint) -> CredentialSource {
+    /// How to find credentials for the host with this number.
+    pub fn credentials_at(&self, number: usize) -> CredentialSource {
         match &self.source {
-            Source::Registry(image) => self.credentials.at(&endpoint.reference, image),
+            Source::Registry(image) => self.credentials.at(number, &self.endpoints, image),
             _ => self.credentials.clone(),
         }
     }

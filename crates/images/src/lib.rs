@@ -58,5 +58,5 @@ pub use prepare::preparation::Pulled;
 pub use progress::{LayerPlan, LayerWay, Progress, Silent};
 pub use registries::RegistriesChoice;
 pub use tarpon_policy::PolicyChoice;
-pub use tarpon_registry::{ContainerdHosts, Credentials, RegistriesPaths, StoredIn};
+pub use tarpon_registry::{ContainerdHosts, Credentials, RegistriesPaths, StatedEndpoints, StoredIn};
 pub use tree_view::{Item, TreeView};

@@ -1,8 +1,10 @@
 //! [`RegistriesChoice`]: which hosts serve an image, by the configuration of the host.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 use tarpon_oci::{Reference, Source, is_short_name};
-use tarpon_registry::{ContainerdHosts, Endpoint, Registries, RegistriesError, RegistriesPaths};
+use tarpon_registry::{ContainerdHosts, Endpoint, Registries, RegistriesError, RegistriesPaths, StatedEndpoints};
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -48,8 +50,22 @@ impl RegistriesChoice {
         let mut endpoints = self.endpoints(reference)?;
         // The last one is the registry.
         endpoints.pop();
-        let alone = |mirror: Endpoint| (mirror.reference.registry().to_owned(), Self::Settled(vec![mirror]));
+        let alone = |mirror: Endpoint| (mirror.host(), Self::Settled(vec![mirror]));
         Ok(endpoints.into_iter().map(alone).collect())
+    }
+
+    /// The files of tarpon's own configuration of endpoints, and what each of them configures.
+    ///
+    /// # Errors
+    /// A folder cannot be read.
+    pub fn endpoint_files(&self) -> Result<Vec<(PathBuf, Result<StatedEndpoints>)>> {
+        let Self::Files(files) = self else { return Ok(Vec::new()) };
+        let files = files.endpoint_files().map_err(refused)?;
+        let checked = files.into_iter().map(|file| {
+            let found = Registries::check_endpoints(&file).map_err(refused);
+            (file, found)
+        });
+        Ok(checked.collect())
     }
 
     /// The full name of the image that the user means by `name`, which may be a short one, and its source.
@@ -86,6 +102,7 @@ fn refused(error: RegistriesError) -> Error {
         RegistriesError::Ambiguous { .. } => {
             Some("write the full name, or add an alias to a file in /etc/containers/registries.conf.d")
         }
+        RegistriesError::InvalidEndpoints { .. } => Some("docs/registries.md describes the file"),
         _ => Some("containers-registries.conf(5) describes the file"),
     };
     let refused = Error::new(kind, "read the configuration of registries", error);

@@ -37,7 +37,10 @@ pub use error::Error;
 pub use http::{Challenge, ContentRange};
 pub use login::{check_login, check_login_over};
 pub use options::AccessOptions;
-pub use registries::{Address, ContainerdHosts, Endpoint, Registries, RegistriesError, RegistriesPaths};
+pub use registries::{
+    Address, ContainerdHosts, Endpoint, EndpointCredentials, Header, Registries, RegistriesError, RegistriesPaths,
+    StatedEndpoints,
+};
 pub use repository::{
     OpenedEndpoint, Repository, ResolvedImage, open, open_anonymously, open_later, open_mirrored_with, open_with,
 };

@@ -59,12 +59,17 @@ pub fn open_later(source: &Source, options: &AccessOptions) -> Result<Repository
     match source {
         Source::Registry(reference) => {
             let (endpoints, credentials) = (options.endpoints_of(reference), options.credential_source());
+            let last = endpoints.len().saturating_sub(1);
             let mut hosts = Vec::with_capacity(endpoints.len());
-            for endpoint in endpoints {
-                let (name, cert_dir) = (&endpoint.reference, options.cert_dir.as_deref());
-                let transport = HttpsTransport::at(&endpoint, cert_dir);
-                let transport: Arc<dyn Transport> = Arc::new(transport.map_err(Error::Options)?);
-                hosts.push((transport, credentials.at(name, reference), endpoint));
+            for (number, endpoint) in endpoints.iter().enumerate() {
+                let transport = match HttpsTransport::at(endpoint, options.cert_dir.as_deref()) {
+                    Ok(transport) => transport,
+                    // The others serve the image without it.
+                    Err(why) if number < last => HttpsTransport::unusable(why),
+                    Err(why) => return Err(Error::Options(why)),
+                };
+                let transport: Arc<dyn Transport> = Arc::new(transport);
+                hosts.push((transport, credentials.at(number, &endpoints, reference), endpoint.clone()));
             }
             Ok(open_at(reference, hosts, Hosts::of_this_process())?.with_warm_pool())
         }

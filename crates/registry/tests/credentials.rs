@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use common::{World, assert_no_secret, given};
+use common::{World, assert_no_secret, given, sent};
 use tarpon_blob::Fault as Class;
 use tarpon_registry::{CredentialSource, Credentials, Secret};
 use tarpon_testkit::registry::{Auth, Fault, IDENTITY, PASSWORD, USER};
@@ -40,7 +40,7 @@ fn worlds() -> Vec<(&'static str, World)> {
 /// Fails if `seen` carried a secret to a host that must not have it.
 fn assert_well_kept(seen: &Seen) {
     let pair = STANDARD.encode(format!("{USER}:{PASSWORD}"));
-    let text = format!("{} {:?} {}", seen.url, headers(seen), String::from_utf8_lossy(&seen.body));
+    let text = sent(seen);
     let origin = seen.url.origin().ascii_serialization();
     for (secret, may_have) in [
         (PASSWORD, &[][..]),
@@ -54,10 +54,6 @@ fn assert_well_kept(seen: &Seen) {
     if !["https://registry.test", "https://auth.test"].contains(&&*origin) {
         assert!(!seen.headers.contains_key("authorization"), "an Authorization header sent to {origin}");
     }
-}
-
-fn headers(seen: &Seen) -> Vec<String> {
-    seen.headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap_or_default())).collect()
 }
 
 #[tokio::test(start_paused = true)]

@@ -15,7 +15,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tarpon_blob::Fault as Class;
 use tarpon_oci::{Platform, Source};
 use tarpon_registry::serve::Contents;
-use tarpon_registry::{AccessOptions, Error, open, open_anonymously};
+use tarpon_registry::{AccessOptions, Error, Registries, open, open_anonymously};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
@@ -131,4 +131,21 @@ async fn an_anonymous_request_shows_no_client_certificate() {
     resolve(serve(false).await).await.unwrap();
     let error = resolve(serve(true).await).await.unwrap_err();
     assert!(error.to_string().contains("ertificate"), "{error}");
+}
+
+#[tokio::test]
+async fn an_endpoint_is_trusted_by_the_authority_that_its_entry_names() {
+    let (address, image) = (serve(false).await, "registry.invalid/app:1");
+    let resolve = async |ca: &str| {
+        let text = format!("[[registry]]\nprefix='registry.invalid'\nendpoint=[{{url='https://{address}'{ca}}}]");
+        let all = Registries::default().with_endpoints(&text).unwrap();
+        let mut endpoints = all.endpoints(&image.parse().unwrap()).unwrap();
+        // The registry does not exist.
+        endpoints.pop();
+        let options = AccessOptions { endpoints, ..AccessOptions::default() };
+        open(&image.parse().unwrap(), &options).await.unwrap().resolve(&Platform::host()).await
+    };
+    resolve(&format!(", ca='{}'", fixture("certs/ca.crt").canonicalize().unwrap().display())).await.unwrap();
+    let error = resolve("").await.unwrap_err();
+    assert!(error.to_string().contains("certificate"), "{error}");
 }

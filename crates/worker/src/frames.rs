@@ -6,6 +6,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use zeroize::Zeroizing;
 
 use crate::message::{MESSAGE_BYTES, decode, encode};
 
@@ -54,7 +55,9 @@ pub(crate) async fn send_message(
     tag: Tag,
     message: &impl Serialize,
 ) -> io::Result<()> {
-    send(to, tag, &encode(message).map_err(|error| invalid(&error))?).await
+    // It may name headers of endpoints, which are secret.
+    let encoded = Zeroizing::new(encode(message).map_err(|error| invalid(&error))?);
+    send(to, tag, &encoded).await
 }
 
 /// Reads frames, and what has arrived of the bytes of a body before its frame is complete.

@@ -20,7 +20,7 @@ use tarpon_tier::{TierLocation, TierOptions};
 use zeroize::Zeroizing;
 
 /// Version of the messages: after an update a program may start a worker of another version.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 
 /// Longest encoded message: a setup names a few dozen paths, an error is one line, and an image has at most 512 layers.
 pub(crate) const MESSAGE_BYTES: usize = 128 << 10;
@@ -307,10 +307,10 @@ pub(crate) enum Question {
     Confined { how: String, limits_paths: bool },
     /// Nothing: the worker is alive.
     Alive,
-    /// The credentials for the repository of an image at one of its hosts.
-    Credentials { id: u64, image: u64, registry: String, repository: String },
-    /// Whether the credentials of one of an image's registries may be sent to a host.
-    MayHave { id: u64, image: u64, registry: String, host: String },
+    /// The credentials for an image at the endpoint with this number.
+    Credentials { id: u64, image: u64, endpoint: u32 },
+    /// Whether the credentials for an image at an endpoint may be sent to a host.
+    MayHave { id: u64, image: u64, endpoint: u32, host: String },
 }
 
 /// The answer to the question with the same number. Not `Debug`: it contains passwords.
@@ -420,6 +420,8 @@ pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
 
 #[cfg(test)]
 mod tests {
+    use tarpon_registry::Header;
+
     use super::*;
 
     #[test]
@@ -439,5 +441,28 @@ mod tests {
         assert!(decode::<Control>(&bytes).is_err());
         assert!(decode::<Vec<String>>(&[0xff, 0xff, 0xff, 0xff, 0x0f]).is_err());
         assert!(decode::<Setup>(&[]).is_err());
+    }
+
+    #[test]
+    fn a_request_for_an_image_with_as_many_hosts_as_there_may_be_fits_into_a_message() {
+        let name = |host: String| format!("{host}{}:1", "/a".repeat((255 - host.len()) / 2)).parse().unwrap();
+        let address = || Address {
+            authorities: vec![format!("/{}", "c".repeat(1_023)).into()],
+            headers: vec![Header::new("x", "v".repeat((4 << 10) - 1))],
+            ..Address::at(format!("https://{}.example:50000/v2", "h".repeat(100)))
+        };
+        let endpoint =
+            |at| Endpoint { address: Some(address()), ..Endpoint::of(name(format!("e{at}.example")), false) };
+        let mirror = |at| Endpoint::of(name(format!("m{at}.example")), false);
+        let hosts = (0..16).map(endpoint).chain((0..65).map(mirror)).collect();
+        let access = Access { registries: RegistriesChoice::Settled(hosts), ..Access::default() };
+        let settled = tarpon_images::access::settle("m64.example/a", &access).unwrap();
+        let image = ImageName::of(u64::MAX, &"n".repeat(300), &settled, &access);
+        let blob = Blob { digest: Digest::of(b"b"), size: u64::MAX };
+        let request = BlobRequest { image, blob, range: 0..u64::MAX, probe: true, distrusted: true };
+        let encoded = encode(&request).unwrap();
+        let decoded = decode::<BlobRequest>(&encoded).unwrap();
+        assert_eq!(decoded.image, request.image);
+        assert!(!format!("{decoded:?}").contains("vvv"), "values of headers are not shown");
     }
 }

@@ -17,6 +17,7 @@ use tarpon_images::{
 };
 use tarpon_registry::Stats;
 use tokio::net::UnixStream;
+use zeroize::Zeroizing;
 
 use crate::event;
 use crate::frames::{self, Tag};
@@ -174,7 +175,7 @@ fn job(work: Work, store: &Path, request: &ImageRequest, settled: &SettledReques
 
 async fn begin(process: &Process, job: &Job) -> io::Result<UnixStream> {
     let mut channel = async_stream(process.open(Control::Job)?)?;
-    let job = encode_up_to(JOB_BYTES, job).map_err(io::Error::other)?;
+    let job = Zeroizing::new(encode_up_to(JOB_BYTES, job).map_err(io::Error::other)?);
     frames::send(&mut channel, Tag::Message, &job).await?;
     Ok(channel)
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex as SharedMutex;
 use tarpon_blob::LogLimit;
 use tarpon_images::access::Settled;
+use tarpon_oci::Reference;
 use tarpon_registry::{CredentialSource, Endpoint};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
@@ -33,36 +34,38 @@ const QUESTIONS: usize = 64;
 /// Longest name of a host in a question.
 const NAME_BYTES: usize = 1 << 10;
 
-/// The hosts that serve an image, and the credentials for each. None for a layout or an archive.
+/// The hosts that serve an image, by their number, and the credentials for each. None for a layout or an archive.
 #[derive(Debug, Clone)]
 pub(crate) struct Credentials(Arc<[OfHost]>);
 
 #[derive(Debug)]
 struct OfHost {
-    /// As written in references.
-    registry: String,
-    repository: String,
+    /// The name of the image there.
+    name: Reference,
     source: CredentialSource,
 }
 
 impl Credentials {
     pub(crate) fn of(image: &Settled) -> Self {
-        let of_host = |endpoint: &Endpoint| OfHost {
-            registry: endpoint.reference.registry().to_owned(),
-            repository: endpoint.reference.repository().to_owned(),
-            source: image.credentials_at(endpoint),
+        let of_host = |(number, endpoint): (usize, &Endpoint)| OfHost {
+            name: endpoint.reference.clone(),
+            source: image.credentials_at(number),
         };
-        Self(image.endpoints.iter().map(of_host).collect())
+        Self(image.endpoints.iter().enumerate().map(of_host).collect())
     }
 
-    async fn find(&self, registry: &str, repository: &str) -> Option<tarpon_registry::Credentials> {
-        let host = self.0.iter().find(|host| (&*host.registry, &*host.repository) == (registry, repository))?;
-        host.source.find(registry, repository).await
+    fn at(&self, endpoint: u32) -> Option<&OfHost> {
+        self.0.get(usize::try_from(endpoint).ok()?)
     }
 
-    async fn may_have(&self, registry: &str, host: &str) -> bool {
-        match self.0.iter().find(|known| known.registry == registry) {
-            Some(known) if host.len() <= NAME_BYTES => known.source.may_have(registry, host).await,
+    async fn find(&self, endpoint: u32) -> Option<tarpon_registry::Credentials> {
+        let OfHost { name, source } = self.at(endpoint)?;
+        source.find(name.registry(), name.repository()).await
+    }
+
+    async fn may_have(&self, endpoint: u32, host: &str) -> bool {
+        match self.at(endpoint) {
+            Some(OfHost { name, source }) if host.len() <= NAME_BYTES => source.may_have(name.registry(), host).await,
             _ => false,
         }
     }
@@ -174,18 +177,18 @@ pub(crate) async fn answer_to(images: &Images, question: Question) -> Option<Ans
     let credentials = |image| images.get(image);
     match question {
         Question::Alive | Question::Confined { .. } => None,
-        Question::Credentials { id, image, registry, repository } => {
+        Question::Credentials { id, image, endpoint } => {
             let pair = match credentials(image) {
-                Some(known) => known.find(&registry, &repository).await,
+                Some(known) => known.find(endpoint).await,
                 None => None,
             };
             let pair = pair.as_ref().map(|found| found.pair());
             let secret = |text: &str| Zeroizing::new(text.to_owned());
             Some(Answer::Credentials { id, pair: pair.map(|(user, password)| (secret(user), secret(password))) })
         }
-        Question::MayHave { id, image, registry, host } => {
+        Question::MayHave { id, image, endpoint, host } => {
             let may = match credentials(image) {
-                Some(known) => known.may_have(&registry, &host).await,
+                Some(known) => known.may_have(endpoint, &host).await,
                 None => false,
             };
             Some(Answer::MayHave { id, may })

@@ -27,6 +27,8 @@ const COPIES: &[(&str, &str)] = &[
     ("contrib/systemd/user/tarpon.socket", "lib/systemd/user/tarpon.socket"),
     ("contrib/systemd/cri-proxy.conf", "share/doc/tarpon/examples/cri-proxy.conf"),
     ("contrib/nginx/tarpon-cache.conf", "share/doc/tarpon/examples/tarpon-cache.conf"),
+    ("contrib/nginx/tarpon-cache-entrypoint", "share/doc/tarpon/examples/tarpon-cache-entrypoint"),
+    ("contrib/nginx/Containerfile", "share/doc/tarpon/examples/tarpon-cache.Containerfile"),
     ("contrib/nginx/tarpon-balancer.conf", "share/doc/tarpon/examples/tarpon-balancer.conf"),
     ("LICENSE", "share/licenses/tarpon/LICENSE"),
     ("README.md", "share/doc/tarpon/README.md"),

@@ -6,6 +6,7 @@ mod convert;
 mod demo;
 mod doctor;
 mod documentation;
+mod endpoints;
 mod errors;
 mod help;
 mod host;

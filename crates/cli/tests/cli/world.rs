@@ -56,6 +56,7 @@ impl World {
         command.env("TARPON_STORE", self.path("store")).env("COLUMNS", "100");
         // The tests must not see the settings of the user who runs them.
         for variable in [
+            "TARPON_ENDPOINTS",
             "TARPON_INDEX",
             "TARPON_INDEX_REPO",
             "TARPON_ISOLATION",

@@ -12,14 +12,15 @@ use super::UNREADABLE;
 use super::authfile::AuthFile;
 use super::secret::Credentials;
 use super::token_services::TokenServices;
+use crate::registries::{Address, Endpoint, EndpointCredentials};
 
 /// Looks up credentials for a process that may not read files or run helpers itself.
 pub trait CredentialLookup: Debug + Send + Sync {
-    /// As [`CredentialSource::find`].
-    fn find<'a>(&'a self, registry: &'a str, repository: &'a str) -> BoxFuture<'a, Option<Credentials>>;
+    /// As [`CredentialSource::find`], for the endpoint with this number.
+    fn find(&self, endpoint: usize) -> BoxFuture<'_, Option<Credentials>>;
 
-    /// As [`CredentialSource::may_have`].
-    fn may_have<'a>(&'a self, registry: &'a str, host: &'a str) -> BoxFuture<'a, bool>;
+    /// As [`CredentialSource::may_have`], for the endpoint with this number.
+    fn may_have<'a>(&'a self, endpoint: usize, host: &'a str) -> BoxFuture<'a, bool>;
 }
 
 /// Sources of credentials, in the order of look-up.
@@ -30,7 +31,16 @@ pub struct CredentialSource {
     files: Vec<PathBuf>,
     token_services: TokenServices,
     /// Instead of all others.
-    lookup: Option<Arc<dyn CredentialLookup>>,
+    lookup: Option<Lookup>,
+    /// The image at the registry whose credentials are used, for a host that stands for it.
+    registry: Option<Reference>,
+}
+
+/// Another process looks up the credentials of an endpoint.
+#[derive(Debug, Clone)]
+struct Lookup {
+    by: Arc<dyn CredentialLookup>,
+    endpoint: usize,
 }
 
 impl CredentialSource {
@@ -50,7 +60,8 @@ impl CredentialSource {
     /// Another process looks them up.
     pub fn elsewhere(lookup: Arc<dyn CredentialLookup>) -> Self {
         // The files are named in messages only.
-        Self { lookup: Some(lookup), token_services: TokenServices::from_environment(), ..Self::default() }
+        let lookup = Some(Lookup { by: lookup, endpoint: 0 });
+        Self { lookup, token_services: TokenServices::from_environment(), ..Self::default() }
     }
 
     /// Files that name the token services of registries, where these are other hosts: lines of `REGISTRY HOST...`.
@@ -61,10 +72,17 @@ impl CredentialSource {
     /// Whether the credentials of `registry` (as written in references, perhaps with a port) may be sent to the token service at
     /// `host`.
     pub async fn may_have(&self, registry: &str, host: &str) -> bool {
-        match &self.lookup {
-            Some(lookup) => lookup.may_have(registry, host).await,
-            None => self.token_services.may_have(registry, host).await,
+        if let Some(Lookup { by, endpoint }) = &self.lookup {
+            return by.may_have(*endpoint, host).await;
         }
+        // One that stands for the registry passes the challenges of that on, or has a token service of its own.
+        let names = [Some(registry), self.registry.as_ref().map(Reference::registry)];
+        for name in names.into_iter().flatten() {
+            if self.token_services.may_have(name, host).await {
+                return true;
+            }
+        }
+        false
     }
 
     /// The file that names token services on other hosts than their registry, for messages.
@@ -72,10 +90,32 @@ impl CredentialSource {
         self.token_services.file()
     }
 
-    /// The sources for one of the hosts that serve `image`. Credentials that the user gave are for the registry that the image's name
-    /// states, and for no mirror elsewhere.
-    pub fn at(&self, endpoint: &Reference, image: &Reference) -> Self {
-        match endpoint.registry() == image.registry() {
+    /// Whether its credentials are those of a registry, for another host.
+    pub(crate) fn stands_for_registry(&self) -> bool {
+        self.registry.is_some()
+    }
+
+    /// The sources for the endpoint with this number of those that serve `image`. Credentials that the user gave are for the registry
+    /// that the image's name states, and for no mirror elsewhere, unless the configuration states that it may see them.
+    pub fn at(&self, number: usize, endpoints: &[Endpoint], image: &Reference) -> Self {
+        let (Some(endpoint), Some(registry)) = (endpoints.get(number), endpoints.last()) else {
+            return Self::default();
+        };
+        let address = endpoint.address.as_ref();
+        let source = match address.map(|address| address.credentials).unwrap_or_default() {
+            EndpointCredentials::None => return Self::default(),
+            EndpointCredentials::Own => self.of_name(&endpoint.reference, image),
+            EndpointCredentials::Registry if address.is_some_and(Address::is_exposed) => return Self::default(),
+            EndpointCredentials::Registry => {
+                Self { registry: Some(registry.reference.clone()), ..self.of_name(&registry.reference, image) }
+            }
+        };
+        let lookup = source.lookup.map(|lookup| Lookup { endpoint: number, ..lookup });
+        Self { lookup, ..source }
+    }
+
+    fn of_name(&self, name: &Reference, image: &Reference) -> Self {
+        match name.registry() == image.registry() {
             true => self.clone(),
             false => Self { given: Arc::default(), ..self.clone() },
         }
@@ -87,10 +127,10 @@ impl CredentialSource {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let (given, token_services) = (Arc::new(Mutex::new(given)), TokenServices::from_environment());
         if !authfiles.is_empty() {
-            return Self { given, files: authfiles.to_vec(), token_services, lookup: None };
+            return Self { given, files: authfiles.to_vec(), token_services, ..Self::default() };
         }
         if let Some(only) = variable("REGISTRY_AUTH_FILE") {
-            return Self { given, files: vec![only], token_services, lookup: None };
+            return Self { given, files: vec![only], token_services, ..Self::default() };
         }
         let home = variable("HOME");
         let runtime = match variable("XDG_RUNTIME_DIR") {
@@ -104,15 +144,17 @@ impl CredentialSource {
             config.map(|folder| folder.join("containers/auth.json")),
             docker.map(|folder| folder.join("config.json")),
         ];
-        Self { given, files: files.into_iter().flatten().collect(), token_services, lookup: None }
+        Self { given, files: files.into_iter().flatten().collect(), token_services, ..Self::default() }
     }
 
     /// The credentials for `repository` of `registry` (as written in references). A file or helper that cannot be read is skipped
     /// with a warning: the image may be public.
     pub async fn find(&self, registry: &str, repository: &str) -> Option<Credentials> {
-        if let Some(lookup) = &self.lookup {
-            return lookup.find(registry, repository).await;
+        if let Some(Lookup { by, endpoint }) = &self.lookup {
+            return by.find(*endpoint).await;
         }
+        let own = (registry, repository);
+        let (registry, repository) = self.registry.as_ref().map_or(own, |at| (at.registry(), at.repository()));
         let given = self.given.lock().clone();
         if given.is_some() {
             return given;

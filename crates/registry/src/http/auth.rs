@@ -17,6 +17,7 @@ use super::token::{self, TokenRequest};
 use super::wire::Wire;
 use crate::credentials::{CredentialSource, Credentials};
 use crate::timing;
+use crate::transport::is_loopback;
 
 /// The required rights of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -276,7 +277,8 @@ impl Authenticator {
         let url = Url::parse(realm).map_err(|_| refused("is not an address"))?;
         match url.scheme() {
             "https" => {}
-            "http" if wire.is_plain() => {}
+            // A host that stands for the registry speaks plain HTTP on this machine only. Its token service may be another one.
+            "http" if wire.is_plain() && (!self.source.stands_for_registry() || is_loopback(&url)) => {}
             "http" => return Err(refused("does not use HTTPS")),
             _ => return Err(refused("does not use HTTP")),
         }

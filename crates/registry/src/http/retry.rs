@@ -24,11 +24,11 @@ pub(crate) enum Position {
 }
 
 impl Position {
-    /// The budget of a short request.
-    pub(super) fn budget(self) -> Budget {
+    /// The budget of a short request. `time_limit` is that of the endpoint, if it has one of its own.
+    pub(super) fn budget(self, time_limit: Option<Duration>) -> Budget {
         match self {
             Self::Only => Budget::new(),
-            Self::Mirror => Budget::of_mirror(),
+            Self::Mirror => Budget::of_mirror(time_limit.map_or(timing::MIRROR, |own| own.min(timing::MIRROR))),
             Self::AfterMirrors => Budget::lasting(timing::AFTER_MIRRORS),
         }
     }
@@ -107,8 +107,8 @@ impl Budget {
     }
 
     /// The budget of a short request to a mirror.
-    fn of_mirror() -> Self {
-        Self { attempts: 1, ..Self::lasting(timing::MIRROR) }
+    fn of_mirror(time: Duration) -> Self {
+        Self { attempts: 1, ..Self::lasting(time) }
     }
 
     fn lasting(time: Duration) -> Self {
@@ -127,7 +127,7 @@ impl Budget {
         attempt: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
         timeout_at(self.deadline, attempt).await.unwrap_or_else(|_| {
-            let message = format!("{shown}: no response within {} s", self.time.as_secs());
+            let message = format!("{shown}: no response within {} s", self.time.as_secs_f64());
             Err(Failure::new(Fault::Timeout, Retry::Never, message))
         })
     }

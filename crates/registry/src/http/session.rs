@@ -4,6 +4,7 @@
 //! to HTTP.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -34,6 +35,8 @@ pub(crate) struct Session {
     auth: Authenticator,
     repository: String,
     position: Position,
+    /// How long a request may take, if that is less than for every host in this position.
+    time_limit: Option<Duration>,
 }
 
 impl Session {
@@ -53,6 +56,7 @@ impl Session {
             auth: Authenticator::new(credentials, reference.registry().to_owned(), repository.clone(), purpose),
             repository,
             position: Position::default(),
+            time_limit: endpoint.address.as_ref().and_then(|address| address.time_limit),
         })
     }
 
@@ -67,13 +71,14 @@ impl Session {
 
     /// The budget of a short request for what other hosts may have too.
     pub(super) fn budget(&self) -> Budget {
-        self.position.budget()
+        self.position.budget(self.time_limit)
     }
 
     /// A session for the same repository over the same connections, with tokens for another purpose.
     pub(crate) fn for_purpose(&self, purpose: Purpose) -> Self {
         let auth = self.auth.for_purpose(purpose);
-        Self { wire: self.wire.clone(), auth, repository: self.repository.clone(), position: self.position }
+        let Self { position, time_limit, .. } = *self;
+        Self { wire: self.wire.clone(), auth, repository: self.repository.clone(), position, time_limit }
     }
 
     /// Opens connections for the next requests, without credentials. Their answers do not matter. Does nothing for a registry on

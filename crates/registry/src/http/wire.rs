@@ -14,7 +14,7 @@ use url::Url;
 use super::call::{Activity, Call, join};
 use super::hosts::{Hosts, Slot};
 use super::retry::{Failure, Retry};
-use crate::registries::{Address, Endpoint};
+use crate::registries::{Address, Endpoint, Header};
 use crate::stats::Counters;
 use crate::timing;
 use crate::transport::{Peer, Request, Response, Transport, TransportError, TransportFault, without_query};
@@ -220,22 +220,22 @@ impl Wire {
 }
 
 /// Headers of the configuration. Invalid ones are left out, with a warning that shows no value.
-fn headers(configured: &[(String, String)]) -> HeaderMap {
+fn headers(configured: &[Header]) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    for (name, value) in configured {
-        match (name.parse::<HeaderName>(), HeaderValue::from_str(value)) {
+    for header in configured {
+        match (header.name().parse::<HeaderName>(), HeaderValue::from_str(header.value())) {
             (Ok(name), Ok(mut value)) => {
                 value.set_sensitive(true);
                 headers.append(name, value);
             }
-            _ => tracing::warn!("the header {name:?} of the configuration is not valid, and is not sent"),
+            _ => tracing::warn!("the header {:?} of the configuration is not valid, and is not sent", header.name()),
         }
     }
     headers
 }
 
 fn too_slow(time_limit: Duration) -> TransportError {
-    TransportError::new(TransportFault::Slow, format!("no response within {} s", time_limit.as_secs()))
+    TransportError::new(TransportFault::Slow, format!("no response within {} s", time_limit.as_secs_f64()))
 }
 
 fn failure(shown: &str, error: &TransportError) -> Failure {

@@ -9,7 +9,7 @@ use tarpon_oci::Reference;
 use toml_edit::{Document, Item, TableLike};
 use url::Url;
 
-use super::endpoint::{Address, Endpoint};
+use super::endpoint::{Address, Endpoint, Header, host_in_names};
 use super::error::RegistriesError;
 use super::file;
 
@@ -110,7 +110,7 @@ impl Stated {
     fn endpoint(self, reference: &Reference) -> Result<Endpoint, String> {
         let Self { url, resolves, insecure, address, .. } = self;
         let is_itself = is_at(&url, reference);
-        let registry = if is_itself { reference.registry().to_owned() } else { name_of(&url) };
+        let registry = if is_itself { reference.registry().to_owned() } else { host_in_names(&url) };
         let version = match (reference.digest(), reference.tag()) {
             (Some(digest), _) => format!("@{digest}"),
             (None, tag) => format!(":{}", tag.unwrap_or(tarpon_oci::DEFAULT_TAG)),
@@ -123,15 +123,6 @@ impl Stated {
         let namespace = (!is_itself).then(|| reference.registry().to_owned());
         let address = Some(Address { namespace, ..address });
         Ok(Endpoint { reference: at, insecure, resolves, address })
-    }
-}
-
-/// The host as in references, where one without a dot has a port.
-fn name_of(url: &Url) -> String {
-    let authority = url.authority();
-    match url.port_or_known_default() {
-        Some(port) if !authority.contains(['.', ':']) && authority != "localhost" => format!("{authority}:{port}"),
-        _ => authority.to_owned(),
     }
 }
 
@@ -162,7 +153,7 @@ impl Stated {
         let identities = identities(fields.get("client"), folder).ok_or_else(|| bad("client"))?;
         let headers = headers(fields.get("header")).ok_or_else(|| bad("header"))?;
         let skips = flag(fields, "skip_verify").ok_or_else(|| bad("skip_verify"))?;
-        let address = Address { api, authorities, identities, headers, namespace: None };
+        let address = Address { authorities, identities, headers, ..Address::at(api) };
         let (pulls, resolves) = (can("pull")?, can("resolve")?);
         Ok(Self { url, pulls, resolves, insecure: is_plain || skips, address })
     }
@@ -214,15 +205,15 @@ fn identities(item: Option<&Item>, folder: &Path) -> Option<Vec<(PathBuf, Option
 }
 
 /// Headers with one value or several.
-fn headers(item: Option<&Item>) -> Option<Vec<(String, String)>> {
+fn headers(item: Option<&Item>) -> Option<Vec<Header>> {
     let Some(item) = item else { return Some(Vec::new()) };
     let mut headers = Vec::new();
     for (name, value) in item.as_table_like()?.iter() {
         match value.as_str() {
-            Some(one) => headers.push((name.to_owned(), one.to_owned())),
+            Some(one) => headers.push(Header::new(name, one)),
             None => {
                 for one in value.as_array()? {
-                    headers.push((name.to_owned(), one.as_str()?.to_owned()));
+                    headers.push(Header::new(name, one.as_str()?));
                 }
             }
         }

@@ -21,6 +21,14 @@ pub enum RegistriesError {
         /// Why.
         why: String,
     },
+    /// A file of tarpon's own configuration of endpoints is invalid.
+    #[error("{}: {why}", file.display())]
+    InvalidEndpoints {
+        /// The file.
+        file: PathBuf,
+        /// Why, with the number of the line.
+        why: String,
+    },
     /// The image is of a blocked registry.
     #[error("{} blocks {prefix}", file.display())]
     Blocked {

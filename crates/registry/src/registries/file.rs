@@ -125,7 +125,7 @@ impl Contents {
     }
 
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let written: Written = toml_edit::de::from_str(text).map_err(|error| error.message().to_owned())?;
+        let written: Written = toml_edit::de::from_str(text).map_err(|error| located(text, &error))?;
         let Written { registry, unqualified_search_registries, short_name_mode, aliases, registries: first } = written;
         let is_first = !(first.search.registries.is_empty()
             && first.insecure.registries.is_empty()
@@ -165,13 +165,9 @@ impl WrittenRegistry {
         let prefix = match (prefix.as_str(), location.as_str()) {
             ("", "") => return Err("a registry has neither a prefix nor a location".to_owned()),
             ("", location) => location.to_owned(),
-            (prefix, _) => trimmed(prefix)?,
+            (prefix, _) => checked_prefix(prefix)?,
         };
-        let is_domain = prefix.starts_with("*.");
-        if is_domain && prefix.contains(['/', '@', ':']) {
-            return Err(format!("the prefix {prefix} is not of the form *.example.com"));
-        }
-        if location.is_empty() && !is_domain {
+        if location.is_empty() && !prefix.starts_with("*.") {
             return Err(format!(
                 "the registry {prefix} has no location, and its prefix is not of the form *.example.com"
             ));
@@ -211,6 +207,41 @@ fn check_conflicts(registries: &[RegistryEntry]) -> Result<(), String> {
         return Err(format!("{} has two different values of {what}", entry.location));
     }
     Ok(())
+}
+
+/// A prefix of names, as `HOST[:PORT][/PATH]` or `*.example.com`.
+pub(super) fn checked_prefix(text: &str) -> Result<String, String> {
+    let prefix = trimmed(text)?;
+    match prefix.starts_with("*.") && prefix.contains(['/', '@', ':']) {
+        true => Err(format!("the prefix {prefix} is not of the form *.example.com")),
+        false => Ok(prefix),
+    }
+}
+
+/// The length of the part of `name` that the prefix matches.
+pub(super) fn matched(name: &str, prefix: &str) -> Option<usize> {
+    let ends_at = |length: usize| {
+        let next = name.as_bytes().get(length);
+        next.is_none_or(|next| matches!(next, b':' | b'/' | b'@')).then_some(length)
+    };
+    match prefix.strip_prefix('*') {
+        // `*.example.com`: hosts below the domain.
+        Some(domain) => {
+            let at = name.find(domain)?;
+            if name[..at].contains('/') { None } else { ends_at(at + domain.len()) }
+        }
+        None if name.starts_with(prefix) => ends_at(prefix.len()),
+        None => None,
+    }
+}
+
+/// The error of a parser, in one line with the number of its line. The text itself, which may be secret, is not in it.
+pub(super) fn located(text: &str, error: &toml_edit::de::Error) -> String {
+    let message = error.message().trim_end().replace('\n', ", ");
+    match error.span().and_then(|span| text.get(..span.start)) {
+        Some(before) => format!("line {}: {message}", before.matches('\n').count() + 1),
+        None => message,
+    }
 }
 
 /// A location or prefix without slashes at its end.

@@ -7,8 +7,10 @@ mod containerd;
 mod endpoint;
 mod error;
 mod file;
+mod header_names;
 mod paths;
 mod short_names;
+mod stated;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,10 +19,12 @@ use std::path::{Path, PathBuf};
 use tarpon_oci::{Reference, is_short_name};
 
 pub use self::containerd::ContainerdHosts;
-pub use self::endpoint::{Address, Endpoint};
+pub use self::endpoint::{Address, Endpoint, EndpointCredentials, Header};
 pub use self::error::RegistriesError;
-use self::file::{Contents, Mode, Pull, RegistryEntry};
+use self::file::{Contents, Mode, Pull, RegistryEntry, matched};
 pub use self::paths::RegistriesPaths;
+use self::stated::Stated;
+pub use self::stated::StatedEndpoints;
 
 /// The configuration of all registries of a host.
 #[derive(Debug, Clone, Default)]
@@ -30,6 +34,8 @@ pub struct Registries {
     search: Vec<String>,
     mode: Mode,
     aliases: BTreeMap<String, String>,
+    /// Endpoints of tarpon's own configuration.
+    stated: Stated,
 }
 
 /// A registry, namespace, repository or image, and the file that configures it.
@@ -59,7 +65,34 @@ impl Registries {
                 Err(error) => return Err(error),
             }
         }
+        for file in paths.endpoint_files()? {
+            match all.stated.read(&file) {
+                Ok(_) => {}
+                // Its headers are secrets of another user, and its endpoints those of that user.
+                Err(RegistriesError::Read { error, .. }) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    tracing::debug!("{}: {error}", file.display());
+                }
+                Err(error) => return Err(error),
+            }
+        }
         Ok(all)
+    }
+
+    /// Reads one file of tarpon's own configuration of endpoints.
+    ///
+    /// # Errors
+    /// It cannot be read or is invalid.
+    pub fn check_endpoints(file: &Path) -> Result<StatedEndpoints, RegistriesError> {
+        Stated::default().read(file)
+    }
+
+    /// Adds the text of a file of tarpon's own configuration of endpoints.
+    ///
+    /// # Errors
+    /// It is invalid.
+    pub fn with_endpoints(mut self, text: &str) -> Result<Self, RegistriesError> {
+        self.stated.take(text, Path::new("endpoints.toml"))?;
+        Ok(self)
     }
 
     /// The configuration in the text of one file.
@@ -93,11 +126,23 @@ impl Registries {
         self.aliases.retain(|_, name| !name.is_empty());
     }
 
-    /// The hosts that serve the image, in the order in which they are tried: mirrors, then the registry itself.
+    /// The hosts that serve the image, in the order in which they are tried: endpoints of tarpon's own configuration, mirrors, then the
+    /// registry itself.
     ///
     /// # Errors
     /// The registry is blocked, or a location does not lead to a valid name.
     pub fn endpoints(&self, reference: &Reference) -> Result<Vec<Endpoint>, RegistriesError> {
+        let mirrors = self.mirrors(reference)?;
+        let registry = mirrors.last().map_or(reference, |registry| &registry.reference);
+        let mut endpoints = self.stated.endpoints(reference, registry.registry())?;
+        // As mirrors.
+        endpoints.retain(|endpoint| self.check(&endpoint.reference).is_ok());
+        endpoints.extend(mirrors);
+        Ok(endpoints)
+    }
+
+    /// The mirrors of the image, then the registry itself.
+    fn mirrors(&self, reference: &Reference) -> Result<Vec<Endpoint>, RegistriesError> {
         let Some((Configured { entry, file }, length)) = self.of(reference) else {
             return Ok(vec![Endpoint::of(reference.clone(), false)]);
         };
@@ -152,23 +197,6 @@ impl Registries {
             }
             _ => Ok(()),
         }
-    }
-}
-
-/// The length of the part of `name` that the prefix matches.
-fn matched(name: &str, prefix: &str) -> Option<usize> {
-    let ends_at = |length: usize| {
-        let next = name.as_bytes().get(length);
-        next.is_none_or(|next| matches!(next, b':' | b'/' | b'@')).then_some(length)
-    };
-    match prefix.strip_prefix('*') {
-        // `*.example.com`: hosts below the domain.
-        Some(domain) => {
-            let at = name.find(domain)?;
-            if name[..at].contains('/') { None } else { ends_at(at + domain.len()) }
-        }
-        None if name.starts_with(prefix) => ends_at(prefix.len()),
-        None => None,
     }
 }
 

@@ -15,6 +15,9 @@ const SYSTEM_FOLDER: &str = "/etc/containers/registries.conf.d";
 /// Aliases of short names that Podman recorded for root.
 const SYSTEM_ALIASES: &str = "/var/cache/containers/short-name-aliases.conf";
 
+/// The folder of tarpon's own configuration of endpoints, for all users.
+const SYSTEM_ENDPOINTS: &str = "/etc/tarpon/endpoints.d";
+
 /// Most drop-in files of a folder: distributions install one or two.
 const DROP_INS: usize = 256;
 
@@ -30,6 +33,9 @@ pub struct RegistriesPaths {
     folders: Vec<PathBuf>,
     /// Aliases of short names that Podman recorded. They come last.
     aliases: Option<PathBuf>,
+    /// Folders with files of tarpon's own configuration of endpoints.
+    #[serde(default)]
+    endpoints: Vec<PathBuf>,
 }
 
 impl RegistriesPaths {
@@ -43,8 +49,13 @@ impl RegistriesPaths {
         Self { file: Some(file), is_named: true, ..Self::default() }
     }
 
+    /// These files, and those of this folder of tarpon's own configuration of endpoints alone.
+    pub fn with_endpoints(self, folder: PathBuf) -> Self {
+        Self { endpoints: vec![folder], ..self }
+    }
+
     /// As Podman finds them: `$CONTAINERS_REGISTRIES_CONF`, else the user's file and drop-ins if that file exists, else the
-    /// system's file and the drop-ins of both.
+    /// system's file and the drop-ins of both. Endpoints are in `$TARPON_ENDPOINTS`, else in the folders of the system and the user.
     pub fn of_environment() -> Self {
         Self::from(|name| std::env::var_os(name), is_root_of_host())
     }
@@ -60,24 +71,41 @@ impl RegistriesPaths {
             true => Some(SYSTEM_ALIASES.into()),
             false => own("XDG_CACHE_HOME", ".cache").map(|folder| folder.join("containers/short-name-aliases.conf")),
         };
-        let config = own("XDG_CONFIG_HOME", ".config").map(|folder| folder.join("containers"));
+        let config = own("XDG_CONFIG_HOME", ".config");
+        let own_endpoints = config.as_ref().map(|folder| folder.join("tarpon/endpoints.d"));
+        let endpoints = match path("TARPON_ENDPOINTS") {
+            Some(named) => vec![absolute(named)],
+            None => [PathBuf::from(SYSTEM_ENDPOINTS)].into_iter().chain(own_endpoints).collect(),
+        };
+        let config = config.map(|folder| folder.join("containers"));
         let own_folder = config.as_ref().map(|folder| folder.join("registries.conf.d"));
         let own_file = config.map(|folder| folder.join("registries.conf")).filter(|file| file.exists());
         let named = path("CONTAINERS_REGISTRIES_CONF").or_else(|| path("REGISTRIES_CONFIG_PATH")).map(absolute);
         let is_named = named.is_some();
         let system_folder = (is_named || own_file.is_none()).then(|| PathBuf::from(SYSTEM_FOLDER));
         let file = named.or(own_file).unwrap_or_else(|| SYSTEM_FILE.into());
-        Self { file: Some(file), is_named, folders: system_folder.into_iter().chain(own_folder).collect(), aliases }
+        let folders = system_folder.into_iter().chain(own_folder).collect();
+        Self { file: Some(file), is_named, folders, aliases, endpoints }
     }
 
     /// All files, in the order in which they are read. Only the first one may be missing.
     pub(super) fn files(&self) -> Result<Vec<PathBuf>, RegistriesError> {
         let mut files: Vec<_> = self.file.iter().cloned().collect();
-        for folder in &self.folders {
-            let failed = |error: io::Error| RegistriesError::Read { file: folder.clone(), error };
-            files.extend(drop_ins(folder).map_err(failed)?);
-        }
+        files.extend(drop_ins_of(self.folders.iter(), "conf")?);
         Ok(files)
+    }
+
+    /// The files of tarpon's own configuration of endpoints, in the order in which they are read. A folder that is closed to this user is
+    /// passed over, as closed files are.
+    ///
+    /// # Errors
+    /// A folder cannot be read.
+    pub fn endpoint_files(&self) -> Result<Vec<PathBuf>, RegistriesError> {
+        let is_open = |folder: &&PathBuf| {
+            let found = std::fs::read_dir(folder);
+            !found.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+        };
+        drop_ins_of(self.endpoints.iter().filter(is_open), "toml")
     }
 
     pub(super) fn must_exist(&self, file: &Path) -> bool {
@@ -101,8 +129,21 @@ fn maps_root_to_itself(map: &str) -> bool {
     first.is_empty() || first == ["0", "0"]
 }
 
-/// The `*.conf` files of a folder, in the order of their names.
-fn drop_ins(folder: &Path) -> io::Result<Vec<PathBuf>> {
+/// The files of folders with this extension, folder by folder.
+fn drop_ins_of<'a>(
+    folders: impl Iterator<Item = &'a PathBuf>,
+    extension: &str,
+) -> Result<Vec<PathBuf>, RegistriesError> {
+    let mut files = Vec::new();
+    for folder in folders {
+        let failed = |error: io::Error| RegistriesError::Read { file: folder.clone(), error };
+        files.extend(drop_ins(folder, extension).map_err(failed)?);
+    }
+    Ok(files)
+}
+
+/// The files of a folder with this extension, in the order of their names.
+fn drop_ins(folder: &Path, wanted: &str) -> io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
@@ -113,7 +154,7 @@ fn drop_ins(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in entries {
         let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "conf") {
+        if path.extension().is_some_and(|extension| extension == wanted) {
             files.push(path);
         }
         if files.len() > DROP_INS {
@@ -158,6 +199,16 @@ mod tests {
     }
 
     #[test]
+    fn endpoints_are_those_of_the_system_and_then_of_the_user_or_of_a_named_folder_alone() {
+        let home = tempfile::tempdir().unwrap();
+        let own = home.path().join(".config/tarpon/endpoints.d");
+        assert_eq!(with(&[("HOME", home.path())]).endpoints, [PathBuf::from(SYSTEM_ENDPOINTS), own]);
+        let named = with(&[("HOME", home.path()), ("TARPON_ENDPOINTS", Path::new("/named"))]);
+        assert_eq!(named.endpoints, [PathBuf::from("/named")]);
+        assert!(RegistriesPaths::none().endpoints.is_empty());
+    }
+
+    #[test]
     fn the_root_of_a_users_namespace_is_an_ordinary_user() {
         for root in ["         0          0 4294967295\n", ""] {
             assert!(maps_root_to_itself(root));
@@ -171,7 +222,8 @@ mod tests {
         for name in ["20-b.conf", "10-a.conf", "notes.txt"] {
             std::fs::write(folder.path().join(name), "").unwrap();
         }
-        assert_eq!(drop_ins(folder.path()).unwrap(), ["10-a.conf", "20-b.conf"].map(|name| folder.path().join(name)));
-        assert!(drop_ins(&folder.path().join("missing")).unwrap().is_empty());
+        let found = drop_ins(folder.path(), "conf").unwrap();
+        assert_eq!(found, ["10-a.conf", "20-b.conf"].map(|name| folder.path().join(name)));
+        assert!(drop_ins(&folder.path().join("missing"), "conf").unwrap().is_empty());
     }
 }

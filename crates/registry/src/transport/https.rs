@@ -15,8 +15,8 @@ use std::sync::OnceLock;
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _};
 use http::header::CONTENT_LENGTH;
-use url::Url;
 
+use super::loopback::is_loopback;
 use super::tls::Certificates;
 use super::{Peer, Request, RequestBody, Response, Transport, TransportError, TransportFault};
 use crate::registries::Endpoint;
@@ -55,6 +55,12 @@ impl HttpsTransport {
         Self::with(self.certificates.without_identity(), self.verify)
     }
 
+    /// For an endpoint whose certificates cannot be used: each request fails for this reason.
+    pub(crate) fn unusable(why: String) -> Self {
+        let (registry, others, loopback) = (Err(why.clone()).into(), Err(why.clone()).into(), Err(why).into());
+        Self { registry, others, loopback, ..Self::with(Certificates::default(), true) }
+    }
+
     fn with(certificates: Certificates, verify: bool) -> Self {
         Self { certificates, verify, registry: OnceLock::new(), others: OnceLock::new(), loopback: OnceLock::new() }
     }
@@ -87,16 +93,6 @@ fn build(tls: rustls::ClientConfig, proxy: bool) -> Result<reqwest::Client, Stri
         .pool_max_idle_per_host(IDLE_CONNECTIONS);
     let builder = if proxy { builder } else { builder.no_proxy() };
     builder.build().map_err(|error| chain(&error))
-}
-
-/// Whether the address is this machine, by its text: no name is resolved.
-pub(crate) fn is_loopback(url: &Url) -> bool {
-    match url.host() {
-        Some(url::Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
-        Some(url::Host::Ipv4(address)) => address.is_loopback(),
-        Some(url::Host::Ipv6(address)) => address.is_loopback(),
-        None => false,
-    }
 }
 
 impl Transport for HttpsTransport {

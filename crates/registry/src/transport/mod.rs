@@ -4,6 +4,7 @@
 //! interface, so that a scripted transport can test it.
 
 mod https;
+mod loopback;
 mod tls;
 
 use std::fmt;
@@ -14,7 +15,8 @@ use futures::stream::BoxStream;
 use http::{HeaderMap, Method, StatusCode};
 use url::Url;
 
-pub(crate) use https::{HttpsTransport, is_loopback};
+pub(crate) use https::HttpsTransport;
+pub(crate) use loopback::is_loopback;
 
 /// Sends requests.
 pub trait Transport: Send + Sync + 'static {

@@ -15,7 +15,7 @@ use tarpon_oci::{Blob, Compression, Digest, Platform, Reference, media_type};
 use tarpon_registry::serve::Contents;
 use tarpon_registry::{CredentialSource, Credentials, Repository, open_with};
 use tarpon_testkit::registry::{Auth, FakeRegistry, IDENTITY, PASSWORD, USER};
-use tarpon_testkit::transport::ScriptedTransport;
+use tarpon_testkit::transport::{ScriptedTransport, Seen};
 
 /// Configures the registry's token service on another host.
 pub(crate) const TOKEN_SERVICES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/token-services");
@@ -122,6 +122,18 @@ impl World {
 
 pub(crate) fn given(password: &str) -> Credentials {
     Credentials::parse(&format!("{USER}:{password}")).unwrap()
+}
+
+/// What a request sent, as text. `Debug` hides the values of some headers.
+pub(crate) fn sent(seen: &Seen) -> String {
+    let headers = seen.headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap_or_default()));
+    let headers = headers.collect::<Vec<_>>().join("\n");
+    format!("{} {}\n{headers}\n{}", seen.method, seen.url, String::from_utf8_lossy(&seen.body))
+}
+
+/// Fails if a request sent a secret that only the registry may have.
+pub(crate) fn assert_none_sent(seen: &[Seen]) {
+    seen.iter().for_each(|seen| assert_no_secret(&sent(seen)));
 }
 
 /// Fails if `text` contains a secret that only the registry may have.

@@ -10,7 +10,7 @@ use tarpon_images::index::pack::PackListener;
 use tarpon_images::{Access, Error, LayerPlan, Progress, RegistriesChoice, access};
 use tarpon_layer::Codec;
 use tarpon_oci::{Blob, Digest, limits};
-use tarpon_registry::Endpoint;
+use tarpon_registry::{Address, Endpoint, EndpointCredentials};
 
 use super::requests::check_message;
 use super::{BODY, Pieces, block_on, check_frames, frames_of};
@@ -231,9 +231,15 @@ impl PackListener for Seen {
 fn check_questions(data: &[u8]) {
     let mut from = Pieces::of(data);
     let endpoint = |name: &str| Endpoint::of(name.parse().expect("a reference"), false);
+    let stands_for_registry =
+        Address { credentials: EndpointCredentials::Registry, ..Address::at("https://cache.test/v2".into()) };
     let access = Access {
         creds: Some("user:password".into()),
-        registries: RegistriesChoice::Settled(vec![endpoint("mirror.test/app:1"), endpoint("registry.test/app:1")]),
+        registries: RegistriesChoice::Settled(vec![
+            endpoint("mirror.test/app:1"),
+            Endpoint { address: Some(stands_for_registry), ..endpoint("cache.test/app:1") },
+            endpoint("registry.test/app:1"),
+        ]),
         ..Access::default()
     };
     let settled = access::settle("registry.test/app:1", &access).expect("valid options");
@@ -247,17 +253,20 @@ fn check_questions(data: &[u8]) {
             match (question, answer) {
                 (Question::Confined { how, .. }, None) => check_line(&one_line(&how)),
                 (Question::Alive, None) => {}
-                (
-                    Question::Credentials { id, image, registry, repository },
-                    Some(Answer::Credentials { id: answered, pair }),
-                ) => {
-                    // Given credentials are for the registry of the image's name, and for no mirror.
-                    let is_its = image == IMAGE && (&*registry, &*repository) == ("registry.test", "app");
+                (Question::Credentials { id, image, endpoint }, Some(Answer::Credentials { id: answered, pair })) => {
+                    // Given credentials are for the registry of the image's name and what stands for it, and for no other mirror.
+                    let is_its = image == IMAGE && [1, 2].contains(&endpoint);
                     assert_eq!((id, is_its), (answered, pair.is_some()));
                 }
-                (Question::MayHave { id, image, registry, host }, Some(Answer::MayHave { id: answered, may })) => {
-                    let is_its = image == IMAGE && ["registry.test", "mirror.test"].contains(&&*registry);
-                    assert_eq!((id, is_its && host.eq_ignore_ascii_case(&registry)), (answered, may));
+                (Question::MayHave { id, image, endpoint, host }, Some(Answer::MayHave { id: answered, may })) => {
+                    let names: &[&str] = match endpoint {
+                        0 => &["mirror.test"],
+                        1 => &["cache.test", "registry.test"],
+                        2 => &["registry.test"],
+                        _ => &[],
+                    };
+                    let is_its = image == IMAGE && names.iter().any(|name| host.eq_ignore_ascii_case(name));
+                    assert_eq!((id, is_its), (answered, may));
                 }
                 (question, _) => panic!("another answer than one to {question:?}"),
             }

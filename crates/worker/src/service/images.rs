@@ -96,11 +96,11 @@ struct Lookup {
 }
 
 impl CredentialLookup for Lookup {
-    fn find<'a>(&'a self, registry: &'a str, repository: &'a str) -> BoxFuture<'a, Option<Credentials>> {
-        self.questions.credentials(self.image, registry, repository).boxed()
+    fn find(&self, endpoint: usize) -> BoxFuture<'_, Option<Credentials>> {
+        self.questions.credentials(self.image, endpoint).boxed()
     }
 
-    fn may_have<'a>(&'a self, registry: &'a str, host: &'a str) -> BoxFuture<'a, bool> {
-        self.questions.may_have(self.image, registry, host).boxed()
+    fn may_have<'a>(&'a self, endpoint: usize, host: &'a str) -> BoxFuture<'a, bool> {
+        self.questions.may_have(self.image, endpoint, host).boxed()
     }
 }

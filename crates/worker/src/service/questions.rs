@@ -54,9 +54,9 @@ impl Questions {
         sender.abort();
     }
 
-    pub(super) async fn credentials(&self, image: u64, registry: &str, repository: &str) -> Option<Credentials> {
-        let (registry, repository) = (registry.to_owned(), repository.to_owned());
-        match self.ask(|id| Question::Credentials { id, image, registry, repository }).await {
+    pub(super) async fn credentials(&self, image: u64, endpoint: usize) -> Option<Credentials> {
+        let endpoint = u32::try_from(endpoint).ok()?;
+        match self.ask(|id| Question::Credentials { id, image, endpoint }).await {
             Some(Answer::Credentials { pair: Some((user, password)), .. }) => {
                 Some(Credentials::from_pair(&user, &password))
             }
@@ -64,12 +64,10 @@ impl Questions {
         }
     }
 
-    pub(super) async fn may_have(&self, image: u64, registry: &str, host: &str) -> bool {
-        let (registry, host) = (registry.to_owned(), host.to_owned());
-        matches!(
-            self.ask(|id| Question::MayHave { id, image, registry, host }).await,
-            Some(Answer::MayHave { may: true, .. })
-        )
+    pub(super) async fn may_have(&self, image: u64, endpoint: usize, host: &str) -> bool {
+        let (Ok(endpoint), host) = (u32::try_from(endpoint), host.to_owned()) else { return false };
+        let answer = self.ask(|id| Question::MayHave { id, image, endpoint, host }).await;
+        matches!(answer, Some(Answer::MayHave { may: true, .. }))
     }
 
     async fn ask(&self, question: impl FnOnce(u64) -> Question) -> Option<Answer> {

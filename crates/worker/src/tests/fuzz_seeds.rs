@@ -181,13 +181,8 @@ fn responses() -> Vec<Vec<u8>> {
     let documents = Event::Documents { digest, manifest: b"{}".to_vec(), config: b"{}".to_vec(), index_digest: None };
     let opened = StepDone::Opened { layers: vec![digest], by_index: vec![digest], was_seen: true };
     let confined = Question::Confined { how: "a\nb".into(), limits_paths: true };
-    let credentials = |image| {
-        let (registry, repository) = ("registry.test".into(), "app".into());
-        message(&Question::Credentials { id: 9, image, registry, repository })
-    };
-    let may_have = |host: &str| {
-        message(&Question::MayHave { id: 8, image: 3, registry: "registry.test".into(), host: host.into() })
-    };
+    let credentials = |image| message(&Question::Credentials { id: 9, image, endpoint: 1 });
+    let may_have = |host: &str| message(&Question::MayHave { id: 8, image: 3, endpoint: 1, host: host.into() });
     vec![
         in_pieces(0, [frame(1, b"m"), frame(3, &[]), frame(3, &[7; 500]), frame(5, b"f")].concat()),
         single(encode(&failure).unwrap()),

@@ -4,8 +4,10 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::ffi::OsString;
-use std::io::{BufReader, Cursor, Read as _};
+use std::io::{BufReader, Cursor, Read as _, Write as _};
+use std::net::TcpListener;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -19,7 +21,7 @@ use tarpon_layer::Codec;
 use tarpon_layer::decode::{Decoder as _, InProcess};
 use tarpon_oci::{Blob, Compression, Digest, Platform};
 use tarpon_registry::serve::Contents;
-use tarpon_registry::{Endpoint, EndpointCounts};
+use tarpon_registry::{Address, Endpoint, EndpointCounts, EndpointCredentials, Header};
 use tarpon_testkit::layers::{EstargzOptions, Image, Item, estargz, gzip, zstd};
 use tarpon_testkit::processes;
 use tarpon_testkit::registry::{Auth, FakeRegistry, PASSWORD, USER};
@@ -58,6 +60,10 @@ fn main() {
         test(
             "what_each_endpoint_was_asked_for_outlives_the_worker_that_asked",
             what_each_endpoint_was_asked_for_outlives_the_worker_that_asked,
+        ),
+        test(
+            "each_endpoint_gets_its_own_credentials_and_headers_through_a_worker",
+            each_endpoint_gets_its_own_credentials_and_headers_through_a_worker,
         ),
         test(
             "chunks_spans_and_layers_are_decoded_as_in_this_process",
@@ -201,6 +207,56 @@ async fn what_each_endpoint_was_asked_for_outlives_the_worker_that_asked() {
     assert!(mirror.rest.is_some() && registry.rest.is_none(), "{accounts:?}");
     assert!(mirror.last_failure.as_ref().is_some_and(|why| why.contains("cannot connect")), "{accounts:?}");
     assert!(registry.counts.bytes >= blob.size, "{accounts:?}");
+}
+
+async fn each_endpoint_gets_its_own_credentials_and_headers_through_a_worker() {
+    let fixture = SoundFixture::new().await;
+    let host = fixture.server.host();
+    // One host under one name, with different rules.
+    let (empty, request) = first_request();
+    let endpoint = |host: &str, credentials| {
+        let headers = vec![Header::new("x-tenant", "t0ken")];
+        let address = Address { credentials, headers, ..Address::at(format!("http://{host}/v2")) };
+        Endpoint { address: Some(address), ..Endpoint::of(format!("{host}/{REPOSITORY}:1").parse().unwrap(), false) }
+    };
+    let image = format!("registry.invalid/{REPOSITORY}:1");
+    let registry = Endpoint::of(image.parse().unwrap(), false);
+    let hosts = vec![
+        endpoint(&empty, EndpointCredentials::Own),
+        endpoint(&host, EndpointCredentials::None),
+        endpoint(&host, EndpointCredentials::Registry),
+        registry,
+    ];
+    let access = Access { registries: RegistriesChoice::Settled(hosts), ..fixture.request(PASSWORD).access };
+    let workers = Workers::new(command());
+    let opened = workers.open_later(&image, &access).unwrap();
+    let mut stream = opened.blobs().read(fixture.blob, 0..1_000).await.unwrap();
+    while let Some(piece) = stream.next().await {
+        piece.unwrap();
+    }
+    let accounts = opened.accounts();
+    let [_, without, with, registry] = &accounts[..] else { panic!("{accounts:?}") };
+    assert_eq!((without.counts.failures, with.counts.failures), (1, 0), "{accounts:?}");
+    assert!(with.counts.bytes >= 1_000 && registry.counts == EndpointCounts::default(), "{accounts:?}");
+    let request = request.join().unwrap();
+    assert!(request.contains("\r\nx-tenant: t0ken\r\n"), "{request}");
+}
+
+/// A host without any blob, and the first request to it.
+fn first_request() -> (String, JoinHandle<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let host = listener.local_addr().unwrap().to_string();
+    let request = std::thread::spawn(move || {
+        let (mut stream, mut head) = (listener.accept().unwrap().0, Vec::new());
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            head.push(byte[0]);
+        }
+        stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n").unwrap();
+        String::from_utf8(head).unwrap()
+    });
+    (host, request)
 }
 
 async fn chunks_spans_and_layers_are_decoded_as_in_this_process() {

@@ -1,11 +1,14 @@
 //! Checks of tarpon's environment: programs that use it, free space for the store, access to a registry.
 
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tarpon_engine::{
-    Access, Engine, ErrorKind, ImageRequest, Network, PodmanVersion, Pull, RegistriesChoice, auth_files,
+    Access, Engine, ErrorKind, ImageRequest, Network, PodmanVersion, Pull, RegistriesChoice, StatedEndpoints,
+    auth_files,
 };
 use tarpon_oci::{Platform, Source};
 use tokio::process::Command;
@@ -24,12 +27,15 @@ const MIN_FREE_SPACE: u64 = 1 << 30;
 const NO_IMAGE: &str = "tarpon/doctor:none";
 /// Maximum number of mirrors that are contacted, one after the other.
 const MAX_MIRRORS: usize = 4;
+/// The mode of a file that all users can read.
+const OTHERS_READ: u32 = 0o004;
 
 /// Runs these checks; programs that are not installed are skipped.
 pub(super) async fn checks(engine: &Engine, podman_conf: &Path, registry: Option<&str>) -> Vec<Check> {
     let mut checks = vec![confinement(engine).await, runtime(), published_ports(), free_space(engine)];
     checks.extend(podman(engine, podman_conf));
     checks.extend(containerd().await);
+    checks.extend(endpoint_files());
     if let Some(host) = registry {
         checks.extend(registry_access(engine, host).await);
     }
@@ -108,6 +114,38 @@ async fn containerd() -> Option<Check> {
     Some(check("containerd", "tarpon snapshotter", found, Some("the configuration in docs/containerd.md".to_owned())))
 }
 
+/// Whether the files of endpoints can be used, and other users cannot read their headers.
+fn endpoint_files() -> Vec<Check> {
+    let files = match RegistriesChoice::of_environment().endpoint_files() {
+        Ok(files) => files.into_iter().map(|(file, found)| endpoint_file(&file, found)).collect(),
+        Err(error) => vec![Err((error.cause().to_string(), "docs/registries.md describes the files".to_owned()))],
+    };
+    let checked = files.into_iter().map(|found| {
+        let mend = found.as_ref().err().map(|(_, mend)| mend.clone());
+        check("endpoints", "caches and mirrors", found.map_err(|(why, _)| why), mend)
+    });
+    checked.collect()
+}
+
+/// What a file configures; or the problem with it, and what solves that.
+fn endpoint_file(file: &Path, found: tarpon_engine::Result<StatedEndpoints>) -> Result<String, (String, String)> {
+    let shown = file.display();
+    if std::fs::File::open(file).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
+        return Ok(format!("{shown} is closed to this user, who does without its endpoints"));
+    }
+    let described = || "docs/registries.md describes the file".to_owned();
+    let StatedEndpoints { endpoints, has_headers } = found.map_err(|error| (error.cause().to_string(), described()))?;
+    let mode = std::fs::metadata(file).map(|found| found.mode());
+    let mode = mode.map_err(|error| (format!("{shown}: {error}"), described()))?;
+    match has_headers && mode & OTHERS_READ != 0 {
+        true => Err((
+            format!("all users can read the headers in {shown}"),
+            format!("chmod 600 {shown}, if they are secret"),
+        )),
+        false => Ok(format!("{endpoints} in {shown}")),
+    }
+}
+
 /// Whether the registry and its mirrors can be reached and trusted.
 async fn registry_access(engine: &Engine, host: &str) -> Vec<Check> {
     let proxies =
@@ -121,7 +159,8 @@ async fn registry_access(engine: &Engine, host: &str) -> Vec<Check> {
     let mut checks = Vec::new();
     for (mirror, alone) in mirrors {
         let found = contact(engine, &name, &mirror, alone).await;
-        let fix = "the registry is asked instead; containers-registries.conf(5) describes mirrors".to_owned();
+        let fix =
+            "the next host is asked instead; it is in registries.conf or endpoints.d (docs/registries.md)".to_owned();
         checks.push(check("mirror", &format!("images of {host}"), found, Some(fix)));
     }
     checks.push(access(contact(engine, &name, host, configured).await));
