@@ -199,6 +199,26 @@ async fn a_span_whose_digest_is_another_is_not_decoded() {
     assert!((1..soci.files.len()).contains(&failed), "those in the span, and no others");
 }
 
+/// What a span decodes to is compared with nothing, so nothing else would notice that it is not all there.
+#[tokio::test(start_paused = true)]
+async fn a_span_that_matches_its_digest_and_holds_less_than_its_index_states_is_not_served() {
+    let mut second = 0..0;
+    let soci = soci(|ztoc| {
+        ztoc.starts[2].decoded += 1000;
+        let place = |start: usize| ztoc.starts[start].decoded - u64::try_from(ztoc.entries[0].offset).unwrap();
+        second = place(1)..place(2);
+    });
+    let world = World::new(&[&soci.layer]);
+    let content = &files()["large"];
+    let object = soci.object(content);
+    for at in [second.start, second.end - 1000] {
+        let result = world.read(&object, at, 1000).await;
+        assert!(result.as_ref().is_err_and(|error| error.contains("wrong bytes")), "{result:?}");
+    }
+    assert!(world.image.stats().digest_failures > 0);
+    assert!(world.read(&object, 0, 100_000).await.unwrap() == content[..100_000], "the span before it");
+}
+
 #[tokio::test(start_paused = true)]
 async fn leftovers_of_an_earlier_process_are_fetched_again() {
     let (soci, store) = (sound(), MemoryStore::default());
