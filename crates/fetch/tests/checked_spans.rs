@@ -11,7 +11,7 @@ use bytes::Bytes;
 use common::{World, noise};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use tarpon_fetch::Config;
+use tarpon_fetch::{BootPiece, BootWriter, Config};
 use tarpon_layer::soci::{Options, index};
 use tarpon_layer::{ChunkPlace, LayerIndex, Node};
 use tarpon_oci::{Blob, Digest, Verified};
@@ -197,6 +197,45 @@ async fn a_span_whose_digest_is_another_is_not_decoded() {
         }
     }
     assert!((1..soci.files.len()).contains(&failed), "those in the span, and no others");
+}
+
+/// What a span decodes to is compared with nothing, so nothing else would notice that it is not all there.
+#[tokio::test(start_paused = true)]
+async fn a_span_that_matches_its_digest_and_holds_less_than_its_index_states_is_not_served() {
+    let mut second = 0..0;
+    let soci = soci(|ztoc| {
+        ztoc.starts[2].decoded += 1000;
+        let place = |start: usize| ztoc.starts[start].decoded - u64::try_from(ztoc.entries[0].offset).unwrap();
+        second = place(1)..place(2);
+    });
+    let world = World::new(&[&soci.layer]);
+    let content = &files()["large"];
+    let object = soci.object(content);
+    for at in [second.start, second.end - 1000] {
+        let result = world.read(&object, at, 1000).await;
+        assert!(result.as_ref().is_err_and(|error| error.contains("wrong bytes")), "{result:?}");
+    }
+    assert!(world.image.stats().digest_failures > 0);
+    assert!(world.read(&object, 0, 100_000).await.unwrap() == content[..100_000], "the span before it");
+}
+
+/// The digests are those of bytes of the layer, and a boot pack has others.
+#[tokio::test(start_paused = true)]
+async fn a_boot_pack_is_not_asked_for_what_only_the_layer_can_prove() {
+    let soci = sound();
+    let mut writer = BootWriter::new(Vec::new()).unwrap();
+    for (object, content) in soci.files.iter().filter(|(_, content)| content.len() == 3000) {
+        writer.add(BootPiece { object: *object, offset: 0, length: 3000 }, &vec![0; content.len()]).unwrap();
+    }
+    let (index, pack) = writer.finish("default".into()).unwrap();
+    let world = World::of(&[&soci.layer], [Bytes::from(pack)]);
+    assert!(world.image.replay(&index));
+    for (object, content) in soci.files.iter().filter(|(_, content)| content.len() == 3000) {
+        assert!(world.read(object, 0, 3000).await.unwrap() == content[..]);
+    }
+    world.quiet().await;
+    assert!(world.source.requests().iter().all(|(asked, _)| *asked == soci.layer.blob.digest));
+    assert_eq!(world.image.stats().digest_failures, 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -232,6 +232,27 @@ async fn an_image_detects_inodes_with_content_that_it_does_not_confirm() {
     assert_eq!(good.contested_inode(), None, "since both are registered, only what was hashed is handed out");
 }
 
+/// The kernel keeps the inode while images come and go.
+#[tokio::test(start_paused = true)]
+async fn an_inode_with_pages_of_two_lists_is_contested_for_an_image_with_either_of_them() {
+    let good = noise(1, 2 * MIB);
+    let object = Digest::of(&good);
+    let layers = [lie(&object, &noise(2, 2 * MIB), 64 * KIB), honest(&good, 64 * KIB)];
+    let World { fetcher, image, .. } = World::new(&[&layers[0]]);
+    fetcher.hold_inode(&object).unwrap();
+    drop(image);
+    let (image, _) = add(&fetcher, &layers[1], "good:latest");
+    assert_bytes!(fetcher.read(&object, 0, 1000).await.unwrap().into_bytes(), good[..1000]);
+    drop(image);
+    for layer in &layers {
+        let (image, _) = add(&fetcher, layer, "again:latest");
+        assert_eq!(image.contested_inode(), Some(object));
+    }
+    fetcher.release_inode(&object);
+    let (image, _) = add(&fetcher, &layers[0], "again:latest");
+    assert_eq!(image.contested_inode(), None);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_inode_with_the_true_content_is_shared_by_all_images() {
     let content = noise(3, 2 * MIB);

@@ -238,6 +238,26 @@ async fn an_index_that_names_other_objects_other_places_or_another_order_is_no_h
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn of_a_piece_that_begins_and_ends_inside_of_chunks_the_chunks_between_are_used() {
+    let files = files();
+    let (object, content) = &files.large;
+    let mut writer = BootWriter::new(Vec::new()).unwrap();
+    add(&mut writer, object, content, 100 * KIB..300 * KIB);
+    let (index, pack) = writer.finish("default".into()).unwrap();
+    let world = files.world(&pack);
+    assert!(world.image.replay(&index));
+    replayed(&world, &world.image).await;
+    assert_eq!(asked_of(&world, &pack), pack.len() as u64);
+    assert_eq!(world.read(object, 128 << 10, 128 << 10).await.unwrap(), content[128 * KIB..256 * KIB]);
+    assert_eq!(asked_of(&world, &files.layer.bytes), 0, "both are local");
+    for at in [64, 256] {
+        let asked = asked_of(&world, &files.layer.bytes);
+        assert_eq!(world.read(object, at << 10, 1).await.unwrap(), content[(at as usize) << 10..][..1]);
+        assert!(asked_of(&world, &files.layer.bytes) > asked, "the chunk at {at} KiB is not all in the piece");
+    }
+}
+
 async fn reads_right(world: &World, files: &Files) {
     for (object, content) in &files.small {
         assert_eq!(world.read(object, 0, 40 << 10).await.unwrap(), *content);

@@ -133,6 +133,31 @@ fn the_order_by_place_has_each_placed_chunk_once() {
 }
 
 #[test]
+fn a_header_of_another_version_is_refused() {
+    for place in [0, 15] {
+        assert_eq!(refusal_with(place, &[0xff]), "unknown magic", "byte {place}");
+    }
+    for place in [40, HEADER - 1] {
+        assert_eq!(refusal_with(place, &[1]), "unknown header", "byte {place}");
+    }
+}
+
+#[test]
+fn chunks_that_belong_to_no_object_are_refused() {
+    let mut table = table();
+    // All that the second object has but its chunks.
+    for of_second in [
+        OBJECT_RECORDS + OBJECT..OBJECT_RECORDS + 2 * OBJECT,
+        OBJECT_RECORDS - NUMBER..OBJECT_RECORDS,
+        IDS + 32..IDS + 2 * 32,
+    ] {
+        table.drain(of_second);
+    }
+    table[20] -= 1;
+    assert_eq!(refusal(&table), "chunks without an object");
+}
+
+#[test]
 fn a_table_has_no_more_layers_than_an_image() {
     let mut builder = ChunkTableBuilder::new();
     for _ in 0..limits::LAYERS {

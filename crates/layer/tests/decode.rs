@@ -117,6 +117,27 @@ fn ranges_as_large_as_the_limits_are_decoded() {
     }
 }
 
+/// A zstd frame of one block that is not compressed, which demands a window of this size.
+fn frame_with_window(log: u32, content: &[u8]) -> Vec<u8> {
+    let window = u8::try_from((log - 10) << 3).expect("five bits");
+    let block = (u32::try_from(content.len()).expect("small") << 3 | 1).to_le_bytes();
+    [&b"\x28\xb5\x2f\xfd\0"[..], &[window], &block[..3], content].concat()
+}
+
+#[test]
+fn a_frame_that_demands_more_memory_than_the_limits_is_refused() {
+    let (chunk, layer) = (limits::ZSTD_CHUNK_WINDOW_LOG, limits::ZSTD_LAYER_WINDOW_LOG);
+    // Only a part of the frame is wanted: all of it at once needs no window.
+    let part = |log: u32| {
+        let mut out = Vec::new();
+        decode_chunk(Codec::Zstd, &frame_with_window(log, b"content"), 3, 4, &mut out).map(|()| out)
+    };
+    assert_eq!(part(chunk).as_deref(), Ok(&b"tent"[..]));
+    assert!(matches!(part(chunk + 1), Err(DecodeError::Malformed { codec: "zstd", .. })));
+    assert_eq!(whole(&frame_with_window(layer, b"content")).unwrap(), b"content");
+    assert!(whole(&frame_with_window(layer + 1, b"content")).is_err());
+}
+
 #[test]
 fn an_error_leaves_nothing_behind_for_the_next_chunk() {
     let text = text(5000);

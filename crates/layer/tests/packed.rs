@@ -173,7 +173,11 @@ fn checkpoints_come_along_and_are_needed() {
 
 /// An index of one file at `a` with these chunks, in a blob of this size.
 fn one_file(blob_bytes: u64, chunks: &[(u64, ChunkPlace)]) -> Result<LayerIndex, InvalidPacked> {
-    let size = chunks.iter().map(|(size, _)| size).sum();
+    file_of(chunks.iter().map(|(size, _)| size).sum(), blob_bytes, chunks)
+}
+
+/// As [`one_file`], with this size of the file.
+fn file_of(size: u64, blob_bytes: u64, chunks: &[(u64, ChunkPlace)]) -> Result<LayerIndex, InvalidPacked> {
     let content = FileContent { size, object: Digest::of(b"a file"), first_chunk: 0, chunk_count: chunks.len() as u32 };
     let mut offset = 0;
     let chunk = |&(size, place)| {
@@ -214,6 +218,19 @@ fn chunks_may_be_as_large_as_their_limits_and_reach_the_end_of_the_layer() {
     }
     let checked = placed(Codec::CheckedSpan, 0, 10, 0);
     assert_eq!(one_file(10, &[(5, checked)]), refused, "its name cannot be stated");
+}
+
+#[test]
+fn chunks_are_not_empty_and_add_up_to_their_file() {
+    let place = placed(Codec::Gzip, 0, 10, 0);
+    let two = [(5, place), (5, placed(Codec::Gzip, 0, 10, 5))];
+    assert!(file_of(10, 10, &two).is_ok());
+    for size in [9, 11] {
+        assert_eq!(file_of(size, 10, &two), Err(InvalidPacked::Chunks), "{size}");
+    }
+    for empty in [place, ChunkPlace::Zeros] {
+        assert_eq!(one_file(10, &[(5, place), (0, empty)]), Err(InvalidPacked::Chunks), "{empty:?}");
+    }
 }
 
 #[test]

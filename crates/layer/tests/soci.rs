@@ -12,7 +12,7 @@ use tarpon_layer::decode::{Compression, decode_span};
 use tarpon_layer::packed::{pack, unpack};
 use tarpon_layer::soci::{Options, ZtocError, index, object_name};
 use tarpon_layer::{ChunkPlace, Codec, LayerIndex, Node};
-use tarpon_oci::{Blob, Digest, Verified};
+use tarpon_oci::{Blob, Digest, Verified, limits};
 use tarpon_testkit::layers::{Dialect, Item, Ztoc, check_index, gzip_members, random, tar};
 
 mod common;
@@ -197,12 +197,44 @@ fn nothing_but_a_ztoc_can_state_such_names() {
     assert!(unpack(&pack(&index), blob_of(&blob)).is_err());
 }
 
+/// The number of the last entry, a file.
+const LAST: usize = 9;
+
+#[test]
+fn entries_and_spans_may_end_with_the_tar_and_only_files_have_a_size() {
+    let blob = layer();
+    let sound = Ztoc::of(&blob, 100_000);
+    assert_eq!((sound.entries.len() - 1, sound.entries[LAST].kind), (LAST, "reg"));
+    let changes: [Spoil; 3] = [
+        |ztoc| ztoc.uncompressed = ztoc.entries[LAST].offset + ztoc.entries[LAST].size,
+        |ztoc| {
+            let last = ztoc.starts.len() - 1;
+            ztoc.starts[last].decoded = ztoc.uncompressed.cast_unsigned();
+        },
+        |ztoc| {
+            assert_eq!(ztoc.entries[4].kind, "hardlink");
+            ztoc.entries[4].size = ztoc.uncompressed;
+        },
+    ];
+    for change in changes {
+        let mut ztoc = sound.clone();
+        change(&mut ztoc);
+        parsed(&ztoc.bytes(), &blob).unwrap();
+    }
+}
+
+#[test]
+fn a_ztoc_over_the_limit_is_refused_before_it_is_read() {
+    let large = vec![0; usize::try_from(limits::ZTOC_BYTES).unwrap() + 1];
+    assert_eq!(parsed(&large, &layer()).unwrap_err(), ZtocError::TooLarge(limits::ZTOC_BYTES + 1));
+}
+
 #[test]
 fn contradictions_in_itself_or_with_the_layer_are_refused() {
     let blob = layer();
     let sound = Ztoc::of(&blob, 100_000);
     assert!(sound.starts.len() > 3 && parsed(&sound.bytes(), &blob).is_ok());
-    let spoils: [(&str, Spoil); 27] = [
+    let spoils: [(&str, Spoil); 34] = [
         ("another version", |ztoc| ztoc.version = "1.0"),
         ("another blob", |ztoc| ztoc.compressed += 1),
         ("a negative size", |ztoc| ztoc.compressed = -1),
@@ -225,6 +257,20 @@ fn contradictions_in_itself_or_with_the_layer_are_refused() {
             let last = ztoc.starts.len() - 1;
             ztoc.starts[last].decoded = u64::try_from(ztoc.uncompressed).expect("a size") + 1;
         }),
+        ("a last span of no bytes", |ztoc| {
+            let last = ztoc.starts.len() - 1;
+            (ztoc.starts[last].offset, ztoc.starts[last].bits) = (ztoc.compressed.cast_unsigned(), 0);
+        }),
+        ("a file that ends behind the tar", |ztoc| {
+            ztoc.entries[LAST].size = ztoc.uncompressed - ztoc.entries[LAST].offset + 1
+        }),
+        ("a file that ends in the header of the next", |ztoc| {
+            ztoc.entries[1].size = ztoc.entries[2].offset - ztoc.entries[1].offset - 511
+        }),
+        ("a user that means none", |ztoc| ztoc.entries[3].uid = u32::MAX),
+        ("a group that means none", |ztoc| ztoc.entries[3].gid = u32::MAX),
+        ("a device of a driver that cannot be", |ztoc| ztoc.entries[6].device = (1 << 12, 0)),
+        ("a device of a driver that has not so many", |ztoc| ztoc.entries[6].device = (0, 1 << 20)),
         ("more bits than a byte has", |ztoc| ztoc.starts[1].bits = 8),
         ("an entry over another", |ztoc| ztoc.entries[3].offset -= 512),
         ("an entry between blocks", |ztoc| ztoc.entries[3].offset += 1),
@@ -248,6 +294,38 @@ fn a_span_that_cannot_be_decoded_in_one_go_is_refused() {
     assert!(error.to_string().contains("too large to be fetched and decoded"), "{error}");
     let index = parsed(&Ztoc::of(&blob, 20 << 20).bytes(), &blob).unwrap();
     assert!(index.chunks.iter().all(|chunk| chunk.size <= 16 << 20));
+}
+
+#[test]
+fn a_span_may_be_as_large_as_a_chunk_and_reach_as_far_as_a_member() {
+    let ztoc = Ztoc::of(&layer(), u64::MAX);
+    let of = |change: &dyn Fn(&mut Ztoc)| {
+        let mut ztoc = ztoc.clone();
+        change(&mut ztoc);
+        let blob = Blob { digest: Digest::of(b"a layer"), size: ztoc.compressed.cast_unsigned() };
+        index(&Verified::seal(ztoc.bytes()), blob, Options::default()).map_err(|error| error.to_string())
+    };
+    let encoded = |bytes: u64| of(&|ztoc| ztoc.compressed = (ztoc.starts[0].offset + bytes).cast_signed());
+    let decoded = |bytes: u64| {
+        of(&|ztoc| {
+            ztoc.uncompressed = bytes.cast_signed();
+            ztoc.entries[LAST].size = ztoc.uncompressed - ztoc.entries[LAST].offset;
+        })
+    };
+    encoded(limits::CHUNK_ENCODED_BYTES).unwrap();
+    decoded(limits::MEMBER_BYTES).unwrap();
+    for too_large in [encoded(limits::CHUNK_ENCODED_BYTES + 1), decoded(limits::MEMBER_BYTES + 1)] {
+        assert!(too_large.unwrap_err().contains("too large to be fetched and decoded"));
+    }
+}
+
+#[test]
+fn owners_and_devices_may_have_the_largest_numbers() {
+    let blob = layer();
+    let mut ztoc = Ztoc::of(&blob, 100_000);
+    let id = u32::try_from(limits::ID).unwrap();
+    (ztoc.entries[3].uid, ztoc.entries[3].gid, ztoc.entries[6].device) = (id, id, ((1 << 12) - 1, (1 << 20) - 1));
+    parsed(&ztoc.bytes(), &blob).unwrap();
 }
 
 #[test]

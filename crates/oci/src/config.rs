@@ -145,6 +145,16 @@ mod tests {
     }
 
     #[test]
+    fn a_config_with_two_readings_is_refused() {
+        let one = r#"{"os":"linux","architecture":"amd64","rootfs":{"type":"layers","diff_ids":[]}}"#;
+        assert!(parse(one).is_ok());
+        for other in [r#""RootFS":{"type":"layers","diff_ids":["x"]}"#, r#""history":[],"history":[]"#] {
+            let two = one.replacen('{', &format!("{{{other},"), 1);
+            assert!(matches!(parse(&two), Err(InvalidManifest::Json(_))), "{two}");
+        }
+    }
+
+    #[test]
     fn the_size_and_the_layers_of_a_config_are_bounded() {
         let of = |layers: usize, bytes: usize| {
             let digest = format!("\"{}\"", Digest::of(b""));

@@ -166,6 +166,17 @@ mod tests {
     }
 
     #[test]
+    fn a_lock_that_pins_an_image_twice_is_refused_and_none_of_the_pins_is_taken() {
+        let good = String::from_utf8(lock().to_json().unwrap()).unwrap();
+        let (app, other) = (Digest::of(b"app"), Digest::of(b"another index"));
+        let entry = format!(r#""{app}": {{ "image": "registry.example/app:v1", "index": "{other}" }}, "#);
+        for (before, twice) in [("\"sha256:", entry), ("\"index\"", format!(r#""index": "{other}", "#))] {
+            let twice = good.replacen(before, &format!("{twice}{before}"), 1);
+            assert!(matches!(IndexLock::parse(twice.as_bytes()), Err(InvalidLock::Json(_))), "{twice}");
+        }
+    }
+
+    #[test]
     fn its_size_is_bounded_both_ways() {
         let large = vec![b' '; usize::try_from(limits::LOCK_BYTES).unwrap() + 1];
         assert!(matches!(IndexLock::parse(&large), Err(InvalidLock::TooLarge)));

@@ -350,6 +350,21 @@ mod tests {
     }
 
     #[test]
+    fn a_manifest_of_dockers_first_schema_is_refused_whichever_part_says_that_it_is_one() {
+        let bytes = manifest("").bytes;
+        for schema1 in
+            ["json", "prettyjws"].map(|form| format!("application/vnd.docker.distribution.manifest.v1+{form}"))
+        {
+            let served = Document::parse(bytes.clone(), Some(&schema1));
+            assert!(matches!(served, Err(InvalidManifest::Schema1)), "{schema1}");
+            let text = str::from_utf8(&bytes).unwrap();
+            let stated = text.replacen('{', &format!(r#"{{"mediaType":"{schema1}","#), 1);
+            let stated = Document::parse(Verified::seal(Bytes::from(stated)), Some(OCI_MANIFEST));
+            assert!(matches!(stated, Err(InvalidManifest::Schema1)), "{schema1}");
+        }
+    }
+
+    #[test]
     fn layers_that_cannot_be_read_are_named() {
         let layer = |media_type: &str| format!(r#"{{"mediaType":"{media_type}","digest":"{}","size":2}}"#, digest("l"));
         let gzip = layer(Compression::Gzip.layer_media_type());

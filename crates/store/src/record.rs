@@ -193,3 +193,60 @@ pub fn parse_record(text: &[u8]) -> Result<ImageRecord, RecordError> {
     }
     Ok(record)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The verdict on a record of one layer that is consistent but for this change.
+    fn verdict(change: impl FnOnce(&mut ImageRecord)) -> Result<(), String> {
+        let layer = LayerRecord {
+            digest: Digest::of(b"a layer"),
+            size: 1234,
+            format: LayerKind::TarGzip,
+            verification: Verification::DiffId,
+            prefetch: None,
+        };
+        let mut record = ImageRecord::new(Digest::of(b"manifest"), "image", "linux/amd64", vec![layer]);
+        let part = |part: Part| PartRecord { part, digest: Digest::of(part.file_name().as_bytes()), size: 8 };
+        record.parts = Part::ALL.map(part).to_vec();
+        change(&mut record);
+        parse_record(&sealed::seal(&record).unwrap())
+            .map(|parsed| assert_eq!(parsed, record))
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_record_of_another_version_is_not_trusted() {
+        for version in [OLD_TREE, VERSION] {
+            assert_eq!(verdict(|record| record.version = version), Ok(()));
+        }
+        for version in [0, VERSION + 1] {
+            assert_eq!(verdict(|record| record.version = version), Err(format!("record of version {version}")));
+        }
+    }
+
+    #[test]
+    fn a_record_has_each_required_file_once_and_every_other_at_most_once() {
+        for part in Part::ALL {
+            let without = verdict(|record| record.parts.retain(|known| known.part != part));
+            assert_eq!(without.is_ok(), !part.is_required(), "{part:?}");
+            let twice = verdict(|record| record.parts.extend(record.part(part).copied()));
+            assert!(twice.unwrap_err().contains("named twice"), "{part:?}");
+        }
+        assert_eq!(Part::ALL.into_iter().filter(|part| part.is_required()).count(), 5);
+    }
+
+    #[test]
+    fn a_record_is_named_by_the_digest_of_its_manifest() {
+        let other = verdict(|record| record.manifest = Digest::of(b"another manifest"));
+        assert!(other.unwrap_err().contains("not the one that the record is named by"));
+    }
+
+    #[test]
+    fn a_record_may_have_as_many_layers_as_an_image_and_not_more() {
+        let of = |layers: usize| verdict(|record| record.layers = vec![record.layers[0].clone(); layers]);
+        assert_eq!(of(limits::LAYERS), Ok(()));
+        assert!(of(limits::LAYERS + 1).unwrap_err().contains("more layers"));
+    }
+}

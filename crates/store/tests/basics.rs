@@ -88,6 +88,10 @@ fn a_partial_object_is_shared_reads_zeros_where_nothing_was_written_and_knows_wh
         let mut buffer = [1; 10];
         partial.read_at(&mut buffer, 8190).unwrap();
         assert_eq!(&buffer, b"\0\0tarpon\0\0");
+        partial.spool_at(b"spooled", 100).unwrap();
+        partial.read_at(&mut buffer, 98).unwrap();
+        assert_eq!(&buffer, b"\0\0spooled\0");
+        assert!(partial.spool_at(b"xx", size - 1).is_err(), "beyond the end");
         assert!(partial.write_at(&verified(b"xx"), size - 1).is_err(), "beyond the end");
         assert!(partial.read_at(&mut buffer, u64::MAX).is_err());
     }

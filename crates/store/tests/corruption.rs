@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use common::{content, get, install, open, put};
 use tarpon_oci::Digest;
+use tarpon_store::{DamagedObject, Store, StoreError};
 
 fn path_of(folder: &Path, object: &Digest) -> PathBuf {
     let hex = object.hex();
@@ -134,6 +135,60 @@ fn a_damaged_state_file_means_that_everything_is_checked_again() {
     let store = open(folder.path());
     assert!(!store.is_settled());
     assert!(get(&store, &sound).is_some() && get(&store, &bad).is_none());
+}
+
+/// A store, and an object of these bytes that was found to be damaged in one byte.
+fn with_damaged(right: &[u8]) -> (tempfile::TempDir, Store, DamagedObject) {
+    let folder = common::folder().unwrap();
+    let store = open(folder.path());
+    let object = put(&store, right).unwrap();
+    damage(&path_of(folder.path(), &object), |bytes| bytes[1000] ^= 1);
+    assert_eq!(store.verify(|_| {}).unwrap().corrupt, [object]);
+    let damaged = store.damaged_objects().unwrap().remove(0);
+    (folder, store, damaged)
+}
+
+#[test]
+fn a_damaged_file_counts_as_mended_only_when_all_of_it_matches() {
+    let right = content(1, 3000);
+    let (_folder, store, damaged) = with_damaged(&right);
+    let file = store.mend(&damaged).unwrap().unwrap();
+    for (bytes, size) in [(&b"wrong"[..], 3000), (&right, 2999), (&right, 3001)] {
+        file.write_at(bytes, 0).unwrap();
+        assert!(matches!(file.finish(size), Err(StoreError::Corrupt(object)) if object == damaged.object));
+        assert_eq!(store.damaged_objects().unwrap(), [damaged.clone()]);
+    }
+    file.write_at(&right, 0).unwrap();
+    file.finish(3000).unwrap();
+    assert_eq!(file.digest().unwrap(), damaged.object);
+    assert_eq!(store.damaged_objects().unwrap(), []);
+    assert!(store.mend(&damaged).unwrap().is_none(), "it has no name any more");
+}
+
+#[test]
+fn a_damaged_file_is_compared_to_its_end_and_can_be_left_as_it_is() {
+    let right = content(1, 3000);
+    let mut wrong = right.clone();
+    wrong[1000] ^= 1;
+    let (folder, store, damaged) = with_damaged(&right);
+    let file = store.mend(&damaged).unwrap().unwrap();
+    let beside = folder.path().join("beside");
+    let longer = [&wrong[..], b"x"].concat();
+    for (other, same) in [(&wrong[..], true), (&right, false), (&wrong[..2999], false), (&longer, false)] {
+        fs::write(&beside, other).unwrap();
+        assert_eq!(file.is_same_as(&fs::File::open(&beside).unwrap()).unwrap(), same);
+    }
+    let is_protected = || {
+        let entry = fs::read_dir(folder.path().join("corrupt")).unwrap().next().unwrap().unwrap();
+        entry.metadata().unwrap().permissions().readonly()
+    };
+    assert!(!is_protected());
+    file.keep().unwrap();
+    assert!(is_protected());
+    assert_eq!(store.damaged_objects().unwrap(), [damaged]);
+    file.leave().unwrap();
+    assert_eq!(store.damaged_objects().unwrap(), []);
+    assert_eq!(file.digest().unwrap(), Digest::of(&wrong));
 }
 
 #[test]

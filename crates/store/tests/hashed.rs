@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{content, get, install, put, put_by_pieces};
 use tarpon_oci::Digest;
-use tarpon_store::{ImageState, Store, StoreConfig};
+use tarpon_store::{Checked, ImageState, Store, StoreConfig};
 use tarpon_testkit::storage::{FaultyDisk, Ticks};
 
 fn path_of(folder: &Path, object: &Digest) -> PathBuf {
@@ -245,6 +245,27 @@ fn an_image_is_checked_in_parallel_and_damaged_objects_are_moved_out() {
     assert_eq!((checked.hashed.objects, checked.corrupt), (640, Vec::new()));
     assert_eq!((calls.into_inner(), most.into_inner()), (640, 640));
     assert_eq!(second.store.check_image(&manifest, &|_| {}).unwrap().hashed.objects, 0);
+}
+
+#[test]
+fn an_image_with_a_damaged_list_of_objects_is_reported_and_does_not_count_as_checked() {
+    let folder = common::folder().unwrap();
+    let boot = Boot::new(folder.path(), "boot");
+    let object = put(&boot.store, &content(1, 200)).unwrap();
+    let manifest = install(&boot.store, "image", &[object]).unwrap();
+    damage(&path_of(folder.path(), &object), |bytes| bytes[7] ^= 1);
+    let list = folder.path().join("images").join(manifest.hex()).join("objects");
+    let changes: [fn(&Path); 3] = [
+        |list| damage(list, |bytes| bytes[0] ^= 1),
+        |list| damage(list, Vec::clear),
+        |list| fs::remove_file(list).unwrap(),
+    ];
+    for change in changes {
+        change(&list);
+        let checked = boot.store.check_image(&manifest, &|_| {}).unwrap();
+        assert_eq!(checked, Checked { damaged_images: vec![manifest], ..Checked::default() });
+        assert!(!boot.store.knows_image(&manifest));
+    }
 }
 
 #[test]

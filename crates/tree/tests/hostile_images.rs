@@ -77,6 +77,35 @@ fn a_cut_off_image_is_not_opened() {
 }
 
 #[test]
+fn an_image_without_its_last_block_is_not_opened() {
+    let entries = (0..1000).map(|number| file(format!("name {number}"), "x"));
+    let image = erofs::write(&merge(&[layer(entries)]).expect("not refused"));
+    Image::open(&image[..]).expect("all of it");
+    for blocks in 1..image.len() / 4096 {
+        assert_eq!(Image::open(&image[..4096 * blocks]).unwrap_err(), ImageError::Truncated, "{blocks} blocks");
+    }
+}
+
+#[test]
+fn a_directory_leads_to_itself_and_to_its_parent() {
+    for (entry, names) in [(5, "itself"), (4, "its parent")] {
+        check_part("dot entries", |image| {
+            let (place, file) = (find(image, b"...abc") - entry * 12, inode_offset(image, "s"));
+            image[place..place + 8].copy_from_slice(&(file as u64 / 32).to_le_bytes());
+        });
+        check_part("dot entries", |image| {
+            let kind = find(image, b"...abc") - entry * 12 + 10;
+            assert_eq!(std::mem::replace(&mut image[kind], 1), 2, "{names}");
+        });
+    }
+}
+
+#[test]
+fn an_image_has_as_many_inodes_as_it_states() {
+    check_part("number of inodes", |image| image[1024 + 16] += 1);
+}
+
+#[test]
 fn a_changed_superblock_fails_its_checksum() {
     assert_eq!(check(|image| image[1024 + 24] ^= 1), Err(ImageError::Corrupt("superblock checksum")));
 }
@@ -96,6 +125,10 @@ fn names_out_of_order_with_slashes_or_out_of_their_block_are_refused() {
     check_part("order of names", |image| {
         let names = find(image, b"...abc") + 3;
         image[names..names + 3].copy_from_slice(b"bac");
+    });
+    check_part("order of names", |image| {
+        let names = find(image, b"...abc") + 3;
+        image[names..names + 3].copy_from_slice(b"aac");
     });
     check_part("directory entry", |image| {
         let names = find(image, b"...abc") + 3;

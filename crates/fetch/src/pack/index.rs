@@ -146,7 +146,7 @@ fn frame(described: &[u8; FRAME], pieces: &mut impl Iterator<Item = BootPiece>) 
     if length == 0 || u64::from(length) > limits::CHUNK_ENCODED_BYTES || decoded > limits::CHUNK_BYTES {
         return Err(InvalidBootIndex("the size of a frame is out of bounds"));
     }
-    if pieces.iter().any(|piece| piece.length == 0 || piece.offset > limits::FILE_BYTES) {
+    if pieces.iter().any(|piece| piece.length == 0 || piece.offset >= limits::FILE_BYTES) {
         return Err(InvalidBootIndex("a piece is empty or outside of any object"));
     }
     Ok(BootFrame { length, pieces })
@@ -158,5 +158,75 @@ fn piece(described: &[u8; PIECE]) -> BootPiece {
         object: ObjectId::from_bytes(fields.take()),
         offset: u64::from_le_bytes(fields.take()),
         length: u32::from_le_bytes(fields.take()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The index of one frame of this length for each list of pieces: the offset and the length of each.
+    fn index(length: u32, frames: &[&[(u64, u32)]]) -> BootIndex {
+        let object = ObjectId::of(b"an object");
+        let piece = |&(offset, length): &(u64, u32)| BootPiece { object, offset, length };
+        let frame = |pieces: &&[(u64, u32)]| BootFrame { length, pieces: pieces.iter().map(piece).collect() };
+        let size = u64::from(length) * frames.len() as u64;
+        let blob = Blob { digest: Digest::of(b"frames"), size };
+        BootIndex { profile: "default".into(), blob, frames: frames.iter().map(frame).collect() }
+    }
+
+    fn is_read(index: &BootIndex) -> bool {
+        let read = BootIndex::read(&index.write());
+        assert!(read.as_ref().is_err() || read.as_ref() == Ok(index));
+        read.is_ok()
+    }
+
+    #[test]
+    fn a_pack_may_have_as_many_frames_and_pieces_and_as_long_a_name_as_the_limits_and_not_more() {
+        let frames = |count: usize| index(1, &vec![&[(0, 1)][..]; count]);
+        assert!(is_read(&frames(BOOT_FRAMES)) && !is_read(&frames(BOOT_FRAMES + 1)));
+        let pieces = |count: usize| index(1, &[&vec![(0, 1); count]]);
+        assert!(is_read(&pieces(BOOT_PIECES)) && !is_read(&pieces(BOOT_PIECES + 1)));
+        let named = |length: usize| BootIndex { profile: "x".repeat(length), ..pieces(1) };
+        assert!(is_read(&named(PROFILE_BYTES)) && !is_read(&named(PROFILE_BYTES + 1)));
+    }
+
+    #[test]
+    fn a_frame_has_some_bytes_and_is_not_larger_than_a_chunk_encoded_or_decoded() {
+        let encoded = |length: u64| index(u32::try_from(length).unwrap(), &[&[(0, 1)]]);
+        assert!(!is_read(&encoded(0)));
+        let most = limits::CHUNK_ENCODED_BYTES;
+        assert!(is_read(&encoded(most)) && !is_read(&encoded(most + 1)));
+        // Half of it in each of two pieces.
+        let decoded = |length: u64| {
+            let half = u32::try_from(length / 2).unwrap();
+            index(1, &[&[(0, half), (0, u32::try_from(length).unwrap() - half)]])
+        };
+        let most = limits::CHUNK_BYTES;
+        assert!(is_read(&decoded(most)) && !is_read(&decoded(most + 1)));
+    }
+
+    #[test]
+    fn a_piece_has_some_bytes_of_an_object() {
+        let last = limits::FILE_BYTES - 1;
+        assert!(is_read(&index(1, &[&[(0, 1), (last, 1)]])));
+        assert!(!is_read(&index(1, &[&[(0, 1), (0, 0)]])));
+        assert!(!is_read(&index(1, &[&[(0, 1), (last + 1, 1)]])));
+        assert!(!is_read(&index(1, &[&[]])), "a frame of none");
+    }
+
+    #[test]
+    fn frames_divide_all_pieces_and_all_bytes_among_themselves() {
+        let good = index(5, &[&[(0, 1), (1, 1)], &[(2, 1)]]);
+        assert!(is_read(&good));
+        for size in [9, 11] {
+            assert!(!is_read(&BootIndex { blob: Blob { size, ..good.blob }, ..good.clone() }));
+        }
+        // The number of pieces of the first frame.
+        for count in [1, 3] {
+            let mut bytes = good.write();
+            assert_eq!(std::mem::replace(&mut bytes[HEADER + 4], count), 2);
+            assert!(BootIndex::read(&bytes).is_err(), "{count}");
+        }
     }
 }

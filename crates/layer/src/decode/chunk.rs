@@ -187,7 +187,6 @@ impl ChunkDecoder {
             Some(context) => context,
             none => none.insert(new_context()?),
         };
-        context.reset(ResetDirective::SessionOnly).map_err(zstd_error)?;
         // Whole frames are decoded straight into `out`, without a window in between. zstd:chunked writes them so. If this fails
         // (foreign data behind the chunk, or before it), the chunk is decoded as a stream.
         if skip == 0 && context.decompress(out, encoded) == Ok(out.len()) {

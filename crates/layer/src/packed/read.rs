@@ -289,6 +289,10 @@ mod tests {
         }
         assert_eq!(refusal(|columns| columns.chunks.skip.push(0)), Some(InvalidPacked::Column("places")));
         assert_eq!(refusal(|columns| columns.digests.push(0)), Some(InvalidPacked::Column("digests")));
+        let longer = |columns: &mut Columns| {
+            (columns.kinds, columns.shared, columns.paths) = (vec![kind::FIFO], vec![1], b"a\0".to_vec());
+        };
+        assert_eq!(refusal(longer), Some(InvalidPacked::Column("paths")), "it shares more than the path before has");
         // Of three columns with one name, values in two do not cancel each other out.
         let two = |columns: &mut Columns| (columns.seconds.push(0), columns.owner.push(0)).0;
         assert_eq!(refusal(two), Some(InvalidPacked::Column("attributes")));

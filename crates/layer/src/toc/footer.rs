@@ -47,10 +47,11 @@ fn offset(field: &[u8]) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn footer(extra: &[u8]) -> Vec<u8> {
+    /// A gzip member without content whose extra field is this.
+    pub(in crate::toc) fn footer(extra: &[u8]) -> Vec<u8> {
         let mut footer = b"\x1f\x8b\x08\x04\0\0\0\0\0\xff".to_vec();
         footer.extend_from_slice(&[u8::try_from(extra.len()).unwrap(), 0]);
         footer.extend_from_slice(extra);
@@ -71,6 +72,11 @@ mod tests {
         assert_eq!(parse(b""), None);
         assert_eq!(parse(&footer(b"SG\x16\0+00000000000001aSTARGZ")), None);
         assert_eq!(parse(&footer(b"SG\x16\x000000000000001a2bSTARGX")), None);
+        for (place, byte) in [(0, 0), (3, 0), (10, 25), (11, 1)] {
+            let mut other = footer(b"SG\x16\x000000000000001a2bSTARGZ");
+            other[place] = byte;
+            assert_eq!(parse(&other), None, "not a gzip member with such a field: byte {place}");
+        }
         let mut long = footer(b"SG\x16\x000000000000001a2bSTARGZ");
         long.push(0);
         assert_eq!(parse(&long), None);

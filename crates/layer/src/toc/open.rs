@@ -202,3 +202,46 @@ fn zstd_json(encoded: &[u8], decoded: u64, memory: &mut Share) -> Result<Vec<u8>
     }
     Ok(json)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::claim::Position;
+    use super::*;
+
+    const FOOTER: u64 = 51;
+
+    fn zstd_chunked(compressed: u64, decoded: u64) -> TocClaim {
+        let position = Position { offset: 100, compressed, decoded };
+        TocClaim { format: Format::ZstdChunked, digest: Digest::of(b"toc"), blob_size: 1 << 40, position }
+    }
+
+    /// The verdict on an eStargz of this size whose footer points to `toc`.
+    fn located(toc: u64, blob_size: u64) -> Result<TocPlace, TocError> {
+        let (digest, position) = (Digest::of(b"toc"), Position::default());
+        let claim = TocClaim { format: Format::Estargz, digest, blob_size, position };
+        let extra = [b"SG\x16\0".as_slice(), format!("{toc:016x}STARGZ").as_bytes()].concat();
+        claim.locate(&footer::tests::footer(&extra))
+    }
+
+    #[test]
+    fn a_toc_may_be_as_large_as_the_limits_and_not_larger() {
+        let (most, decoded) = (limits::TOC_COMPRESSED_BYTES, limits::TOC_BYTES);
+        assert_eq!(zstd_chunked(most, decoded).locate(&[]).unwrap(), TocPlace::InBlob(100..100 + most));
+        assert_eq!(located(100, 100 + most + FOOTER).unwrap(), TocPlace::InBlob(100..100 + most));
+        for (too_large, size) in [
+            (zstd_chunked(most + 1, decoded).locate(&[]), most + 1),
+            (zstd_chunked(most, decoded + 1).locate(&[]), decoded + 1),
+            (located(100, 101 + most + FOOTER), most + 1),
+        ] {
+            assert!(matches!(too_large, Err(TocError::NotLazy(NotLazy::TocTooLarge(is))) if is == size), "{size}");
+        }
+    }
+
+    #[test]
+    fn a_footer_that_points_to_itself_or_behind_it_is_refused() {
+        assert_eq!(located(999, 1000 + FOOTER).unwrap(), TocPlace::InBlob(999..1000));
+        for toc in [1000, 1001, u64::MAX] {
+            assert!(matches!(located(toc, 1000 + FOOTER), Err(TocError::Footer(_))), "{toc}");
+        }
+    }
+}
