@@ -340,7 +340,7 @@ fn credentials_that_the_bucket_refuses_cost_no_error_and_are_reported() {
         return println!("skipped: no S3 server is installed that checks signatures");
     }
     let folder = real::scratch().unwrap();
-    let bucket = Bucket::start_with(Server::Versitygw, folder.path()).unwrap();
+    let bucket = Bucket::start_with(Server::Versitygw, std::net::Ipv4Addr::LOCALHOST, folder.path()).unwrap();
     let (mut place, wire) = (Place::bucket(&bucket), wire());
     fill(&place, other_image());
     let key = place.environment.iter_mut().find(|(name, _)| *name == "AWS_SECRET_ACCESS_KEY").unwrap();
