@@ -220,7 +220,7 @@ impl Host {
 /// directory passes.
 fn check_upper(writable: &Writable, protected: &Protected) -> Result<(), MountError> {
     match writable {
-        Writable::Upper(path) if path.exists() => {
+        Writable::Upper(path) | Writable::Discarded(path) if path.exists() => {
             protected.check(path).map_err(|problem| MountError::Upper { path: path.clone(), problem })
         }
         _ => Ok(()),

@@ -139,7 +139,7 @@ impl Maker {
                 .map_err(|errno| StepError::new(format!("open {}", spec.objects.display()), errno))?;
         let layers = ImageLayers { tree: tree.root(), objects: objects.as_fd(), lazy: lazy.root.root() };
         let mount = match (&spec.writable, upper) {
-            (Writable::Upper(_), Some(upper)) => {
+            (Writable::Upper(_) | Writable::Discarded(_), Some(upper)) => {
                 let image = overlay::image(&layers, None, self.manner(), overlay::INNER)?;
                 let image = Reachable::new(image, self.reach, &self.scratch)?;
                 overlay::writable(image.root(), upper, self.manner(), attributes)?
@@ -529,6 +529,24 @@ mod tests {
             assert_eq!(fixture.private_mounts(), 1, "which is kept for the next one");
             fixture.maker.pool.release();
             assert_eq!(fixture.private_mounts(), 0);
+        }
+    }
+
+    #[test]
+    fn content_that_is_discarded_is_not_synced_and_a_mount_that_a_crash_ended_can_be_made_again() {
+        let Some(mut fixture) = Fixture::new(Reach::of_this_kernel(), false) else { return };
+        let mountpoint = fixture.spec.mountpoint.clone();
+        let upper = fixture.folder.path().join("upper");
+        // As the kernel leaves it.
+        std::fs::create_dir_all(fixture.folder.path().join(".upper.tarpon-work/work/incompat/volatile")).unwrap();
+        for (writable, is_volatile) in [(Writable::Discarded(upper.clone()), true), (Writable::Upper(upper), false)] {
+            fixture.spec.writable = writable;
+            let live = fixture.maker.native(&fixture.spec, &opened(&mountpoint)).unwrap();
+            std::fs::write(mountpoint.join("new"), "x").unwrap();
+            let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+            let line = table.lines().find(|line| line.contains(&*mountpoint.to_string_lossy())).unwrap();
+            assert_eq!(line.contains("volatile"), is_volatile, "{line}");
+            live.unmount(true).unwrap();
         }
     }
 

@@ -95,7 +95,7 @@ fn finish(
                 Reach::Detached => context.file("upperdir", directory)?.file("workdir", work)?,
                 Reach::ByPath => context.text("upperdir", upper.directory())?.text("workdir", upper.work())?,
             };
-            if upper.is_temporary() {
+            if upper.is_volatile() {
                 // The upper is not read after a crash: skip the syncs.
                 context.flag("volatile")?;
             }

@@ -22,6 +22,9 @@ use crate::table;
 /// Prefix of every temporary upper in the scratch directory.
 const PREFIX: &str = "upper-";
 
+/// What overlayfs leaves in the work directory of a volatile mount (Documentation/filesystems/overlayfs.rst, "Volatile mount").
+const VOLATILE_MARK: &str = "work/incompat";
+
 /// Mode of an upper directory that is created here. The root of the mount has it too, regardless of this process's umask:
 /// every user in a container must be able to traverse it.
 const ROOT_MODE: Mode = Mode::from_raw_mode(0o755);
@@ -41,6 +44,8 @@ pub(crate) struct Upper {
     open: [OwnedFd; 2],
     /// Parent directory of both, removed with them.
     temporary: Option<PathBuf>,
+    /// Whether its content is worth nothing after a crash of the machine.
+    volatile: bool,
     uppers: Arc<Uppers>,
 }
 
@@ -60,7 +65,9 @@ impl Uppers {
             |path: &Path| place::open_directory(path).map_err(MountError::io(format!("open {}", path.display())));
         let open = [open(&directory)?, open(&work)?];
         self.taken.lock().insert(directory.clone());
-        Ok(Upper { directory, work, open, temporary, uppers: self.clone() })
+        // Its mount exists.
+        let volatile = temporary.is_some();
+        Ok(Upper { directory, work, open, temporary, volatile, uppers: self.clone() })
     }
 
     /// Creates what `writable` requests; temporary directories below `scratch`.
@@ -69,6 +76,12 @@ impl Uppers {
             Writable::No => Ok(None),
             Writable::Temporary => self.temporary(scratch).map(Some),
             Writable::Upper(directory) => self.kept(directory).map(Some),
+            Writable::Discarded(directory) => {
+                let mut upper = self.kept(directory)?;
+                upper.forget_earlier_mount()?;
+                upper.volatile = true;
+                Ok(Some(upper))
+            }
         }
     }
 
@@ -79,7 +92,10 @@ impl Uppers {
         self.taken.lock().insert(directory.clone());
         let made = || -> io::Result<_> { Ok([make(&directory, Some(ROOT_MODE))?, make(&work, None)?]) };
         match made() {
-            Ok(open) => Ok(Upper { directory, work, open, temporary: Some(parent.keep()), uppers: self.clone() }),
+            Ok(open) => {
+                let temporary = Some(parent.keep());
+                Ok(Upper { directory, work, open, temporary, volatile: true, uppers: self.clone() })
+            }
             Err(error) => {
                 self.taken.lock().remove(&directory);
                 Err(MountError::io(doing())(error))
@@ -111,7 +127,8 @@ impl Uppers {
         }
         match make(&work, None) {
             Ok(open_work) => {
-                Ok(Upper { directory, work, open: [open, open_work], temporary: None, uppers: self.clone() })
+                let open = [open, open_work];
+                Ok(Upper { directory, work, open, temporary: None, volatile: false, uppers: self.clone() })
             }
             Err(error) => {
                 self.taken.lock().remove(&directory);
@@ -158,8 +175,19 @@ impl Upper {
         [directory.as_fd(), work.as_fd()]
     }
 
-    pub(crate) fn is_temporary(&self) -> bool {
-        self.temporary.is_some()
+    /// Whether it need not be synced.
+    pub(crate) fn is_volatile(&self) -> bool {
+        self.volatile
+    }
+
+    /// Removes the mark that a volatile mount left, with which the kernel refuses another one.
+    fn forget_earlier_mount(&self) -> Result<(), MountError> {
+        match std::fs::remove_dir_all(self.work.join(VOLATILE_MARK)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(MountError::io(format!("empty {}", self.work.display()))(error))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Removes temporary directories once the mount has ended and is unused.

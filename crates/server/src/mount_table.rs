@@ -242,7 +242,7 @@ impl MountTable {
 
     /// Writes beside an upper directory which image it belongs to. A container has a record for that.
     fn remember_base(&self, request: &MountRequest) {
-        if let Writable::Upper(upper) = &request.writable
+        if let Writable::Upper(upper) | Writable::Discarded(upper) = &request.writable
             && !upper.starts_with(self.store.containers_folder())
             && let Err(error) = Origin::remember(upper, &request.image, request.manifest)
         {

@@ -137,6 +137,9 @@ pub(crate) fn details(mount: &MountStatus) -> String {
             Writable::No => "no".to_owned(),
             Writable::Temporary => "yes, changes are discarded at unmount".to_owned(),
             Writable::Upper(dir) => format!("yes, changes are kept in {}", escape(dir.as_os_str().as_bytes())),
+            Writable::Discarded(dir) => {
+                format!("yes, changes in {} are removed with the container", escape(dir.as_os_str().as_bytes()))
+            }
         },
     );
     if let Some(name) = &mount.container {

@@ -56,7 +56,7 @@ impl KeptContainer {
         let rootfs = RootfsRequest {
             mode: request.mode,
             backfill: request.backfill,
-            writable: Writable::Upper(container.place.upper()),
+            writable: container.writable(),
             command: Bundle::arguments(&config, &request.options),
             learn: request.learn,
             ..RootfsRequest::default()
@@ -67,6 +67,12 @@ impl KeptContainer {
         let options = ContainerOptions { filtered: container.record.filtered, ..request.options.clone() };
         container.describe(options, &config)?;
         Ok(container)
+    }
+
+    /// Where the container's writes go. Those of one that is removed at its end need not survive a crash of the machine.
+    fn writable(&self) -> Writable {
+        let kind = if self.record.remove { Writable::Discarded } else { Writable::Upper };
+        kind(self.place.upper())
     }
 
     /// Takes the container over from the process that created it, with the lock inherited by this process.

@@ -177,7 +177,7 @@ impl From<MountStatus> for Mount {
         let (is_writable, upper) = match status.writable {
             Writable::No => (false, None),
             Writable::Temporary => (true, None),
-            Writable::Upper(upper) => (true, Some(upper.to_string_lossy().into_owned())),
+            Writable::Upper(upper) | Writable::Discarded(upper) => (true, Some(upper.to_string_lossy().into_owned())),
         };
         Self {
             id: id(&status.mountpoint),

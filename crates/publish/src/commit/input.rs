@@ -72,7 +72,7 @@ impl CommitInput {
 
 /// The image whose mount writes to this directory, or was the last to do so, and its manifest.
 fn written_over(client: &Client, upper: &Path) -> Result<(String, Digest)> {
-    let is_it = |writable: &Writable| matches!(writable, Writable::Upper(directory) if directory.canonicalize().is_ok_and(|it| it == upper));
+    let is_it = |writable: &Writable| matches!(writable, Writable::Upper(directory) | Writable::Discarded(directory) if directory.canonicalize().is_ok_and(|it| it == upper));
     let mounts = client.status()?.unwrap_or_default();
     if let Some(mount) = mounts.into_iter().find(|mount| is_it(&mount.writable)) {
         return Ok((mount.image, mount.manifest));
