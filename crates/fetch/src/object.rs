@@ -376,3 +376,29 @@ fn load_checked(partial: &dyn PartialObject, chunk: &Chunk) -> Result<Verified<B
     let digest = chunk.content_digest().ok_or("its digest is unknown")?;
     Verified::check(digest, Bytes::from(bytes)).map_err(|error| error.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn bits_are_those_that_were_added_and_not_removed() {
+        let (mut bits, mut expected) = (Bits::default(), BTreeSet::new());
+        // Each number of three words, in an order that leaps between them; every third is removed again, and one that is not there.
+        for number in (0..192).map(|step| step * 67 % 192) {
+            assert_eq!(bits.insert(number), expected.insert(number));
+            assert!(!bits.insert(number), "{number} twice");
+            if number % 3 == 0 {
+                bits.remove(number);
+                bits.remove(number);
+                expected.remove(&number);
+            }
+            bits.remove(1000);
+            let has = |other: &u32| bits.has(*other);
+            assert_eq!((0..1100).filter(has).collect::<BTreeSet<u32>>(), expected);
+            assert_eq!(bits.count as usize, expected.len());
+        }
+    }
+}

@@ -299,6 +299,32 @@ async fn an_inode_never_has_a_size_that_one_image_invents() {
     assert_eq!(image.contested_inode(), None);
 }
 
+/// The object of the earlier boot is hashed, and then the lists are compared with it: nothing is fetched.
+#[tokio::test(start_paused = true)]
+async fn a_list_that_does_not_fit_the_local_object_is_not_believed() {
+    let good = noise(1, 100 * KIB);
+    let object = Digest::of(&good);
+    let world = World::new(&[&honest(&good, 50 * KIB)]);
+    world.read(&object, 0, 100 << 10).await.unwrap();
+    world.until_complete(&object).await;
+    world.quiet().await;
+    world.fetcher.close_local(&object);
+    world.store.reboot();
+    let lies = (1..9).map(|size| add(&world.fetcher, &lie(&object, &noise(2, size), size), "lie:latest"));
+    let lies: Vec<_> = lies.collect();
+    let mut size = world.fetcher.hold_inode(&object);
+    for _ in 0..1000 {
+        if size.is_some() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        size = world.fetcher.hold_inode(&object);
+    }
+    assert_eq!(size, Some(100 << 10));
+    assert_eq!(world.image.stats().poisoned_objects, 0);
+    assert!(lies.iter().all(|(_, source)| source.requests().is_empty()));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_true_list_without_bytes_blocks_another_image_once() {
     let content = noise(3, 600 * KIB);
