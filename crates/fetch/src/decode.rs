@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use tarpon_layer::Codec;
-use tarpon_layer::decode::{DecodeError, Decoder, decode_span};
+use tarpon_layer::decode::{DecodeError, Decoder, decode_checked_span};
 use tarpon_oci::Verified;
 
 use crate::chunk::PieceChunk;
@@ -81,7 +81,7 @@ pub(crate) fn part(
     };
     let outcome = match piece.key.codec {
         // The encoded bytes were compared, and what comes of them is compared with nothing: no other process may have its say.
-        Codec::CheckedSpan => decode_span(&checkpoint()?, encoded, skip, size, out),
+        Codec::CheckedSpan => decode_checked_span(&checkpoint()?, encoded, skip, size, out),
         Codec::Deflate => decoder.span(&checkpoint()?, encoded, skip, size, out),
         codec => decoder.chunk(codec, encoded, skip, size, out),
     };

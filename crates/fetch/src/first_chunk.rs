@@ -27,6 +27,11 @@ const DECODED_PER_SECOND: u64 = 320 << 20;
 /// An attempt must save more than this many times the processor time that it takes: it may fail, and the processor may be what the
 /// program waits for.
 const WORTH: u32 = 3;
+/// The largest piece, encoded or decoded, of which a part is decoded: spans have about 1 MiB. An attempt has a copy of the part.
+const LARGEST: u64 = 4 << 20;
+/// Attempts at a time of all images: with [`LARGEST`] they take at most 64 MiB beside what requests may, and leave threads to others. One
+/// more waits for its whole piece.
+pub(crate) const ATTEMPTS: usize = 8;
 /// Bytes of each attempt beyond the estimate, for the codes of a deflate block that the chunk ends in the middle of.
 const MARGIN: u64 = 8 << 10;
 
@@ -40,8 +45,13 @@ impl FetchHost {
             if flight.has_first() {
                 break;
             }
-            let (host, flight, part) = (self.clone(), flight.clone(), Bytes::copy_from_slice(&whole));
-            self.runtime.spawn_blocking(move || host.decode_first(&flight, &part));
+            if let Ok(permit) = self.first_chunks.clone().try_acquire_owned() {
+                let (host, flight, part) = (self.clone(), flight.clone(), Bytes::copy_from_slice(&whole));
+                self.runtime.spawn_blocking(move || {
+                    host.decode_first(&flight, &part);
+                    drop(permit);
+                });
+            }
         }
         if whole.is_empty() {
             return body.take(range, flight.lane).await;
@@ -70,9 +80,12 @@ fn attempts(flight: &Flight) -> impl Iterator<Item = u64> + use<> {
     let piece = &flight.piece;
     // What comes of a checked span is compared with nothing, so all of it must have arrived.
     let is_checked_by_itself = matches!(piece.key.codec, Codec::Deflate | Codec::Gzip | Codec::Zstd);
-    let may = is_checked_by_itself && flight.lane == Lane::Demand && !piece.image.source.is_local();
+    let may = is_checked_by_itself
+        && flight.lane == Lane::Demand
+        && piece.memory() <= LARGEST
+        && !piece.image.source.is_local();
     let bandwidth = piece.image.governor.link.bandwidth();
-    let (estimates, needed, length) = (estimates(piece), needed(piece), piece.key.length);
+    let (estimates, needed, length) = (estimates(piece), needed(piece), length(piece));
     estimates.into_iter().filter(move |at| may && is_worth_it(needed, length.saturating_sub(*at), bandwidth))
 }
 
@@ -83,10 +96,16 @@ fn needed(piece: &Piece) -> u64 {
 
 /// Where the first chunk is likely to have ended, and half-way from there to the end.
 fn estimates(piece: &Piece) -> [u64; 2] {
-    let (length, decoded) = (u128::from(piece.key.length), u128::from(piece.decoded_bytes().max(1)));
-    let proportional = u64::try_from(length * u128::from(needed(piece)) / decoded).unwrap_or(u64::MAX);
-    let first = proportional.saturating_add(proportional / 8).saturating_add(MARGIN).min(piece.key.length);
-    [first, first + (piece.key.length - first) / 2]
+    let (length, decoded) = (length(piece), u128::from(piece.decoded_bytes().max(1)));
+    let proportional = u64::try_from(u128::from(length) * u128::from(needed(piece)) / decoded).unwrap_or(u64::MAX);
+    let first = proportional.saturating_add(proportional / 8).saturating_add(MARGIN).min(length);
+    [first, first + (length - first) / 2]
+}
+
+/// Encoded bytes of the piece that its blob has.
+fn length(piece: &Piece) -> u64 {
+    let range = piece.range();
+    range.end.saturating_sub(range.start)
 }
 
 /// Whether the `rest` of a piece takes so much longer to arrive than decoding what is `needed`. Yes, if the link is not known.

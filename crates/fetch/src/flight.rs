@@ -5,7 +5,7 @@
 //! affect the others. The request ends with the last waiter, unless it is detached.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -68,8 +68,8 @@ pub(crate) struct Request {
     stuck: AtomicBool,
     /// End of the grace of the first outage that it met.
     grace_ends: OnceLock<Instant>,
-    /// How often it failed early in an outage.
-    failed_early: AtomicU32,
+    /// How often it failed early in an outage, and why the last time.
+    failed_early: Mutex<(u32, Option<PieceError>)>,
 }
 
 impl Request {
@@ -87,7 +87,7 @@ impl Request {
             order: Order::now(),
             stuck: AtomicBool::new(false),
             grace_ends: OnceLock::new(),
-            failed_early: AtomicU32::new(0),
+            failed_early: Mutex::new((0, None)),
         })
     }
 
@@ -98,9 +98,15 @@ impl Request {
 
     /// Records a failure early in an outage. Returns the number of them, and the pause before the next attempt, if it needs one: that of
     /// probes.
-    pub(crate) fn failed_early(&self) -> (u32, Duration) {
-        let earlier = self.failed_early.fetch_add(1, Relaxed);
-        (earlier + 1, pause_after(earlier))
+    pub(crate) fn failed_early(&self, error: &PieceError) -> (u32, Duration) {
+        let mut failed = self.failed_early.lock();
+        let earlier = failed.0;
+        *failed = (earlier.saturating_add(1), Some(error.clone()));
+        (failed.0, pause_after(earlier))
+    }
+
+    fn early_failure(&self) -> Option<PieceError> {
+        self.failed_early.lock().1.clone()
     }
 
     /// Sets whether it waits for a source in an outage. Returns the previous value.
@@ -210,8 +216,9 @@ impl Flights {
     /// Delivers the first chunk to the waiters that need no other. The request continues without them: the rest of the piece is kept, and
     /// a connection that is closed in the middle of a response is lost.
     pub(crate) fn deliver_first(&self, flight: &Flight, chunk: Verified<Bytes>) {
+        // First: a reader that sees the chunk may leave as the last one.
+        flight.request.detach();
         if flight.first.set(chunk).is_ok() {
-            flight.request.detach();
             flight.wake_readers();
         }
     }
@@ -437,7 +444,10 @@ impl Ticket {
                     Err(PieceError::Cancelled)
                 }
                 Some(Err(error)) => Err(error.clone()),
-                None => Err(claim.flight.piece.image.breaker.outage_error().unwrap_or(PieceError::Cancelled)),
+                None => {
+                    let outage = claim.flight.piece.image.breaker.outage_error();
+                    Err(outage.or_else(|| request.early_failure()).unwrap_or(PieceError::Cancelled))
+                }
             },
             Ok(Err(_closed)) => Err(PieceError::Cancelled),
             Err(_elapsed) => {

@@ -69,21 +69,33 @@ impl FetchHost {
         }
     }
 
-    /// Whether the request, which failed with `error`, is made again: early in an outage a reader should wait rather than fail. The
-    /// grace of the first outage that the request meets counts, so a source that breaks off each answer is not retried for ever.
+    /// Whether the request for these flights, which failed with `error`, is made again at this source: early in an outage a reader should
+    /// wait rather than fail. The grace of the first outage that the request meets counts, so a source that breaks off each answer is
+    /// not retried for ever.
     ///
     /// A registry that ends refuses connections and still answers over old ones: no outage of it may be known, or only for a moment, and
-    /// the gate would let the next attempt pass at once. It follows a pause.
-    pub(crate) async fn waits_on(&self, request: &Request, image: &Image, error: &PieceError) -> bool {
+    /// the gate would let the next attempt pass at once. It follows a pause. If there are `others`, they are tried first then, and readers
+    /// that can turn to other images do.
+    pub(crate) async fn waits_on(
+        &self,
+        request: &Request,
+        flights: &[Arc<Flight>],
+        image: &Image,
+        others: bool,
+        error: &PieceError,
+    ) -> bool {
         if !error.is_outage() || matches!(error, PieceError::Resting(_)) || !request.priority.is_awaited() {
             return false;
         }
         let (now, known) = (Instant::now(), image.breaker.grace_ends());
-        if now >= request.grace_ends(known.unwrap_or(now + self.config.outage_grace)) {
+        let ends = request.grace_ends(known.unwrap_or(now + self.config.outage_grace));
+        if now >= ends || (known.is_none() && others) {
             return false;
         }
-        let (attempts, pause) = request.failed_early();
+        let (attempts, pause) = request.failed_early(error);
         if known.is_none() || attempts > 1 {
+            request.is_stuck(true);
+            flights.iter().for_each(|flight| flight.wake_readers());
             tokio::time::sleep(pause).await;
         }
         true

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use tarpon_blob::{ObjectStore, StoreError};
 use tarpon_layer::ObjectId;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::bypass::Bypass;
@@ -16,6 +16,7 @@ use crate::contents::Contents;
 use crate::disputes::Disputes;
 use crate::error::{PieceError, ReadError};
 use crate::failures::Failures;
+use crate::first_chunk;
 use crate::flight::Flights;
 use crate::held_inodes::HeldInodes;
 use crate::ids::{ImageId, ListId};
@@ -46,6 +47,8 @@ pub(crate) struct FetchHost {
     /// Reads that timed out before any piece was late: the second request of the kernel must not wait as long again.
     pub(crate) late_reads: Failures,
     pub(crate) inodes: HeldInodes,
+    /// Attempts to decode the first chunk of a piece before the rest has arrived.
+    pub(crate) first_chunks: Arc<Semaphore>,
     /// Number of objects that are being made local files.
     pub(crate) publishing: watch::Sender<usize>,
     parts: AllParts,
@@ -69,6 +72,7 @@ impl FetchHost {
             disputes: Disputes::new(&config),
             late_reads: Failures::new(config.outage_memo),
             inodes: HeldInodes::default(),
+            first_chunks: Arc::new(Semaphore::new(first_chunk::ATTEMPTS)),
             publishing: watch::Sender::default(),
             parts: AllParts::default(),
             objects: Mutex::new(Lru::new(config.live_objects)),

@@ -90,7 +90,7 @@ impl FetchHost {
             match &visited {
                 Some(source) => {
                     let others = sources.len() > 1;
-                    if !self.stays(&flights.request, &first.piece, source, others, left.error.as_ref()).await {
+                    if !self.stays(&flights.request, &pending, source, others, left.error.as_ref()).await {
                         sources.retain(|known| known.id != source.id);
                     }
                 }
@@ -109,19 +109,20 @@ impl FetchHost {
     }
 
     /// Whether to request the pieces that the source did not deliver from it again. Not those of a boot pack: they pass no gate, so
-    /// nothing would separate the requests, and readers can turn to the layers. Nor if there are `others` and no outage of this source
-    /// is known.
+    /// nothing would separate the requests, and readers can turn to the layers.
     async fn stays(
         &self,
         request: &Request,
-        first: &Piece,
+        flights: &[Arc<Flight>],
         source: &Image,
         others: bool,
         error: Option<&PieceError>,
     ) -> bool {
-        let Some(error) = error.filter(|_| !first.is_of_a_pack()) else { return false };
-        let is_next_better = others && !source.breaker.has_outage();
-        !is_next_better && self.waits_on(request, source, error).await
+        let is_of_a_pack = flights.first().is_some_and(|flight| flight.piece.is_of_a_pack());
+        match error.filter(|_| !is_of_a_pack) {
+            Some(error) => self.waits_on(request, flights, source, others, error).await,
+            None => false,
+        }
     }
 
     /// Queries the first available source, once there is room. A request that waits for a source holds no room that others could use.

@@ -479,3 +479,52 @@ async fn a_source_that_refuses_one_reader_for_longer_than_an_outage_may_last_fai
     assert!((10..=12).contains(&took.as_secs()), "{took:?}");
     world.quiet().await;
 }
+
+/// A source from which one read takes ten seconds, and which refuses all others: no outage of it is known.
+async fn refuses_others(files: &Files, world: &World) -> Result<(), String> {
+    world.source.script([Reply { part: 10, pace: Duration::from_millis(100), ..Reply::default() }]);
+    tokio::join!(files.read(world, 0), async {
+        sleep(Duration::from_millis(500)).await;
+        world.source.always(refused(Duration::from_millis(150)));
+    })
+    .0
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_source_of_the_layer_is_asked_before_one_that_refuses_is_asked_again() {
+    let files = Files::new(2);
+    let world = files.world();
+    let other = std::sync::Arc::new(tarpon_testkit::source::MemorySource::new([files.layer.bytes.clone()]));
+    let table = tarpon_testkit::source::table_of(&[&files.layer]);
+    let _other = world.fetcher.add_image(table, other, "other:latest");
+    let (slow, took) = tokio::join!(refuses_others(&files, &world), async {
+        sleep(Duration::from_secs(1)).await;
+        let began = Instant::now();
+        files.read(&world, 1).await.unwrap();
+        began.elapsed()
+    });
+    assert!(slow.is_ok() && took < Duration::from_millis(500), "{took:?}");
+    world.quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_turns_to_another_image_while_a_source_refuses() {
+    let files = Files::new(2);
+    let world = files.world();
+    // The same objects in another layer.
+    let mut packer = Packer::new(Form::Gzip);
+    for (_, content) in &files.files {
+        packer.object(content, 4096);
+    }
+    let layer = packer.finish();
+    let source = std::sync::Arc::new(tarpon_testkit::source::MemorySource::new([layer.bytes.clone()]));
+    let _other = world.fetcher.add_image(tarpon_testkit::source::table_of(&[&layer]), source, "other:latest");
+    let (slow, took) = tokio::join!(refuses_others(&files, &world), async {
+        sleep(Duration::from_secs(1)).await;
+        let began = Instant::now();
+        files.read(&world, 1).await.unwrap();
+        began.elapsed()
+    });
+    assert!(slow.is_ok() && took < Duration::from_millis(500), "{took:?}");
+    world.quiet().await;
+}

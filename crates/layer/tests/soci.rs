@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use flate2::write::GzEncoder;
 use proptest::prelude::*;
 use tarpon_layer::chunks::{ChunkTable, ChunkTableBuilder};
-use tarpon_layer::decode::{Compression, decode_span};
+use tarpon_layer::decode::{Compression, decode_checked_span, decode_span};
 use tarpon_layer::packed::{pack, unpack};
 use tarpon_layer::soci::{Options, ZtocError, index, object_name};
 use tarpon_layer::{ChunkPlace, Codec, LayerIndex, Node};
@@ -58,7 +58,11 @@ fn contents(index: &LayerIndex, blob: &[u8]) -> BTreeMap<Vec<u8>, Vec<u8>> {
                 let encoded = &blob[place(offset)..place(offset + length)];
                 assert_eq!(Digest::of(encoded), chunk.digest, "{}", entry.path);
                 let mut out = Vec::new();
-                decode_span(&table.checkpoint(layer, offset).unwrap(), encoded, skip, chunk.size, &mut out).unwrap();
+                let checkpoint = table.checkpoint(layer, offset).unwrap();
+                decode_checked_span(&checkpoint, encoded, skip, chunk.size, &mut out).unwrap();
+                let mut by_other = Vec::new();
+                decode_span(&checkpoint, encoded, skip, chunk.size, &mut by_other).unwrap();
+                assert!(out == by_other, "both decoders");
                 content.extend(out);
             }
         }

@@ -87,7 +87,7 @@ pub enum Writable {
     /// It belongs to a plain overlay on top of the read-only image, so it holds whole files only, readable by any tool
     /// that supports overlayfs. The cost: changing the mode of a file copies the file.
     Upper(PathBuf),
-    /// As [`Writable::Upper`], for content that nobody needs after a crash of the machine: nothing is synced to the disk (the mount option
+    /// As [`Writable::Upper`], for content that need not survive a crash of the machine: nothing is synced to the disk (the mount option
     /// `volatile` of overlayfs).
     Discarded(PathBuf),
 }

@@ -259,10 +259,16 @@ impl Handle {
         // Without a directory the command fails: `/dev/null` is none.
         let state = File::open(&self.state).map_or_else(|_| std::process::Stdio::null(), std::process::Stdio::from);
         let output = self.command_on(Path::new(STATE_AS_INPUT)).args(words).stdin(state).output();
-        output.map_err(|error| {
+        let output = output.map_err(|error| {
             let cause = format!("{}: {error}", self.runtime.program.display());
             Error::new(ErrorKind::Other, step, cause).hint("the container may still run: bring its runtime back first")
-        })
+        })?;
+        let named = |text: &[u8]| {
+            let text = String::from_utf8_lossy(text);
+            text.replace(STATE_AS_INPUT, &self.state.to_string_lossy()).into_bytes()
+        };
+        // A message names the directory by a path that a user can follow.
+        Ok(Output { stderr: named(&output.stderr), ..output })
     }
 }
 

@@ -169,7 +169,7 @@ impl ContainerDirs {
             let (name, place) = (entry.file_name(), ContainerDir { folder: entry.path() });
             let name = name.to_string_lossy();
             let is_left = [".new-", ".gone-"].iter().any(|begin| name.starts_with(begin))
-                || name.parse::<ContainerName>().is_ok() && !place.exists();
+                || name.parse::<ContainerName>().is_ok() && place.has_no_lock();
             if is_left && !place.is_held() && !place.is_mounted() {
                 let _next_time = std::fs::remove_dir_all(&place.folder);
             }
@@ -251,6 +251,12 @@ impl ContainerDir {
     /// Whether it is that of a container, which has a lock from its creation to its removal.
     pub(super) fn exists(&self) -> bool {
         self.folder.join(LOCK).symlink_metadata().is_ok()
+    }
+
+    /// Whether it is certain that it has no lock.
+    fn has_no_lock(&self) -> bool {
+        let lock = self.folder.join(LOCK).symlink_metadata();
+        lock.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
     }
 
     /// Reads the record.
@@ -375,7 +381,7 @@ mod tests {
         let all = containers(folder.path());
         let (place, lock) = all.create(&record("web")).unwrap();
         all.remove(&place, &lock).unwrap();
-        // As a runtime does that is told to end the container after that.
+        // As a runtime does that has to end the container after that.
         std::fs::create_dir_all(place.runtime()).unwrap();
         assert!(names(&all).is_empty() && !place.exists());
         assert!(matches!(place.hold(Duration::ZERO).unwrap(), Holding::Gone));

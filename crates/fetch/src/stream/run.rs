@@ -33,7 +33,8 @@ impl FetchHost {
             if matches!(failure, PieceError::NoRoom(_)) {
                 break;
             }
-            if self.waits_on(&flights.request, &source, &failure).await {
+            let (waiting, others) = (std::slice::from_ref(flight), sources.len() > 1);
+            if self.waits_on(&flights.request, waiting, &source, others, &failure).await {
                 continue;
             }
             sources.retain(|known| known.id != source.id);

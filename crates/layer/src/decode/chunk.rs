@@ -276,12 +276,12 @@ fn zstd_error(code: zstd_safe::ErrorCode) -> DecodeError {
     malformed("zstd", zstd_safe::get_error_name(code))
 }
 
-fn malformed(codec: &'static str, problem: impl ToString) -> DecodeError {
+pub(super) fn malformed(codec: &'static str, problem: impl ToString) -> DecodeError {
     DecodeError::Malformed { codec, problem: problem.to_string() }
 }
 
 /// Returns the bytes after the header of the gzip member at the start of `bytes`.
-fn gzip_body(mut bytes: &[u8]) -> Result<&[u8], DecodeError> {
+pub(super) fn gzip_body(mut bytes: &[u8]) -> Result<&[u8], DecodeError> {
     skip_header(&mut bytes).map_err(|error| malformed("gzip", error))?;
     Ok(bytes)
 }

@@ -3,11 +3,13 @@
 //! No claimed size is trusted: a decoder stops after the requested bytes, and its memory depends on the request, never on claims of
 //! the data.
 
+mod checked_span;
 mod chunk;
 mod decoder;
 mod prefix;
 mod stream;
 
+pub use checked_span::decode_checked_span;
 pub use chunk::{ChunkDecoder, DecodeError, decode_chunk, decode_span};
 pub use decoder::{DecodedLayer, Decoder, InProcess, LayerInput};
 pub use stream::LayerReader;
