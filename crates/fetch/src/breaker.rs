@@ -64,7 +64,7 @@ struct BreakerState {
 
 /// The source has not answered since a request failed.
 struct Outage {
-    /// Start of the time in which nothing was received.
+    /// The first refusal, or the start of a silence.
     since: Instant,
     error: Arc<PieceError>,
     /// The latest of the failed requests.
@@ -147,7 +147,7 @@ impl Breaker {
 }
 
 impl BreakerState {
-    /// Records that `request` failed and the source has sent nothing since `since`. Returns whether an outage begins with that.
+    /// Records that `request` failed, by a refusal now or a silence since `since`. Returns whether an outage begins with that.
     fn failed(&mut self, request: Order, since: Instant, error: &PieceError) -> bool {
         let begins = self.outage.is_none();
         let outage = self.outage.get_or_insert_with(|| Outage {
@@ -289,7 +289,9 @@ impl Attempt {
         if state.last_success.is_some_and(|success| success > self.last_progress) {
             return;
         }
-        let begins = state.failed(self.order, self.last_progress, error);
+        // A slow response is no outage: a refusal that follows it begins one. Silence is one from its beginning.
+        let since = if error.is_refusal() { Instant::now() } else { self.last_progress };
+        let begins = state.failed(self.order, since, error);
         if let Some(outage) = state.outage.as_mut().filter(|_| self.is_probe) {
             outage.remove(self.order, outage.pause());
         }

@@ -120,6 +120,11 @@ impl PieceError {
         }
     }
 
+    /// Whether the source refused, and was not silent.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Source(error) if error.fault == Fault::Unavailable)
+    }
+
     /// Whether another source of the same content may succeed.
     pub(crate) fn another_image_may_help(&self) -> bool {
         !matches!(self, Self::NoRoom(_) | Self::Cancelled)

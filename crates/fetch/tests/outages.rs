@@ -465,6 +465,20 @@ async fn a_registry_that_ends_while_it_still_answers_over_old_connections_fails_
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_outage_after_a_slow_response_begins_with_its_error() {
+    let files = Files::new(1);
+    let world = files.world();
+    world.source.script([refused(Duration::from_secs(8))]);
+    world.source.always(refused(Duration::ZERO));
+    let (read, ()) = tokio::join!(files.read(&world, 0), async {
+        sleep(Duration::from_secs(13)).await;
+        world.source.calm();
+    });
+    assert_eq!(read, Ok(()), "the outage took five seconds");
+    world.quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_source_that_refuses_one_reader_for_longer_than_an_outage_may_last_fails_it() {
     let files = Files::new(2);
     let world = files.world();
