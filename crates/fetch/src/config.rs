@@ -136,5 +136,7 @@ pub(crate) const MEMO_ENTRIES: u64 = 16_384;
 pub(crate) const PACK_STALL_SHARE: u32 = 3;
 /// The same for what comes along in a request: a reader that joined it must have time for a request of its own.
 pub(crate) const ALONG_STALL_SHARE: u32 = 3;
+/// Attempts at a time, of all images, to decode the first chunk of a piece before the rest has arrived: they leave threads to others.
+pub(crate) const FIRST_CHUNKS: usize = 8;
 /// Pieces of one request that are decoded while the next bytes arrive.
 pub(crate) const DECODING: usize = 2;

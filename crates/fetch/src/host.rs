@@ -11,12 +11,11 @@ use tokio::time::Instant;
 
 use crate::bypass::Bypass;
 use crate::checks::Checks;
-use crate::config::Config;
+use crate::config::{Config, FIRST_CHUNKS};
 use crate::contents::Contents;
 use crate::disputes::Disputes;
 use crate::error::{PieceError, ReadError};
 use crate::failures::Failures;
-use crate::first_chunk;
 use crate::flight::Flights;
 use crate::held_inodes::HeldInodes;
 use crate::ids::{ImageId, ListId};
@@ -72,7 +71,7 @@ impl FetchHost {
             disputes: Disputes::new(&config),
             late_reads: Failures::new(config.outage_memo),
             inodes: HeldInodes::default(),
-            first_chunks: Arc::new(Semaphore::new(first_chunk::ATTEMPTS)),
+            first_chunks: Arc::new(Semaphore::new(FIRST_CHUNKS)),
             publishing: watch::Sender::default(),
             parts: AllParts::default(),
             objects: Mutex::new(Lru::new(config.live_objects)),
