@@ -68,6 +68,8 @@ impl FetchHost {
         if decode::part(&*self.config.decoder, piece, part, first.skip, first.size, &mut decoded).is_ok()
             && let Ok(bytes) = Verified::check(&first.digest, Bytes::from(decoded))
         {
+            // Before a reader gets it: see `early.rs`.
+            piece.image.brought(flight.lane, first);
             self.flights.deliver_first(flight, bytes);
         }
     }

@@ -236,8 +236,6 @@ async fn the_kernel_reading_one_image_directly_changes_no_other() {
 async fn bytes_that_are_lost_before_a_read_count_as_unused() {
     let files = Files::new();
     let world = files.replayed().await;
-    // Another thread publishes it, and would bring it back.
-    world.until_complete(&files.small[0].0).await;
     world.store.evict(&files.small[0].0);
     world.read(&files.small[0].0, 0, SMALL).await.unwrap();
     world.quiet().await;
