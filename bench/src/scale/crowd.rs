@@ -8,7 +8,7 @@ use serde_json::json;
 use tarpon_harness::registry;
 use tarpon_harness::workloads;
 
-use super::hosts::TAG;
+use super::form::TAG;
 use super::setting::{Axis, Setting, log_run};
 use super::store::{fresh_store, on_store};
 use super::together::{Together, WAIT};

@@ -14,6 +14,8 @@ use serde_json::{Value, json};
 use tarpon_harness::{packages, registry};
 
 use super::crowd::{received_in_all, workload};
+use super::engine::Engine;
+use super::form::{Form, TAG};
 use super::setting::{Axis, Setting, log_run};
 use super::store::BenchStore;
 use super::together::{Together, WAIT};
@@ -26,16 +28,11 @@ use crate::stats::median;
 use crate::warm;
 
 mod beside;
-mod engine;
-mod form;
 mod gluster;
 mod site;
 
 use beside::Beside;
 use site::Site;
-
-pub(super) use engine::Engine;
-pub(super) use form::{Form, TAG};
 
 /// The part in front of the link.
 pub(super) fn run(setting: &Setting<'_>, again: &[OsString]) -> Result<()> {

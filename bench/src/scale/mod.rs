@@ -14,6 +14,8 @@ use super::stats::{median, spread};
 
 mod containers;
 mod crowd;
+mod engine;
+mod form;
 mod hosts;
 mod images;
 mod mounting;
@@ -141,7 +143,7 @@ mod tests {
     fn behind_the_link_the_same_is_asked_for() {
         let args =
             Line::try_parse_from(["bench", "--workload", "w", "--runs", "7", "--forms", "pack,gzip"]).unwrap().args;
-        assert_eq!(args.forms, [hosts::Form::Pack, hosts::Form::Gzip]);
+        assert_eq!(args.forms, [form::Form::Pack, form::Form::Gzip]);
         let setting = Setting { args: &args, tarpon: "t".into(), runs: 7 };
         let words = again(&setting, Axis::Hosts, Path::new("j"));
         let there = Line::try_parse_from(words).unwrap().args;

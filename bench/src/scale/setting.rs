@@ -6,7 +6,8 @@ use anyhow::Result;
 use clap::ValueEnum;
 use serde_json::Value;
 
-use super::hosts::{Engine, Form};
+use super::engine::Engine;
+use super::form::Form;
 use crate::runs::Log;
 
 /// The options of `cargo xtask bench scale`.

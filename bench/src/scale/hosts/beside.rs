@@ -10,10 +10,10 @@ use tarpon_harness::bucket::Bucket;
 use tarpon_harness::nginx::Nginx;
 use tarpon_harness::paths;
 
-use super::engine::{CACHES, Engine};
 use super::gluster::{Brick, GlusterMount};
 use super::site::Site;
 use crate::machine::{self, made};
+use crate::scale::engine::{CACHES, Engine};
 use crate::service::unmount_below;
 
 /// The ports of contrib/nginx.

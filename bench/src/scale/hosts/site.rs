@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 use tarpon_harness::bridge::{Bridge, Machine};
 use tarpon_harness::packages::{Tool, tool};
 
-use super::engine::CACHES;
 use crate::link_end::Here;
+use crate::scale::engine::CACHES;
 
 /// The links of all machines, each way.
 const RATE: &str = "1gbit";

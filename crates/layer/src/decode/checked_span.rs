@@ -8,7 +8,7 @@ use miniz_oxide::inflate::core::inflate_flags::TINFL_FLAG_USING_NON_WRAPPING_OUT
 use miniz_oxide::inflate::core::{BlockBoundaryState, DecompressorOxide, decompress};
 use tarpon_oci::limits;
 
-use super::chunk::{DecodeError, gzip_body, malformed};
+use super::chunk::{DecodeError, bounded, gzip_body, malformed};
 use crate::chunks::CheckpointEntry;
 use crate::spans::{WINDOW_BYTES, unpack};
 
@@ -23,14 +23,11 @@ pub fn decode_checked_span(
     size: u64,
     out: &mut Vec<u8>,
 ) -> Result<(), DecodeError> {
-    let end = skip.checked_add(size).ok_or(DecodeError::TooLarge)?;
-    if size > limits::CHUNK_BYTES || end > limits::MEMBER_BYTES {
-        return Err(DecodeError::TooLarge);
-    }
-    let (skip, end) = (narrow(skip)?, narrow(end)?);
+    let size = bounded(skip, size, limits::MEMBER_BYTES)?;
+    let skip = usize::try_from(skip).map_err(|_| DecodeError::TooLarge)?;
     out.clear();
     unpack(checkpoint.window, out).map_err(|error| malformed("gzip", error))?;
-    out.resize(WINDOW_BYTES + end, 0);
+    out.resize(WINDOW_BYTES + skip + size, 0);
     inflate(checkpoint.used_bits, encoded, out)?;
     out.drain(..WINDOW_BYTES + skip);
     Ok(())
@@ -72,8 +69,4 @@ fn start(used_bits: u8, encoded: &[u8]) -> (Box<DecompressorOxide>, &[u8]) {
         rest = after;
     }
     (Box::new(DecompressorOxide::from_block_boundary_state(&state)), rest)
-}
-
-fn narrow(bytes: u64) -> Result<usize, DecodeError> {
-    usize::try_from(bytes).map_err(|_| DecodeError::TooLarge)
 }

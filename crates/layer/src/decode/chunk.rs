@@ -260,7 +260,7 @@ thread_local! {
 }
 
 /// `size`, if it and the bytes before it are not more than may be decoded at once.
-fn bounded(skip: u64, size: u64, within: u64) -> Result<usize, DecodeError> {
+pub(super) fn bounded(skip: u64, size: u64, within: u64) -> Result<usize, DecodeError> {
     let end = skip.checked_add(size).filter(|end| *end <= within && size <= limits::CHUNK_BYTES);
     end.and_then(|_| usize::try_from(size).ok()).ok_or(DecodeError::TooLarge)
 }

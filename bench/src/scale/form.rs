@@ -3,10 +3,10 @@
 use clap::ValueEnum;
 
 /// The tag of the unconverted image.
-pub(in crate::scale) const TAG: &str = "gzip";
+pub(super) const TAG: &str = "gzip";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(in crate::scale) enum Form {
+pub(super) enum Form {
     /// The image in gzip, with its index and its boot pack
     Pack,
     /// The image in gzip, with its index

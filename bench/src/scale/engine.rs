@@ -14,7 +14,7 @@ pub(super) const CACHES: usize = 3;
 const GLUSTER: [Tool; 2] = [tool("glusterfsd", "glusterfs-server"), tool("glusterfs", "glusterfs-client")];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(in crate::scale) enum Engine {
+pub(super) enum Engine {
     /// Nothing
     None,
     /// nginx with contrib/nginx/tarpon-cache.conf
@@ -31,7 +31,7 @@ pub(in crate::scale) enum Engine {
 
 impl Engine {
     /// As the rows name it.
-    pub(in crate::scale) fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::None => "no cache",
             Self::Cache => "one cache",
