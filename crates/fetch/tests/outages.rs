@@ -47,6 +47,15 @@ impl Files {
         World::with(&[&self.layer], MemoryStore::default(), Config { coalesce_gap: 0, ..Config::default() })
     }
 
+    /// The same objects in another layer.
+    fn in_another_layer(&self) -> PackedLayer {
+        let mut packer = Packer::new(Form::Gzip);
+        for (_, content) in &self.files {
+            packer.object(content, 4096);
+        }
+        packer.finish()
+    }
+
     /// Reads the file whole and compares it.
     async fn read(&self, world: &World, number: usize) -> Result<(), String> {
         let (object, content) = &self.files[number];
@@ -345,12 +354,7 @@ async fn no_reader_waits_for_a_source_while_another_image_has_the_object() {
     let files = Files::new(2);
     let world = files.world();
     world.source.always(refused(Duration::ZERO));
-    // The same objects in another layer.
-    let mut packer = Packer::new(Form::Gzip);
-    for (_, content) in &files.files {
-        packer.object(content, 4096);
-    }
-    let layer = packer.finish();
+    let layer = files.in_another_layer();
     let source = std::sync::Arc::new(tarpon_testkit::source::MemorySource::new([layer.bytes.clone()]));
     let _other = world.fetcher.add_image(tarpon_testkit::source::table_of(&[&layer]), source, "other:latest");
     let began = Instant::now();
@@ -525,12 +529,7 @@ async fn another_source_of_the_layer_is_asked_before_one_that_refuses_is_asked_a
 async fn a_reader_turns_to_another_image_while_a_source_refuses() {
     let files = Files::new(2);
     let world = files.world();
-    // The same objects in another layer.
-    let mut packer = Packer::new(Form::Gzip);
-    for (_, content) in &files.files {
-        packer.object(content, 4096);
-    }
-    let layer = packer.finish();
+    let layer = files.in_another_layer();
     let source = std::sync::Arc::new(tarpon_testkit::source::MemorySource::new([layer.bytes.clone()]));
     let _other = world.fetcher.add_image(tarpon_testkit::source::table_of(&[&layer]), source, "other:latest");
     let (slow, took) = tokio::join!(refuses_others(&files, &world), async {
