@@ -131,6 +131,49 @@ async fn a_file_that_is_not_where_it_was_expected_is_read_from_more_or_all_of_th
     assert_eq!(world.source.requests().len(), 1);
 }
 
+/// Thirty milliseconds and 16 MiB/s.
+fn far() -> Reply {
+    Reply { latency: Duration::from_millis(30), pace: Duration::from_millis(1), part: 16 << 10, then: Then::Bytes }
+}
+
+/// A layer with these files behind one that measures the link, which has been read.
+async fn far_world(files: &[Vec<u8>]) -> (PackedLayer, World) {
+    let large = content(1000, 3 << 20);
+    let layer = layer(&[std::slice::from_ref(&large), files].concat(), 40_000);
+    let world = World::new(&[&layer]);
+    world.source.always(far());
+    for part in 0..3 {
+        world.read(&Digest::of(&large), part << 20, 1 << 20).await.unwrap();
+        world.quiet().await;
+    }
+    (layer, world)
+}
+
+#[tokio::test(start_paused = true)]
+async fn spans_come_along_with_those_of_a_reader_who_goes_through_the_files() {
+    let files: Vec<Vec<u8>> = (0..60).map(|seed| content(seed, 30_000)).collect();
+    let (layer, world) = far_world(&files).await;
+    let before = world.image.stats();
+    for file in &files {
+        read(&world, file).await;
+    }
+    world.quiet().await;
+    let (after, spans) = (world.image.stats(), places(&layer).len() as u64 * 18 / 48);
+    let requests = after.requests - before.requests;
+    assert!(requests * 4 < spans * 3, "{requests} requests for about {spans} spans");
+    assert!(after.bytes_ahead > 0 && after.bytes_ahead <= after.bytes_demand / 2, "{after:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_arrives_in_a_round_trip_is_fetched_whole() {
+    let file = content(1, 500_000);
+    let (_, world) = far_world(std::slice::from_ref(&file)).await;
+    let before = world.image.stats().requests;
+    world.read(&Digest::of(&file), 0, 1000).await.unwrap();
+    world.read(&Digest::of(&file), 490_000, 1000).await.unwrap();
+    assert_eq!(world.image.stats().requests - before, 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_response_that_breaks_off_behind_the_file_fails_no_reader_of_it() {
     let (files, layer) = forty_files();

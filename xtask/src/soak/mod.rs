@@ -39,6 +39,9 @@ pub(crate) struct Args {
     /// Determines images, files, outages and kills
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Mean minutes between kills of the server: each life must be long enough for a slope
+    #[arg(long, value_name = "MINUTES", default_value_t = 15)]
+    kill_every: u32,
     /// The program to test [default: the release build, which is made]
     #[arg(long, value_name = "FILE")]
     tarpon: Option<PathBuf>,
@@ -53,8 +56,6 @@ const ROUNDS_PER_HOUR: f64 = 25.0;
 const STORE_SIZE: &str = "64MiB";
 /// Interval of samples.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Mean time between kills of the server: each life must be long enough for a slope.
-const KILL_EVERY: Duration = Duration::from_secs(15 * 60);
 /// Time limit for server and holder to end after the last mount.
 const END_LIMIT: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -106,6 +107,7 @@ fn soak(args: &Args, tarpon: &Path, folder: &Path, registry: &mut Registry, imag
     // Keeps the server alive when no container runs, and is never evicted.
     let kept = Kept::mount(tarpon, &store, folder, &format!("{address}/{}", images[0].name))?;
     let began = Instant::now();
+    let kill_every = Duration::from_secs(60 * u64::from(args.kill_every.max(1)));
     let setting = Setting {
         tarpon,
         store: &store,
@@ -132,7 +134,7 @@ fn soak(args: &Args, tarpon: &Path, folder: &Path, registry: &mut Registry, imag
             .collect();
         let ends = Ends { at: setting.end, running };
         let outages = scope.spawn(move || disturb::outages(registry, args.seed + 1, began, ends, account));
-        let kills = scope.spawn(move || disturb::kills(store, args.seed + 2, KILL_EVERY, began, ends, account));
+        let kills = scope.spawn(move || disturb::kills(store, args.seed + 2, kill_every, began, ends, account));
         let readings = sample_until(running, folder, store, began);
         for thread in workers.into_iter().chain([outages, kills]) {
             thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
