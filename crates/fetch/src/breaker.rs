@@ -12,7 +12,7 @@
 //! ```
 //!
 //! So no request fails because of an outage that ended before it was made, and the next probe notices when a source is back. Probes are sent
-//! only while requests wait.
+//! only while requests wait. An outage of which nothing was heard for as long as an outage is young counts as a new one.
 //!
 //! **A probe fails** by an error: no connection, a broken one, a server error. A *silent* probe may still be answered, for as long
 //! as any request: a registry that is back can be slow. Its silence allows the next probe to begin, and ends no wait before the
@@ -66,6 +66,8 @@ struct BreakerState {
 struct Outage {
     /// The first refusal, or the start of a silence.
     since: Instant,
+    /// When a probe last began, or a request failed.
+    heard: Instant,
     error: Arc<PieceError>,
     /// The latest of the failed requests.
     latest_failed: Order,
@@ -152,6 +154,7 @@ impl BreakerState {
         let begins = self.outage.is_none();
         let outage = self.outage.get_or_insert_with(|| Outage {
             since,
+            heard: since,
             error: Arc::new(error.clone()),
             latest_failed: request,
             begun: 0,
@@ -170,6 +173,7 @@ impl Outage {
     /// Records that nothing but this error arrived since `since`.
     fn note_failure(&mut self, since: Instant, error: &PieceError) {
         let now = Instant::now();
+        self.heard = now;
         self.error = Arc::new(error.clone());
         match error {
             PieceError::Stalled(_) | PieceError::Late(_) => {
@@ -180,6 +184,13 @@ impl Outage {
             // Of several attempts, each was silent for a part of the time.
             PieceError::Source(error) if error.fault == Fault::Timeout => {}
             _ => (self.last_error, self.silent) = (Some(now), None),
+        }
+    }
+
+    /// Begins the outage anew if nothing was heard of the source for `grace`, because no request waited: it may have been back.
+    fn renew(&mut self, now: Instant, grace: Duration) {
+        if self.probing.is_empty() && now >= self.heard + grace {
+            (self.since, self.heard, self.begun) = (now, now, 0);
         }
     }
 
@@ -206,6 +217,7 @@ impl Outage {
     fn begin_probe(&mut self, now: Instant) -> Order {
         let probe = Probe { order: Order::now(), began: now };
         self.probing.push(probe);
+        self.heard = now;
         self.begun += 1;
         self.next = now + PROBE_PATIENCE + self.pause();
         probe.order
@@ -249,6 +261,7 @@ impl Attempt {
         let now = Instant::now();
         let mut state = breaker.state.lock();
         let Some(outage) = &mut state.outage else { return GateState::Open };
+        outage.renew(now, breaker.grace);
         outage.note_silence(now);
         if outage.latest_failed > request && now >= outage.since + breaker.grace {
             return GateState::Failed(PieceError::Resting(outage.error.clone()));

@@ -541,3 +541,20 @@ async fn a_reader_turns_to_another_image_while_a_source_refuses() {
     assert!(slow.is_ok() && took < Duration::from_millis(500), "{took:?}");
     world.quiet().await;
 }
+
+/// What an image that nothing reads knows of its source is how the last reader found it.
+#[tokio::test(start_paused = true)]
+async fn an_outage_of_which_nothing_was_heard_for_a_while_counts_as_a_new_one() {
+    let files = Files::new(3);
+    let world = files.world();
+    world.source.always(refused(Duration::from_millis(1)));
+    assert!(files.read(&world, 0).await.is_err());
+    world.quiet().await;
+    // It may have been back in the meantime. It is away when the next reader comes, for a few seconds.
+    sleep(Duration::from_secs(60)).await;
+    let (answer, ()) = tokio::join!(files.read(&world, 1), async {
+        sleep(Duration::from_secs(5)).await;
+        world.source.calm();
+    });
+    assert_eq!(answer, Ok(()));
+}
