@@ -187,7 +187,7 @@ impl Outage {
         }
     }
 
-    /// Begins the outage anew if nothing was heard of the source for `grace`, because no request waited: it may have been back.
+    /// Begins the outage again if nothing was heard of the source for `grace`, because no request waited: it may have been back.
     fn renew(&mut self, now: Instant, grace: Duration) {
         if self.probing.is_empty() && now >= self.heard + grace {
             (self.since, self.heard, self.begun) = (now, now, 0);
