@@ -81,6 +81,23 @@ impl Client {
         }
     }
 
+    /// Has the server connect to the registry of an image that is about to be mounted. If none runs, `start` starts one.
+    pub(crate) fn get_ready(&self, image: String, access: Access, attempt: u64, start: bool) -> Result<()> {
+        let request = Request::GetReady { image, access, attempt };
+        match if start { Some(self.ask_or_start(&request)?) } else { self.ask(&request)? } {
+            None | Some(Response::PrefetchStarted) => Ok(()),
+            Some(other) => Err(unexpected(other)),
+        }
+    }
+
+    /// Has the server, if one runs, forget an image of [`Client::get_ready`].
+    pub(crate) fn not_ready(&self, image: String, access: Access) -> Result<()> {
+        match self.ask(&Request::NotReady { image, access })? {
+            None | Some(Response::PrefetchStarted) => Ok(()),
+            Some(other) => Err(unexpected(other)),
+        }
+    }
+
     /// Starts to fetch the boot pack of an image that is about to be mounted. Starts a server if none runs.
     pub(crate) fn prefetch_pack(&self, image: String, access: Access, pack: Blob, place: Option<String>) -> Result<()> {
         match self.ask_or_start(&Request::PrefetchPack { image, access, pack, place })? {

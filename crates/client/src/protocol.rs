@@ -39,6 +39,22 @@ pub enum Request {
         /// Namespaces in which the mount point is visible.
         namespaces: Namespaces,
     },
+    /// Connect to the registry of an image that is about to be mounted. The response is [`Response::PrefetchStarted`].
+    GetReady {
+        /// The image, as the user wrote it.
+        image: String,
+        /// How to access its blobs.
+        access: Access,
+        /// Different for each attempt to prepare the image: the configuration of registries may have changed since the last one.
+        attempt: u64,
+    },
+    /// Forget an image of [`Request::GetReady`] that could not be prepared. The response is [`Response::PrefetchStarted`].
+    NotReady {
+        /// The image, as the user wrote it.
+        image: String,
+        /// How to access its blobs.
+        access: Access,
+    },
     /// Start to fetch the boot pack of an image that is about to be mounted.
     #[serde(rename = "bring")]
     PrefetchPack {
@@ -126,6 +142,8 @@ impl Request {
             | Self::HandOver { .. }
             | Self::RenewCredentials { .. }
             | Self::BringStart(_)
+            | Self::GetReady { .. }
+            | Self::NotReady { .. }
             | Self::PrefetchPack { .. } => SOON,
             Self::Mount { .. }
             | Self::Unmount { .. }

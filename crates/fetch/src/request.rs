@@ -20,7 +20,7 @@ use crate::flight::{Flight, Request, RequestFlights};
 use crate::host::FetchHost;
 use crate::ids::PieceKey;
 use crate::image::Image;
-use crate::lanes::{Lane, Priority};
+use crate::lanes::{Admission, Lane, Priority};
 use crate::plan::{self, Piece};
 use crate::prefetch::rules::Prefetcher;
 
@@ -138,7 +138,7 @@ impl FetchHost {
         let (Some(first), Some(owner)) = (flights.first(), sources.first()) else { return (None, Leftover::default()) };
         let room = flights.iter().chain(neighbours).map(|flight| flight.piece.memory()).sum();
         let is_of_a_pack = first.piece.is_of_a_pack();
-        let (source, _admission) = loop {
+        let (source, admission) = loop {
             let source = match is_of_a_pack {
                 true => owner.clone(),
                 false => match self.gate(request, sources, flights).await {
@@ -152,7 +152,7 @@ impl FetchHost {
                 break (source, admission);
             }
         };
-        let left = self.pass(request, flights, neighbours, &source, suspects).await;
+        let left = self.pass(request, flights, neighbours, &source, suspects, &admission).await;
         (Some(source), left)
     }
 
@@ -192,6 +192,7 @@ impl FetchHost {
         neighbours: &[Arc<Flight>],
         image: &Arc<Image>,
         suspects: &HashSet<PieceKey>,
+        admission: &Admission,
     ) -> Leftover {
         let mut left = Leftover::default();
         let (Some(first), Some(last)) = (flights.first(), flights.last()) else { return left };
@@ -202,7 +203,9 @@ impl FetchHost {
             Err(error) => return Leftover { unread: flights.to_vec(), error: Some(error), ..left },
         };
         let mut decoding = FuturesUnordered::new();
+        let (begin, end) = (first.piece.range().start, last.piece.range().end);
         for (index, flight) in flights.iter().enumerate() {
+            admission.give_turn(end - flight.piece.range().start, end - begin);
             let turn = self.lanes.give_way(request.lane, &request.priority).await;
             let bytes = match self.receive(&mut body, flight).await {
                 Ok(bytes) => bytes,

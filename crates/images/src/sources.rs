@@ -40,8 +40,14 @@ pub trait Sources: Debug + Send + Sync {
     ) -> BoxFuture<'static, Result<Box<dyn Completing>>>;
 }
 
+/// Connections that are opened ahead of a start: a boot pack is read with two requests at a time.
+const READY_CONNECTIONS: usize = 2;
+
 /// An opened image.
 pub trait OpenedImage: Send + Sync {
+    /// As [`tarpon_registry::Repository::get_ready`], for the first requests of a start.
+    fn get_ready(&self) -> BoxFuture<'static, ()>;
+
     /// The source of its blobs.
     fn blobs(&self) -> Arc<dyn BlobSource>;
 
@@ -102,6 +108,11 @@ impl TieredImage {
 }
 
 impl OpenedImage for TieredImage {
+    fn get_ready(&self) -> BoxFuture<'static, ()> {
+        let repository = self.repository.clone();
+        async move { repository.get_ready(READY_CONNECTIONS).await }.boxed()
+    }
+
     fn blobs(&self) -> Arc<dyn BlobSource> {
         tiers::blobs(&self.repository, self.usable_tier())
     }

@@ -149,10 +149,11 @@ impl Repository {
         Self { warm_pool: true, ..self }
     }
 
-    /// Connects and logs in ahead of the first request, so that it takes one round trip. Errors show with that request.
-    pub async fn get_ready(&self) {
+    /// Connects and logs in ahead of the first `requests` requests, which are made at once, so that they take one round trip. Errors
+    /// show with these requests.
+    pub async fn get_ready(&self, requests: usize) {
         if let Backend::Registry(endpoints) = &self.backend {
-            endpoints.get_ready().await;
+            endpoints.get_ready(requests).await;
         }
     }
 

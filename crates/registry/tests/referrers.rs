@@ -46,14 +46,50 @@ fn world() -> (World, Destination) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_repository_that_is_ready_is_asked_with_one_request() {
+async fn a_repository_that_is_ready_is_asked_for_list_and_tag_at_once_and_then_for_the_list_alone() {
     let world = World::token(Some(PASSWORD));
     world.registry.set_referrers(Referrers::Kept { page: 10, filters: true });
-    world.repository.get_ready().await;
+    world.repository.get_ready(1).await;
     let before = world.transport.seen().len();
     assert_eq!(before, 3, "a challenge, a token, an answer");
-    world.repository.referrers(&subject().digest, KIND).await.unwrap();
-    assert_eq!(world.transport.seen().len() - before, 1);
+    for asked in [vec!["/referrers/", "/manifests/sha256-"], vec!["/referrers/"]] {
+        let before = world.transport.seen().len();
+        world.repository.referrers(&subject().digest, KIND).await.unwrap();
+        let seen = world.transport.seen().split_off(before);
+        assert_eq!(seen.len(), asked.len());
+        assert!(seen.iter().zip(&asked).all(|(seen, asked)| seen.url.path().contains(asked)), "{asked:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_list_decides_whatever_the_answer_about_the_tag_is() {
+    for fault in [Pass, Status(401), Status(500), Never, Html, Typed(OCI_INDEX, "[]")] {
+        let (world, destination) = world();
+        world.registry.set_referrers(Referrers::Kept { page: 10, filters: true });
+        let pushed = push(&destination, KIND, "first").await;
+        world.transport.attack("/manifests/sha256-", Some(fault.clone()));
+        let began = tokio::time::Instant::now();
+        let found = world.repository.referrers(&subject().digest, KIND).await.unwrap();
+        assert_eq!(digests(&found), [pushed], "{fault:?}");
+        assert!(began.elapsed().is_zero(), "{fault:?}: it was waited for");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_list_the_answer_about_the_tag_decides() {
+    for (fault, outcome) in [
+        (Pass, Ok(1)),
+        (Status(404), Ok(0)),
+        (Status(403), Err(Class::Denied)),
+        (Status(500), Err(Class::Unavailable)),
+        (Typed(OCI_INDEX, "[]"), Err(Class::Refused)),
+    ] {
+        let (world, destination) = world();
+        push(&destination, KIND, "first").await;
+        world.transport.attack("/manifests/sha256-", Some(fault.clone()));
+        let found = world.repository.referrers(&subject().digest, KIND).await;
+        assert_eq!(found.map(|found| found.len()).map_err(|error| error.fault()), outcome, "{fault:?}");
+    }
 }
 
 fn digests(found: &[Descriptor]) -> Vec<Digest> {
@@ -96,6 +132,8 @@ async fn after(script: Vec<Fault>) -> Result<usize, Class> {
     let (world, destination) = world();
     world.registry.set_referrers(Referrers::Kept { page: 10, filters: true });
     push(&destination, KIND, "first").await;
+    // From now on it is known that there is a list, so that the script meets no other request.
+    world.repository.referrers(&subject().digest, KIND).await.unwrap();
     world.transport.script(script);
     let found = world.repository.referrers(&subject().digest, KIND).await;
     if let Err(error) = &found {
@@ -132,7 +170,11 @@ async fn pages_that_never_end_do() {
     world.registry.set_referrers(Referrers::Endless);
     let error = world.repository.referrers(&subject().digest, KIND).await.unwrap_err();
     assert_eq!(error.fault(), Class::Refused);
-    assert!(world.transport.seen().len() <= tarpon_oci::limits::REFERRERS_PAGES);
+    let seen = world.transport.seen();
+    let pages = seen.iter().filter(|seen| seen.url.path().contains("/referrers/"));
+    assert!(
+        pages.count() <= tarpon_oci::limits::REFERRERS_PAGES && seen.len() <= tarpon_oci::limits::REFERRERS_PAGES + 1
+    );
 }
 
 #[tokio::test(start_paused = true)]

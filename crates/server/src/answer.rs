@@ -23,6 +23,10 @@ pub(super) fn carry_out(mounts: &Arc<MountTable>, request: Request) -> Result<Re
             mounts.holding.wait_until_held();
             Ok(Response::Mounted(Box::new(status)))
         }
+        Request::GetReady { image, access, attempt } => {
+            mounts.get_ready(image, access, attempt).map(|()| Response::PrefetchStarted)
+        }
+        Request::NotReady { image, access } => mounts.not_ready(&image, &access).map(|()| Response::PrefetchStarted),
         Request::PrefetchPack { image, access, pack, place } => {
             mounts.prefetch_pack(image, access, PackPlace { blob: pack, place }).map(|()| Response::PrefetchStarted)
         }

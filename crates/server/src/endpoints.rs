@@ -112,6 +112,7 @@ fn shown(endpoint: String, kind: EndpointKind, counts: EndpointCounts) -> Endpoi
 pub(crate) mod tests {
     use std::time::Duration;
 
+    use futures::future::BoxFuture;
     use parking_lot::Mutex;
     use tarpon_blob::BlobSource;
     use tarpon_registry::{Credentials, Stats};
@@ -123,6 +124,10 @@ pub(crate) mod tests {
     pub(crate) struct Accounted(pub(crate) Mutex<Vec<EndpointAccount>>);
 
     impl OpenedImage for Accounted {
+        fn get_ready(&self) -> BoxFuture<'static, ()> {
+            Box::pin(std::future::ready(()))
+        }
+
         fn blobs(&self) -> Arc<dyn BlobSource> {
             unreachable!("nothing is read")
         }

@@ -27,6 +27,7 @@ use super::early::EarlyPack;
 use super::elsewhere::PackElsewhere;
 use super::endpoints::ImageEndpoints;
 use super::hints;
+use super::ready::ReadyImages;
 use super::start::Start;
 use crate::{Error, ErrorKind, Result, ResultExt};
 
@@ -201,6 +202,8 @@ pub(crate) struct LoadedImages {
     turns: Mutex<HashMap<Key, Weak<Mutex<()>>>>,
     /// Boot packs that are fetched before their images are available.
     early: Mutex<Vec<Early>>,
+    /// Images that were opened before they are mounted.
+    ready: Arc<ReadyImages>,
     /// Images whose record was rewritten, as long as they are in use.
     replaced: Mutex<Vec<Weak<LoadedImage>>>,
     /// By manifest: the data that merged trees hide stays fetchable as long as the server lives, like all other data.
@@ -216,8 +219,8 @@ struct Opened {
 
 impl LoadedImages {
     pub(crate) fn new(store: Store, fetcher: Fetcher, counters: Arc<KeptCounters>, sources: Arc<dyn Sources>) -> Self {
-        let (loaded, turns, early, replaced, hidden) = Default::default();
-        Self { store, fetcher, counters, sources, loaded, turns, early, replaced, hidden }
+        let (loaded, turns, early, ready, replaced, hidden) = Default::default();
+        Self { store, fetcher, counters, sources, loaded, turns, early, ready, replaced, hidden }
     }
 
     pub(crate) fn sources(&self) -> &Arc<dyn Sources> {
@@ -337,6 +340,35 @@ impl LoadedImages {
         }
     }
 
+    /// Returns a future that connects to the registry of an image that is about to be mounted, and holds `user` until it is mounted. `None` if
+    /// the image was mounted before, or enough others are expected.
+    pub(crate) fn get_ready<T>(
+        &self,
+        image: String,
+        access: Access,
+        attempt: u64,
+        user: T,
+    ) -> Result<Option<impl Future<Output = ()> + use<T>>> {
+        if self.loaded.lock().keys().any(|key| key.reference == image && key.access == access) {
+            return Ok(None);
+        }
+        let repository = self.sources.open_later(&image, &access)?;
+        Ok(self.ready.clone().add(image, access, attempt, repository, user))
+    }
+
+    /// Forgets an image that could not be prepared.
+    pub(crate) fn not_ready(&self, image: &str, access: &Access) {
+        drop(self.ready.take(image, access));
+    }
+
+    /// The image's repository, connected if it was expected.
+    fn open_image(&self, image: &str, access: &Access) -> Result<Arc<dyn OpenedImage>> {
+        match self.ready.take(image, access) {
+            Some(ready) => Ok(ready),
+            None => self.sources.open_later(image, access),
+        }
+    }
+
     /// Returns a future that fetches the boot pack of an image that is about to be mounted, and holds `user` until it is mounted. `None` if
     /// the pack is already being fetched, or the maximum number of packs is.
     pub(crate) fn prefetch_pack<T>(
@@ -347,7 +379,7 @@ impl LoadedImages {
         user: T,
     ) -> Result<Option<impl Future<Output = ()> + use<T>>> {
         let PackPlace { blob, place } = pack;
-        let repository = self.sources.open_later(&image, &access)?;
+        let repository = self.open_image(&image, &access)?;
         let elsewhere = place.map(|place| Ok::<_, Error>((place.clone(), self.open_place(&place, &image, &access)?)));
         let elsewhere = elsewhere.transpose()?;
         let mut early = self.early.lock();
@@ -389,7 +421,7 @@ impl LoadedImages {
         let (early, bytes) = self.stop_early(request).unzip();
         let (repository, known) = match early {
             Some(Early { repository, elsewhere, .. }) => (repository, elsewhere),
-            None => (self.sources.open_later(&request.image, &request.access)?, None),
+            None => (self.open_image(&request.image, &request.access)?, None),
         };
         // A blob that is a layer too is read from the image's repository: no other may answer for its layers.
         let is_layer = |blob: Blob| record.layers.iter().any(|layer| layer.digest == blob.digest);

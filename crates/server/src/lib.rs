@@ -13,7 +13,8 @@
 //! holding                  what outlives the server: connections and state, in a holder process
 //! succession               what a server does for its successor, and with what its predecessor left
 //! recover                  mounts that a dead server left: adopted with their connections, or made again
-//! early, hints, backfill   what is fetched before a reader requests it; learning, start: what earlier starts read
+//! ready, early             what is done for an image before it is mounted: connections, the beginning of its boot pack
+//! hints, backfill          what is fetched before a reader requests it; learning, start: what earlier starts read
 //! bring                    what a start needs, fetched before its mount
 //! scrub, damage, mend      damaged files: found, known, repaired
 //! exhibit, host            content in another form than a mount, which another crate adds (Podman's stores)
@@ -47,6 +48,7 @@ mod mount_points;
 mod mount_table;
 mod observer;
 mod process;
+mod ready;
 mod recording;
 mod recover;
 mod scrub;

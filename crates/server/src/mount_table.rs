@@ -166,6 +166,22 @@ impl MountTable {
         self.places.enter()
     }
 
+    /// Starts to connect to the registry of an image. The server does not end before the image had time to be mounted.
+    pub(super) fn get_ready(&self, image: String, access: Access, attempt: u64) -> Result<()> {
+        let Some(client) = self.places.enter() else { return Ok(()) };
+        let domain = self.domains.of(&image, &access)?;
+        if let Some(ready) = domain.images.get_ready(image, access, attempt, client)? {
+            self.runtime.spawn(ready);
+        }
+        Ok(())
+    }
+
+    /// Forgets an image of [`MountTable::get_ready`].
+    pub(super) fn not_ready(&self, image: &str, access: &Access) -> Result<()> {
+        self.domains.of(image, access)?.images.not_ready(image, access);
+        Ok(())
+    }
+
     /// Starts to fetch a boot pack. The server does not end before its image had time to be mounted.
     pub(super) fn prefetch_pack(&self, image: String, access: Access, pack: PackPlace) -> Result<()> {
         let Some(client) = self.places.enter() else { return Ok(()) };

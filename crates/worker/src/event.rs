@@ -45,7 +45,7 @@ fn is_possible(event: &Event) -> bool {
         Event::Documents { manifest, config, .. } => {
             [manifest, config].iter().all(|document| document.len() as u64 <= limits::MANIFEST_BYTES)
         }
-        Event::Note(_) | Event::Done { .. } | Event::Failed(_) => true,
+        Event::PackExpected | Event::Note(_) | Event::Done { .. } | Event::Failed(_) => true,
     }
 }
 
@@ -58,6 +58,11 @@ pub(crate) fn report(event: Event, listener: Option<&dyn PackListener>, progress
         Event::Received { layer, bytes } => progress.received(layer as usize, bytes),
         Event::LayerDone { layer } => progress.layer_done(layer as usize),
         Event::Note(line) => progress.note(&one_line(&line)),
+        Event::PackExpected => {
+            if let Some(listener) = listener {
+                listener.expected();
+            }
+        }
         Event::Pack { blob, place } => {
             if let Some(listener) = listener {
                 listener.found(blob, place.map(|place| place as usize));
@@ -113,6 +118,10 @@ impl Progress for Reporter {
 }
 
 impl PackListener for Reporter {
+    fn expected(&self) {
+        self.send(Event::PackExpected);
+    }
+
     fn found(&self, pack: Blob, place: Option<usize>) {
         self.send(Event::Pack { blob: pack, place: place.map(number) });
     }

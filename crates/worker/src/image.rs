@@ -39,6 +39,11 @@ impl WorkerImage {
 }
 
 impl OpenedImage for WorkerImage {
+    fn get_ready(&self) -> BoxFuture<'static, ()> {
+        let image = self.blobs.image.clone();
+        async move { image.get_ready() }.boxed()
+    }
+
     fn blobs(&self) -> Arc<dyn BlobSource> {
         self.blobs.clone()
     }

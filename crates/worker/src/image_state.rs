@@ -60,6 +60,13 @@ impl ImageState {
         self.counted.lock().now.ignores_ranges
     }
 
+    /// Has the worker connect to the registry, after it was started if none runs. Errors show with the first request.
+    pub(crate) fn get_ready(&self) {
+        if let Err(error) = self.slot.process().and_then(|process| process.get_ready(&self.name)) {
+            tracing::debug!(%error, "the worker does not connect ahead");
+        }
+    }
+
     pub(crate) fn request(&self, blob: Blob, range: Range<u64>, probe: bool) -> BlobRequest {
         let distrusted = self.distrusted.contains(&blob.digest);
         BlobRequest { image: self.name.clone(), blob, range, probe, distrusted }

@@ -20,7 +20,7 @@ use tarpon_tier::{TierLocation, TierOptions};
 use zeroize::Zeroizing;
 
 /// Version of the messages: after an update a program may start a worker of another version.
-pub(crate) const VERSION: u32 = 6;
+pub(crate) const VERSION: u32 = 7;
 
 /// Longest encoded message: a setup names a few dozen paths, an error is one line, and an image has at most 512 layers.
 pub(crate) const MESSAGE_BYTES: usize = 128 << 10;
@@ -62,7 +62,7 @@ pub(crate) struct TierName {
 }
 
 /// What the descriptor that comes with a control message is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Control {
     /// The worker asks its user, and shows that it is alive: [`Question`] and [`Answer`].
     Questions,
@@ -80,6 +80,8 @@ pub(crate) enum Control {
     Source,
     /// No descriptor: the image with this number is not read any more.
     Forget(u64),
+    /// No descriptor: this image will be read. The worker connects to its registry.
+    GetReady(ImageName),
 }
 
 /// An image, as its user names it. Credentials are looked up by the user.
@@ -269,6 +271,8 @@ pub(crate) enum Event {
         index_digest: Option<Digest>,
     },
     Failed(Vec<u8>),
+    /// The image was requested and may have a boot pack.
+    PackExpected,
 }
 
 /// A step of the completion of an image ([`tarpon_images::prepare::complete::Completing`]).

@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use tokio::net::UnixStream;
 
 use crate::blob_channel::BlobChannel;
-use crate::message::{Control, Setup, encode};
+use crate::message::{Control, ImageName, Setup, encode};
 use crate::packets;
 
 /// Idle channels of one kind that are kept: as many as a start of a container uses at once.
@@ -86,6 +86,11 @@ impl Process {
     /// The image with this number is not read any more.
     pub(crate) fn forget(&self, image: u64) -> io::Result<()> {
         self.send(Control::Forget(image), None)
+    }
+
+    /// The image will be read.
+    pub(crate) fn get_ready(&self, image: &ImageName) -> io::Result<()> {
+        self.send(Control::GetReady(image.clone()), None)
     }
 
     fn send(&self, control: Control, descriptor: Option<OwnedFd>) -> io::Result<()> {

@@ -23,7 +23,7 @@ async fn a_second_host_starts_lazily_by_an_index_that_the_images_registry_does_n
     let (index, place) = (made.index_digest, repos.place());
     assert_eq!(notes, [format!("the index {index} of {place} is used, because the index repository lists it")]);
     let after = repos.requests();
-    assert_eq!((after.0 - images, after.1 - indexes), (2, 3), "manifest and config; list, index and its blob");
+    assert_eq!((after.0 - images, after.1 - indexes), (2, 4), "manifest and config; list, tag, index and its blob");
 }
 
 #[tokio::test]

@@ -1,5 +1,8 @@
 //! Detects that an object is read from front to back, and decides how far ahead to fetch.
 //!
+//! The kernel reads ahead by itself and sends neighbouring requests at once, which arrive in any order. So a *run* may have holes for a
+//! moment: it is a set of reads near each other, and counts as a sequence while nearly all of it was read.
+//!
 //! Invariant: read-ahead never exceeds half of what was read in sequence. A reader that stops anywhere has cost at most half as
 //! much again, which keeps short and jumping reads (a Python import, a page fault in a library) close to the bytes that they use.
 
@@ -12,6 +15,8 @@ pub(crate) struct Sequence {
     start: u64,
     /// Where the next read of the run would begin.
     next: u64,
+    /// Bytes of the run that were read. Bytes that are read again count as those of a hole.
+    seen: u64,
     /// End of the bytes that were requested ahead.
     ahead: u64,
     /// Number of reads in the run.
@@ -38,16 +43,19 @@ pub(crate) struct Ahead {
 
 /// Reads that follow each other before they count as a sequence.
 const SEQUENTIAL: u32 = 3;
+/// A read that begins so far behind the expected place, or ends so far before it, still belongs to the run: two others of the largest
+/// size that the kernel requests (1 MiB) may be under way beside it. A reader that jumped back further begins a new run, so that a
+/// second pass over the object is read ahead like the first one.
+const OUT_OF_ORDER: u64 = 2 << 20;
+/// A run counts as a sequence while its holes are at most this part of it. Reads that jump within a few megabytes leave larger ones.
+const HOLES: u64 = 4;
 
 impl Sequence {
     /// Records a read and returns what to fetch ahead, if anything.
     pub(crate) fn note(&mut self, read: Range<u64>, size: u64, window: Window) -> Option<Ahead> {
-        // The kernel's own readahead sends neighbouring requests at once, so they arrive in any order: a read that
-        // begins a little before or after the expected place goes on with the run.
-        let slack = window.min;
-        let follows = read.start <= self.next.saturating_add(slack) && read.end.saturating_add(slack) >= self.next;
-        if self.reads == 0 || !follows {
-            *self = Self { start: read.start, next: read.end, ahead: read.end, reads: 1 };
+        let length = read.end.saturating_sub(read.start);
+        if self.reads == 0 || !self.belongs(&read) {
+            *self = Self { start: read.start, next: read.end, seen: length, ahead: read.end, reads: 1 };
             return None;
         }
         self.reads = self.reads.saturating_add(1);
@@ -55,16 +63,24 @@ impl Sequence {
         self.next = self.next.max(read.end);
         self.ahead = self.ahead.max(self.next);
         let run = self.next - self.start;
-        let wide = (run / 2).min(window.max);
+        self.seen = self.seen.saturating_add(length).min(run);
+        let wide = (self.seen / 2).min(window.max);
         let until = self.next.saturating_add(wide).min(size);
         // Only when half of the window is used up: fewer and longer requests.
         let used_up = self.ahead - self.next <= wide / 2;
-        if self.reads < SEQUENTIAL || wide < window.min || until <= self.ahead || !used_up {
+        let has_holes = run - self.seen > run / HOLES;
+        if self.reads < SEQUENTIAL || has_holes || wide < window.min || until <= self.ahead || !used_up {
             return None;
         }
         let range = self.ahead..until;
         self.ahead = until;
-        Some(Ahead { range, largest_chunk: run })
+        Some(Ahead { range, largest_chunk: self.seen })
+    }
+
+    /// Whether the read goes on with the run.
+    fn belongs(&self, read: &Range<u64>) -> bool {
+        let is_near = |one: u64, other: u64| one <= other.saturating_add(OUT_OF_ORDER);
+        is_near(read.start, self.next) && is_near(self.next, read.end)
     }
 }
 
@@ -118,6 +134,31 @@ mod tests {
         assert!(!reads(swapped, 128 * KIB).is_empty());
     }
 
+    /// The kernel's read-ahead at work: three requests of the largest size are under way and arrive in reverse.
+    #[test]
+    fn large_reads_in_any_order_get_windows_that_grow_to_the_maximum() {
+        for length in [256 * KIB, 1024 * KIB] {
+            let reversed = (0..256).map(|i| (i / 3 * 3 + 2 - i % 3) * length);
+            let ranges = reads(reversed, length);
+            assert!(ranges.last().is_some_and(|range| range.end - range.start >= 4 << 20), "{ranges:?}");
+            assert!(ranges.windows(2).all(|pair| pair[0].end <= pair[1].start), "{ranges:?}");
+        }
+    }
+
+    #[test]
+    fn reads_that_jump_within_a_few_megabytes_cause_no_read_ahead() {
+        // Page faults in a library of 4 MiB, half of which are for the kernel's 128 KiB around them.
+        let faults = (0..16).map(|i| (i * 7 % 16) * 256 * KIB);
+        assert!(reads(faults, 128 * KIB).is_empty());
+    }
+
+    #[test]
+    fn a_second_pass_is_read_ahead_like_the_first() {
+        let pass = (0..64).map(|i| i * 128 * KIB);
+        let (once, twice) = (reads(pass.clone(), 128 * KIB), reads(pass.clone().chain(pass), 128 * KIB));
+        assert_eq!(twice, [once.clone(), once].concat());
+    }
+
     #[test]
     fn nothing_is_requested_past_the_end() {
         let mut sequence = Sequence::default();
@@ -152,7 +193,8 @@ mod properties {
                 if let Some(ahead) = sequence.note(read.clone(), size, window) {
                     prop_assert!(ahead.range.start >= read.end && ahead.range.end <= size);
                     prop_assert!(ahead.range.end - sequence.next <= window.max);
-                    prop_assert!(ahead.range.end - sequence.next <= (sequence.next - sequence.start) / 2);
+                    prop_assert!(ahead.range.end - sequence.next <= sequence.seen / 2);
+                    prop_assert!(sequence.seen <= sequence.next - sequence.start);
                 }
             }
         }

@@ -15,7 +15,7 @@ use tarpon_layer::decode::Compression;
 use tarpon_layer::packed::{self, InvalidPacked};
 use tarpon_layer::{Allowance, Excess, LayerIndex};
 use tarpon_oci::{
-    Artifact, Blob, Descriptor, Digest, InvalidManifest, MediaType, NewArtifact, NewDescriptor, Verified, limits,
+    Blob, Descriptor, Digest, ImageIndex, InvalidManifest, MediaType, NewArtifact, NewDescriptor, Verified, limits,
 };
 
 /// The kind of artifact.
@@ -28,6 +28,11 @@ pub(crate) const BOOT_INDEX_TYPE: &str = "application/vnd.tarpon.boot.index.v1";
 const BOOT_FRAMES_TYPE: &str = "application/vnd.tarpon.boot.frames.v1";
 /// The annotation of both that names the profile.
 pub const PROFILE: &str = "dev.tarpon.boot.profile";
+/// The annotation of the manifest that repeats its layers. Lists of referrers show annotations, so a reader of a list requests the blobs
+/// together with the manifest, which saves a round trip.
+const LAYERS: &str = "dev.tarpon.index.layers";
+/// Longest such annotation. It has room for forty boot packs, and a list of 4 MiB for those of 250 artifacts.
+const LAYERS_BYTES: usize = 16 << 10;
 
 const MAGIC: &[u8; 16] = b"tarpon-index\0\0\0\x01";
 /// Bytes of a packed index decoded at a time.
@@ -144,13 +149,20 @@ fn index(encoded: &[u8], blob: Blob, allowance: &Allowance) -> Result<LayerIndex
     packed::unpack_within(&bytes, blob, allowance).map_err(invalid)
 }
 
-/// The blob with the frames of the boot pack for a profile.
-pub(super) fn boot_frames(artifact: &Artifact, profile: &str) -> Option<Blob> {
+/// The layers of the artifact that a list has as `entry`, as far as its annotation shows them. Nothing proves them: the manifest decides.
+pub(super) fn listed_layers(entry: &Descriptor) -> Vec<Descriptor> {
+    let Some(text) = entry.annotations.get(LAYERS).filter(|text| text.len() <= LAYERS_BYTES) else { return Vec::new() };
+    let list = Bytes::from(format!(r#"{{"schemaVersion":2,"manifests":{text}}}"#));
+    ImageIndex::parse(Verified::seal(list)).map(|list| list.manifests).unwrap_or_default()
+}
+
+/// The blob with the frames of the boot pack for a profile, among the layers of an artifact.
+pub(super) fn boot_frames(layers: &[Descriptor], profile: &str) -> Option<Blob> {
     let is_meant = |layer: &&Descriptor| {
         layer.media_type == MediaType::Other(BOOT_FRAMES_TYPE.to_owned())
             && layer.annotations.get(PROFILE).is_some_and(|named| named == profile)
     };
-    artifact.layers.iter().find(is_meant).map(Descriptor::blob)
+    layers.iter().find(is_meant).map(Descriptor::blob)
 }
 
 /// The descriptors of a boot pack: its index and its frames.
@@ -170,10 +182,13 @@ pub fn manifest(
     subject: NewDescriptor,
 ) -> Result<Verified<Bytes>, InvalidManifest> {
     let described = Blob { digest: Digest::of(blob), size: blob.len() as u64 };
+    let layers: Vec<_> = std::iter::once(NewDescriptor::new(BLOB_TYPE, described)).chain(boots).collect();
+    let repeated = serde_json::to_string(&layers)?;
+    let repeated = (repeated.len() <= LAYERS_BYTES).then(|| (LAYERS.to_owned(), repeated));
     let artifact = NewArtifact {
         artifact_type: ARTIFACT_TYPE.to_owned(),
-        layers: std::iter::once(NewDescriptor::new(BLOB_TYPE, described)).chain(boots).collect(),
-        annotations: std::collections::BTreeMap::new(),
+        layers,
+        annotations: repeated.into_iter().collect(),
         subject: Some(subject),
     };
     artifact.manifest()
@@ -199,6 +214,35 @@ mod tests {
         let wanted = layers()[1].blob;
         assert_eq!(read(&bytes, |blob| *blob == wanted, &Allowance::default()).unwrap(), [layers()[1].clone()]);
         assert_eq!(blob(&layers()).unwrap(), bytes, "the same every time");
+    }
+
+    fn entry(boots: usize) -> Descriptor {
+        let pack = |number: usize| boot(&format!("profile {number}"), layers()[0].blob, layers()[1].blob);
+        let subject = NewDescriptor::new("a/b", layers()[2].blob);
+        let written = manifest(b"blob", (0..boots).flat_map(pack), subject).unwrap();
+        let artifact = tarpon_oci::Artifact::parse(written).unwrap();
+        let listed = serde_json::json!({
+            "schemaVersion": 2,
+            "manifests": [{"mediaType": "a/b", "digest": artifact.digest(), "size": 1, "annotations": artifact.annotations}],
+        });
+        let list = ImageIndex::parse(Verified::seal(listed.to_string().into())).unwrap();
+        let entry = list.manifests[0].clone();
+        let shown = listed_layers(&entry);
+        assert!(shown.is_empty() || shown == artifact.layers);
+        entry
+    }
+
+    #[test]
+    fn an_entry_of_a_list_shows_the_layers_unless_they_are_too_many_or_none() {
+        assert_eq!(listed_layers(&entry(0)).len(), 1);
+        let shown = listed_layers(&entry(3));
+        assert_eq!(shown.len(), 7);
+        assert_eq!(boot_frames(&shown, "profile 2"), Some(layers()[1].blob));
+        assert_eq!(listed_layers(&entry(200)), []);
+        for text in ["", "[", "{}", r#"[{"digest":"sha256:12"}]"#, "null"] {
+            let annotations = [(LAYERS.to_owned(), text.to_owned())].into();
+            assert_eq!(listed_layers(&Descriptor { annotations, ..entry(0) }), [], "{text}");
+        }
     }
 
     #[test]

@@ -253,7 +253,7 @@ impl Search<'_> {
         match SociIndex::of(&bytes) {
             Some(index) => index.pinned(spot.repository.clone()?, self.image, layers, allowance).await,
             None => {
-                let held = self.fetch(spot, bytes).await?;
+                let held = self.fetch(spot, bytes, &[]).await?;
                 Ok(held.found(*digest, Verification::IndexPinned, spot.number()))
             }
         }
@@ -283,7 +283,7 @@ impl Search<'_> {
             }
             for candidate in list.iter().rev().take(CANDIDATES) {
                 let digest = &candidate.digest;
-                match spot.in_time(self.read_listed(spot, digest).boxed()).await {
+                match spot.in_time(self.read_listed(spot, candidate).boxed()).await {
                     Ok(mut found) => {
                         found.notes.extend(notes);
                         return found;
@@ -304,33 +304,58 @@ impl Search<'_> {
     }
 
     /// A listed index. It is read only after its signature was verified, if it needs one.
-    async fn read_listed(&self, spot: &Spot<'_>, digest: &Digest) -> Result<SearchResult, String> {
+    async fn read_listed(&self, spot: &Spot<'_>, entry: &Descriptor) -> Result<SearchResult, String> {
+        let digest = &entry.digest;
         let (verification, why) = match spot.accepted {
             Accepted::SignedBy(_) => (Verification::IndexSigned, "because a key of the policy signed it"),
             _ if spot.place.is_some() => (Verification::IndexTrusted, "because the index repository lists it"),
             _ => (Verification::IndexTrusted, "because the registry lists it"),
         };
-        // Requested with its signatures, which saves a round trip. It is parsed after them.
-        let (signed, bytes) = futures::join!(spot.check_signed(digest), spot.manifest(digest));
-        signed?;
-        let held = self.fetch(spot, bytes?).await?;
+        // Requested with its signatures and its blobs, which saves round trips. All are parsed after the signatures.
+        let layers = artifact::listed_layers(entry);
+        let blobs = async { Ok(self.fetch_ahead(spot, &layers).await) };
+        let ((), bytes, blobs) = futures::try_join!(spot.check_signed(digest), spot.manifest(digest), blobs)?;
+        let held = self.fetch(spot, bytes, &blobs).await?;
         Ok(held.found(*digest, verification, spot.number()).because(digest, &spot.of(), why))
     }
 
+    /// The wanted blobs among the layers of an artifact that a list shows, as far as they can be fetched. The pack of an index that needs a
+    /// signature waits for it.
+    async fn fetch_ahead(&self, spot: &Spot<'_>, layers: &[Descriptor]) -> Vec<Verified<Bytes>> {
+        let Wanted { layers: wanted, pack, .. } = self.wanted;
+        let Ok(repository) = spot.repository else { return Vec::new() };
+        if !matches!(spot.accepted, Accepted::SignedBy(_)) {
+            notify(pack, layers, spot.number());
+        }
+        let index = layers
+            .first()
+            .filter(|layer| is_index(layer) && layer.size <= limits::INDEX_ARTIFACT_BYTES && !wanted.is_empty());
+        let boot = pack.and_then(|pack| boots_among(layers).find(|(name, _)| *name == pack.profile));
+        let boot = boot.map(|(_, layer)| layer).filter(|layer| layer.size <= limits::BOOT_INDEX_BYTES);
+        let fetches = index.into_iter().chain(boot).map(|layer| whole(repository, layer.blob()).boxed());
+        // One that fails is requested again once the manifest has named it.
+        futures::future::join_all(fetches).await.into_iter().flatten().collect()
+    }
+
     /// Reads the artifact whose manifest is `bytes`, if it is about the image: the indexes of wanted layers, and at the same time the index
-    /// of the wanted boot pack.
-    async fn fetch(&self, spot: &Spot<'_>, bytes: Verified<Bytes>) -> Result<VerifiedIndex, String> {
+    /// of the wanted boot pack. Those among `blobs` are not requested.
+    async fn fetch(
+        &self,
+        spot: &Spot<'_>,
+        bytes: Verified<Bytes>,
+        blobs: &[Verified<Bytes>],
+    ) -> Result<VerifiedIndex, String> {
         let Wanted { layers: wanted, pack, allowance } = self.wanted;
         let repository = spot.repository.clone()?;
         let artifact = about(bytes, self.image.manifest.digest())?;
         let blob = match artifact.layers.first() {
-            Some(layer) if layer.media_type == MediaType::Other(BLOB_TYPE.to_owned()) => layer.blob(),
+            Some(layer) if is_index(layer) => layer.blob(),
             _ => return Err("its content is not that of an index".to_owned()),
         };
         let layers = async {
-            if wanted.is_empty() { Ok(Vec::new()) } else { layers(repository, blob, wanted, allowance).await }
+            if wanted.is_empty() { Ok(Vec::new()) } else { layers(repository, blob, blobs, wanted, allowance).await }
         };
-        let (layers, boot) = futures::join!(layers, boot(repository, &artifact, pack, spot.number()));
+        let (layers, boot) = futures::join!(layers, boot(repository, &artifact, pack, blobs, spot.number()));
         let layers = layers?;
         // Without its pack an index is worth as much as before.
         let (boot, notes) = match boot {
@@ -417,16 +442,30 @@ pub fn about(bytes: Verified<Bytes>, image: &Digest) -> Result<Artifact, String>
     Ok(artifact)
 }
 
+/// Whether it is the blob with the indexes of layers.
+fn is_index(layer: &Descriptor) -> bool {
+    layer.media_type == MediaType::Other(BLOB_TYPE.to_owned())
+}
+
+/// The blob: one of `blobs`, or requested.
+async fn fetched(repository: &Repository, blob: Blob, blobs: &[Verified<Bytes>]) -> Result<Verified<Bytes>, String> {
+    match blobs.iter().find(|known| *known.digest() == blob.digest) {
+        Some(known) => Ok(known.clone()),
+        None => whole(repository, blob).await,
+    }
+}
+
 async fn layers(
     repository: &Repository,
     blob: Blob,
+    blobs: &[Verified<Bytes>],
     wanted: &[Blob],
     allowance: &Allowance,
 ) -> Result<Vec<Indexed>, String> {
     if blob.size > limits::INDEX_ARTIFACT_BYTES {
         return Err(format!("it has {} bytes, more than {}", blob.size, limits::INDEX_ARTIFACT_BYTES));
     }
-    let bytes = whole(repository, blob).await?;
+    let bytes = fetched(repository, blob, blobs).await?;
     allowance.receive(blob.size);
     let (wanted, allowance) = (wanted.to_vec(), allowance.clone());
     let reading = tokio::task::spawn_blocking(move || artifact::read(&bytes, |blob| wanted.contains(blob), &allowance));
@@ -440,9 +479,10 @@ async fn boot(
     repository: &Repository,
     artifact: &Artifact,
     pack: Option<PackWanted<'_>>,
+    blobs: &[Verified<Bytes>],
     place: Option<usize>,
 ) -> Result<Option<Verified<Bytes>>, String> {
-    let Some(PackWanted { profile, listener }) = pack else { return Ok(None) };
+    let Some(PackWanted { profile, .. }) = pack else { return Ok(None) };
     let mut packs = boots(artifact);
     let Some((_, layer)) = packs.clone().find(|(name, _)| *name == profile) else {
         return match packs.next() {
@@ -450,24 +490,42 @@ async fn boot(
             _ => Err("the index has none of this name".to_owned()),
         };
     };
-    if let (Some(listener), Some(frames)) = (listener, artifact::boot_frames(artifact, profile)) {
-        listener.found(frames, place);
-    }
-    let bytes = boot_index(repository, layer).await?;
+    notify(pack, &artifact.layers, place);
+    let bytes = boot_index_among(repository, layer, blobs).await?;
     BootIndex::read(&bytes).map_err(|error| error.to_string())?;
     Ok(Some(bytes))
 }
 
+/// Passes the place of the wanted pack on, if the layers of an artifact have it.
+fn notify(pack: Option<PackWanted<'_>>, layers: &[Descriptor], place: Option<usize>) {
+    let Some(PackWanted { profile, listener: Some(listener) }) = pack else { return };
+    if let Some(frames) = artifact::boot_frames(layers, profile) {
+        listener.found(frames, place);
+    }
+}
+
 /// The indexes of an artifact's boot packs, each with the name of its profile.
 pub fn boots(artifact: &Artifact) -> impl Iterator<Item = (&str, &Descriptor)> + Clone {
+    boots_among(&artifact.layers)
+}
+
+fn boots_among(layers: &[Descriptor]) -> impl Iterator<Item = (&str, &Descriptor)> + Clone {
     let is_boot = |layer: &&Descriptor| layer.media_type == MediaType::Other(BOOT_INDEX_TYPE.to_owned());
-    artifact.layers.iter().filter(is_boot).filter_map(|layer| Some((layer.annotations.get(PROFILE)?.as_str(), layer)))
+    layers.iter().filter(is_boot).filter_map(|layer| Some((layer.annotations.get(PROFILE)?.as_str(), layer)))
 }
 
 /// The bytes of the index of a boot pack.
 pub async fn boot_index(repository: &Repository, layer: &Descriptor) -> Result<Verified<Bytes>, String> {
+    boot_index_among(repository, layer, &[]).await
+}
+
+async fn boot_index_among(
+    repository: &Repository,
+    layer: &Descriptor,
+    blobs: &[Verified<Bytes>],
+) -> Result<Verified<Bytes>, String> {
     if layer.size > limits::BOOT_INDEX_BYTES {
         return Err(format!("its index has {} bytes, more than {}", layer.size, limits::BOOT_INDEX_BYTES));
     }
-    whole(repository, layer.blob()).await
+    fetched(repository, layer.blob(), blobs).await
 }

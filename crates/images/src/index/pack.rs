@@ -6,7 +6,14 @@ use tarpon_oci::Blob;
 
 /// Receives the place of a boot pack while the image is still being prepared.
 pub trait PackListener: Debug + Send + Sync {
-    /// A boot pack of the image is in this blob: in the index repository with this number, or in the image's repository. Must not block.
+    /// The image is about to be requested from its registry, and may have a boot pack. Must not block.
+    fn requested(&self) {}
+
+    /// The registry has the image, which may have a boot pack. Must not block.
+    fn expected(&self) {}
+
+    /// A boot pack of the image is in this blob: in the index repository with this number, or in the image's repository. It is
+    /// called once the registry's list shows the place, and again once the index's manifest does. Must not block.
     fn found(&self, pack: Blob, place: Option<usize>);
 }
 

@@ -91,7 +91,7 @@ impl<'a> IndexPlaces<'a> {
         for (number, _) in self.list.iter().enumerate().filter(|(_, place)| may_be_asked(place)) {
             // A place that cannot be opened is reported when it is searched.
             if let Ok(repository) = self.open(number) {
-                tokio::spawn(async move { repository.get_ready().await });
+                tokio::spawn(async move { repository.get_ready(1).await });
             }
         }
     }

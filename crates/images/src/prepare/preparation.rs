@@ -194,6 +194,9 @@ impl Images {
         progress: &'a dyn Progress,
     ) -> BoxFuture<'a, Result<Prepared>> {
         async move {
+            if let Some(listener) = listener.filter(|_| may_have_pack(request)) {
+                listener.requested();
+            }
             if let Some(preparer) = self.preparer() {
                 return self.prepare_by(preparer, Task::Prepare, request, listener, progress).await;
             }
@@ -252,6 +255,9 @@ impl Images {
                         ImageState::Sound(record) => (record, Vec::new()),
                         state => {
                             local::note_damage(&state, progress);
+                            if let Some(listener) = listener.filter(|_| may_have_pack(request)) {
+                                listener.expected();
+                            }
                             let pack = request.profile.as_deref().map(|profile| PackWanted { profile, listener });
                             let rules = rules(request, &manifest, places)?;
                             let extent = Extent::Index(Choice { rules: &rules, places }, pack);
@@ -350,6 +356,12 @@ pub async fn index_layers(
 pub(super) fn rules(request: &ImageRequest, manifest: &Digest, places: &IndexPlaces<'_>) -> Result<Rules> {
     let admission = Admission::of(&request.source, &request.access)?;
     Ok(Rules::of(&request.index, manifest, admission.demands(), places.list()))
+}
+
+/// Whether the image may have a boot pack in a registry.
+fn may_have_pack(request: &ImageRequest) -> bool {
+    let is_wanted = request.profile.is_some() && request.index != IndexChoice::None;
+    is_wanted && matches!(request.source, Source::Registry(_))
 }
 
 /// Whether the source is a layout or archive that exists.

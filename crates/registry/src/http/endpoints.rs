@@ -90,9 +90,9 @@ impl Endpoints {
         tokio::spawn(async move { session.warm_up().await });
     }
 
-    /// Connects to the host that is asked first, and logs in.
-    pub(crate) async fn get_ready(&self) {
-        self.first().session.get_ready().await;
+    /// Connects to the host that is asked first, for so many requests at once, and logs in.
+    pub(crate) async fn get_ready(&self, requests: usize) {
+        self.first().session.get_ready(requests).await;
     }
 
     /// The tags of the repository at the registry itself: a mirror may not have all of them.

@@ -11,8 +11,12 @@
 //! A request counts until the head of its answer has arrived. Its body may pause for as long as its reader likes (a pass through a
 //! layer, read-ahead that gives way), and must not block other requests, perhaps those that it waits for. For the same reason a
 //! request whose body is still being produced is not counted: its bytes may come from the same host.
+//!
+//! It is also remembered whether a host lists referrers, which saves its clients a request (`referrers.rs`).
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -42,6 +46,8 @@ pub(crate) struct Hosts(Mutex<HashMap<String, Arc<Pace>>>);
 /// The limits of one host.
 pub(super) struct Pace {
     state: Mutex<State>,
+    /// Whether its last answer about referrers was a list.
+    lists_referrers: AtomicBool,
     /// Notified when there may be room.
     changed: Notify,
 }
@@ -85,6 +91,16 @@ impl Hosts {
         self.of(&host(url)).enter(call, &host(url)).await
     }
 
+    /// Whether the host of `url` is known to list referrers.
+    pub(super) fn lists_referrers(&self, url: &Url) -> bool {
+        self.of(&host(url)).lists_referrers.load(Relaxed)
+    }
+
+    /// Remembers whether the host of `url` lists referrers.
+    pub(super) fn note_referrers(&self, url: &Url, are_listed: bool) {
+        self.of(&host(url)).lists_referrers.store(are_listed, Relaxed);
+    }
+
     fn of(&self, host: &str) -> Arc<Pace> {
         let mut hosts = self.0.lock();
         if let Some(pace) = hosts.get(host) {
@@ -113,7 +129,7 @@ impl Default for Pace {
         let time_limit = timing::FIRST_BYTE;
         let state =
             State { most: FIRST, under_way: 0, good: 0, epoch: 0, closed_until: None, refused: None, time_limit };
-        Self { state: Mutex::new(state), changed: Notify::new() }
+        Self { state: Mutex::new(state), lists_referrers: AtomicBool::new(false), changed: Notify::new() }
     }
 }
 

@@ -1,6 +1,15 @@
 //! The referrers of a manifest (distribution spec 1.1, "Listing Referrers"): from the registry's own list, or from the index that
 //! clients keep under a tag where a registry has no such list.
+//!
+//! A registry shows that it has no list only by its answer, and the request for the tag would cost another round trip. So both are
+//! requested at once, unless the host has returned a list before. The list decides wherever there is one: then the answer about the
+//! tag is read and dropped. Its request would not be worth ending, because that ends an HTTP/1.1 connection too.
 
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, Either, select};
 use http::header::{CONTENT_TYPE, LINK};
 use tarpon_blob::{Fault, SourceError};
 use tarpon_oci::media_type::OCI_INDEX;
@@ -12,9 +21,9 @@ use super::body;
 use super::call::Call;
 use super::retry::{Failure, Retry, retried};
 use super::session::Session;
-use crate::Error;
 use crate::referrers::of_kind;
 use crate::transport::Response;
+use crate::{Error, timing};
 
 /// Statuses of a registry that has no such list.
 const NO_SUCH_API: [u16; 3] = [400, 404, 405];
@@ -30,13 +39,45 @@ struct Page {
     next: Option<Url>,
 }
 
+/// The answer about the index under the tag; `None`: there is none.
+type Tagged = Result<Option<Verified<Bytes>>, SourceError>;
+
 impl Session {
     /// The manifests of kind `artifact_type` whose subject is `subject`. An empty result is no error.
-    pub(crate) async fn referrers(&self, subject: &Digest, artifact_type: &str) -> Result<Vec<Descriptor>, Error> {
-        let listed = self.listed(subject, artifact_type).await.map_err(Error::Source)?;
-        match listed {
-            Some(listed) => Ok(listed),
-            None => self.tagged(subject, artifact_type).await,
+    pub(crate) async fn referrers(
+        self: &Arc<Self>,
+        subject: &Digest,
+        artifact_type: &str,
+    ) -> Result<Vec<Descriptor>, Error> {
+        let (listed, tagged) = match self.lists_referrers() {
+            true => (self.listed(subject, artifact_type).await, None),
+            false => self.listed_and_tagged(subject, artifact_type).await,
+        };
+        let listed = listed.map_err(Error::Source)?;
+        self.note_referrers(listed.is_some());
+        match (listed, tagged) {
+            (Some(listed), tagged) => {
+                if let Some(tagged) = tagged {
+                    read_and_drop(tagged);
+                }
+                Ok(listed)
+            }
+            (None, Some(tagged)) => of_index(tagged.await, artifact_type),
+            (None, None) => of_index(self.clone().tagged(*subject).await, artifact_type),
+        }
+    }
+
+    /// The registry's list, and the answer about the tag, which was requested at the same time.
+    async fn listed_and_tagged(
+        self: &Arc<Self>,
+        subject: &Digest,
+        kind: &str,
+    ) -> (Result<Option<Vec<Descriptor>>, SourceError>, Option<BoxFuture<'static, Tagged>>) {
+        let listed = self.listed(subject, kind).boxed();
+        let tagged = self.clone().tagged(*subject).boxed();
+        match select(listed, tagged).await {
+            Either::Left((listed, tagged)) => (listed, Some(tagged)),
+            Either::Right((tagged, listed)) => (listed.await, Some(futures::future::ready(tagged).boxed())),
         }
     }
 
@@ -106,15 +147,28 @@ impl Session {
         }
     }
 
-    /// From the index under the tag.
-    async fn tagged(&self, subject: &Digest, kind: &str) -> Result<Vec<Descriptor>, Error> {
-        let unreadable = |error: InvalidManifest| Error::Manifest { what: "list of referrers", error };
-        match self.manifest(&fallback_tag(subject), None).await {
-            Ok((bytes, _)) => Ok(of_kind(ImageIndex::parse(bytes).map_err(unreadable)?.manifests, kind, false)),
-            Err(error) if error.fault == Fault::NotFound => Ok(Vec::new()),
-            Err(error) => Err(Error::Source(error)),
+    /// The index under the tag.
+    async fn tagged(self: Arc<Self>, subject: Digest) -> Tagged {
+        match self.manifest(&fallback_tag(&subject), None).await {
+            Ok((bytes, _)) => Ok(Some(bytes)),
+            Err(error) if error.fault == Fault::NotFound => Ok(None),
+            Err(error) => Err(error),
         }
     }
+}
+
+/// The manifests of kind `kind` in the index under the tag.
+fn of_index(tagged: Tagged, kind: &str) -> Result<Vec<Descriptor>, Error> {
+    let unreadable = |error: InvalidManifest| Error::Manifest { what: "list of referrers", error };
+    match tagged.map_err(Error::Source)? {
+        Some(bytes) => Ok(of_kind(ImageIndex::parse(bytes).map_err(unreadable)?.manifests, kind, false)),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// Waits for an answer that is not needed, as long as a connection is worth it.
+fn read_and_drop(tagged: BoxFuture<'static, Tagged>) {
+    tokio::spawn(tokio::time::timeout(timing::DRAIN, tagged));
 }
 
 /// The target of `<TARGET>; rel="next"` (RFC 8288) among the links of one header.

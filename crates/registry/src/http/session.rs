@@ -26,7 +26,7 @@ use crate::registries::Endpoint;
 use crate::stats::Counters;
 use crate::transport::{Response, Transport, without_query};
 
-/// Connections opened ahead: for the config and the first layers.
+/// Connections opened ahead: for the config, the index under the tag and one layer, beside the list of referrers.
 const WARM_CONNECTIONS: usize = 3;
 
 /// One repository of one registry.
@@ -81,24 +81,44 @@ impl Session {
         Self { wire: self.wire.clone(), auth, repository: self.repository.clone(), position, time_limit }
     }
 
-    /// Opens connections for the next requests, without credentials. Their answers do not matter. Does nothing for a registry on
-    /// this machine, where handshakes are free, nor before it is known whether the registry speaks HTTPS.
+    /// Opens connections for the next requests, without credentials. Their answers do not matter. As long as the scheme of a registry
+    /// is not known, they are opened under both. Does nothing for a registry on this machine, where handshakes are free.
     pub(crate) async fn warm_up(&self) {
-        let Some(base) = self.wire.base().filter(|base| !crate::transport::is_loopback(base)) else { return };
-        let connect = || async {
+        self.connect(WARM_CONNECTIONS).await;
+    }
+
+    async fn connect(&self, connections: usize) {
+        let connect = async |base: &Url| {
             if let Ok(response) = self.wire.send(base.clone(), &Call::get("/v2/"), None).await {
                 body::drain(response).await;
             }
         };
-        futures::future::join_all((0..WARM_CONNECTIONS).map(|_| connect())).await;
+        let distant: Vec<&Url> = self.distant().collect();
+        let wanted = distant.iter().flat_map(|base| std::iter::repeat_n(*base, connections));
+        futures::future::join_all(wanted.map(connect)).await;
     }
 
-    /// Opens a connection and gets a token, so that the next request costs one round trip. Its outcome shows with that request. Does
-    /// nothing where [`Session::warm_up`] does nothing.
-    pub(crate) async fn get_ready(&self) {
-        if self.wire.base().is_some_and(|base| !crate::transport::is_loopback(base)) {
-            let _shown_later = self.check_access().await;
+    /// Opens connections and gets a token, so that the next `requests` requests at once cost one round trip. Its outcome shows with
+    /// them. Does nothing where [`Session::warm_up`] does nothing.
+    pub(crate) async fn get_ready(&self, requests: usize) {
+        if self.distant().next().is_some() {
+            let (_shown_later, ()) = futures::join!(self.check_access(), self.connect(requests.saturating_sub(1)));
         }
+    }
+
+    /// The addresses at which the registry may be, if it is not on this machine.
+    fn distant(&self) -> impl Iterator<Item = &Url> {
+        self.wire.candidates().filter(|base| !crate::transport::is_loopback(base))
+    }
+
+    /// Whether the registry is known to list referrers.
+    pub(super) fn lists_referrers(&self) -> bool {
+        self.wire.lists_referrers()
+    }
+
+    /// Remembers for all images of the registry whether it lists referrers.
+    pub(super) fn note_referrers(&self, are_listed: bool) {
+        self.wire.note_referrers(are_listed);
     }
 
     /// A manifest or index and its `Content-Type`. `expected`: its digest, if known.

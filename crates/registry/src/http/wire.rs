@@ -85,6 +85,28 @@ impl Wire {
         self.chosen.get()
     }
 
+    /// The addresses at which the registry may be: both schemes, until it is known which one it speaks.
+    pub(super) fn candidates(&self) -> impl Iterator<Item = &Url> {
+        match self.base() {
+            Some(base) => [Some(base), None],
+            None => [Some(&self.secure), Some(&self.plain)],
+        }
+        .into_iter()
+        .flatten()
+    }
+
+    /// Whether the registry is known to list referrers.
+    pub(super) fn lists_referrers(&self) -> bool {
+        self.base().is_some_and(|base| self.hosts.lists_referrers(base))
+    }
+
+    /// Remembers for all images of the host whether it lists referrers.
+    pub(super) fn note_referrers(&self, are_listed: bool) {
+        if let Some(base) = self.base() {
+            self.hosts.note_referrers(base, are_listed);
+        }
+    }
+
     /// Whether the registry speaks plain HTTP.
     pub(super) fn is_plain(&self) -> bool {
         self.base().is_some_and(|base| base.scheme() == "http")

@@ -193,10 +193,13 @@ impl FakeRegistry {
         if state.writes.referrers == Referrers::Unknown {
             return None;
         }
-        let entry = json!({
+        let mut entry = json!({
             "mediaType": media_type, "digest": digest, "size": bytes.len(),
             "artifactType": document["artifactType"],
         });
+        if document["annotations"].is_object() {
+            entry["annotations"] = document["annotations"].clone();
+        }
         state.writes.about.entry(subject.clone()).or_default().push(entry);
         Some(subject)
     }

@@ -56,6 +56,14 @@ impl Images {
         Arc::new(Lookup { image, questions: self.questions.clone() })
     }
 
+    /// Connects to the registry of an image. Its first request shows what fails.
+    pub(super) async fn get_ready(self: Arc<Self>, name: ImageName) {
+        match self.image(&name) {
+            Ok(image) => image.get_ready().await,
+            Err(error) => tracing::debug!(%error, "no connection is made ahead"),
+        }
+    }
+
     fn opened(&self, image: u64) -> Option<Arc<TieredImage>> {
         self.opened.lock().get(&image).cloned()
     }

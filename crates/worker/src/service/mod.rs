@@ -117,6 +117,9 @@ impl Service {
             let message: Control = decode(&packet).map_err(io::Error::other)?;
             match (message, channel) {
                 (Control::Forget(image), None) => self.images.forget(image),
+                (Control::GetReady(image), None) => {
+                    drop(self.runtime.spawn(self.images.clone().get_ready(image)));
+                }
                 (kind, Some(channel)) => self.serve(kind, channel)?,
                 (_, None) => return Err(io::Error::other("a channel without a descriptor")),
             }
@@ -153,7 +156,9 @@ impl Service {
                 let channel = BlockingStream::from(channel);
                 spawn(move || log(layer_call::serve(&channel, &mut &channel)))?;
             }
-            Control::Forget(_) => return Err(io::Error::other("a descriptor without a channel")),
+            Control::Forget(_) | Control::GetReady(_) => {
+                return Err(io::Error::other("a descriptor without a channel"));
+            }
         }
         Ok(())
     }
