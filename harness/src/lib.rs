@@ -1,12 +1,13 @@
 //! What the tasks (`xtask`), the benchmarks (`bench`) and the end-to-end tests share: the folders of the repository, other programs,
-//! the registry of the images, workloads and their readiness, the slow link, machines in network namespaces, nginx as it is shipped, a bucket of a real S3 server, and the
-//! gate on instruction counts.
+//! the registry of the images, workloads and their readiness, the slow link, machines in network namespaces, nginx and Dragonfly with
+//! the configurations that are shipped, a bucket of a real S3 server, and the gate on instruction counts.
 
 // Its callers are tasks, which print for their user.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod bridge;
 pub mod bucket;
+pub mod dragonfly;
 pub mod http;
 pub mod instructions;
 pub mod link;
@@ -19,4 +20,5 @@ pub mod process;
 pub mod program;
 pub mod ready;
 pub mod registry;
+mod shipped;
 pub mod workloads;

@@ -8,7 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
+
+use crate::shipped::edited;
 
 const CACHE: &str = include_str!("../../contrib/nginx/tarpon-cache.conf");
 const ENTRYPOINT: &str = include_str!("../../contrib/nginx/tarpon-cache-entrypoint");
@@ -53,9 +55,10 @@ impl Nginx {
 
     /// The same at this address of the namespace that this is called in.
     pub fn balancer_at(address: SocketAddr, caches: [&str; 3], folder: &Path) -> Result<Self> {
-        let caches = (1..).zip(caches).map(|(at, cache)| (format!("cache-{at}.example:5000"), cache.to_owned()));
-        let listen = ("listen 127.0.0.1:5001".to_owned(), format!("listen {address}"));
-        let edits: Vec<_> = caches.chain([listen]).collect();
+        let shipped = ["cache-1.example:5000", "cache-2.example:5000", "cache-3.example:5000"];
+        let listen = format!("listen {address}");
+        let edits: Vec<_> =
+            shipped.into_iter().zip(caches).chain([("listen 127.0.0.1:5001", listen.as_str())]).collect();
         Self::start(nginx(&edited(BALANCER, &edits)?, folder)?, address, folder)
     }
 
@@ -140,12 +143,4 @@ fn nginx(conf: &str, folder: &Path) -> Result<Command> {
 fn free_address() -> Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0").context("cannot find a free port")?;
     Ok(listener.local_addr()?)
-}
-
-/// The configuration with these texts replaced, each of which is in it.
-fn edited(conf: &str, edits: &[(String, String)]) -> Result<String> {
-    edits.iter().try_fold(conf.to_owned(), |conf, (from, to)| {
-        ensure!(conf.contains(from), "the configuration does not have {from}");
-        Ok(conf.replace(from, to))
-    })
 }

@@ -403,7 +403,7 @@ fn systemd_takes_the_units() {
         println!("skipped: systemd-analyze is not installed");
         return;
     }
-    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../contrib/systemd");
+    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../contrib");
     let of_system = [
         "tarpon.service",
         "tarpon.socket",
@@ -411,12 +411,19 @@ fn systemd_takes_the_units() {
         "tarpon-prefetch.service",
         "tarpon-prefetch.timer",
     ];
-    for (manager, folder, names) in [("--system", ".", &of_system[..]), ("--user", "user", &of_system[..2])] {
+    let of_dragonfly = ["dragonfly-scheduler.service", "dragonfly-seed.service", "dfdaemon.service"];
+    for (manager, folder, names) in [
+        ("--system", "systemd", &of_system[..]),
+        ("--user", "systemd/user", &of_system[..2]),
+        ("--system", "dragonfly", &of_dragonfly[..]),
+    ] {
         let work = real::scratch().unwrap();
         for name in names {
             let text = std::fs::read_to_string(units.join(folder).join(name)).unwrap();
-            // With the binary of this build: an installed one is not required, nor are its manual pages.
-            let text = text.replace("=tarpon ", &format!("={} ", binary().display()));
+            // With the binary of this build: an installed one is not required, nor are its manual pages, nor is Dragonfly.
+            let text = ["=tarpon ", "=scheduler ", "=dfdaemon "]
+                .iter()
+                .fold(text, |text, program| text.replace(program, &format!("={} ", binary().display())));
             let text: String = text.split_inclusive('\n').filter(|line| !line.starts_with("Documentation=")).collect();
             std::fs::write(work.path().join(name), text).unwrap();
         }
@@ -424,7 +431,7 @@ fn systemd_takes_the_units() {
         verify.env("XDG_RUNTIME_DIR", work.path());
         let output = verify.args([manager, "verify"]).args(names).current_dir(work.path()).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        let ours: Vec<_> = said.lines().filter(|line| line.contains("tarpon")).collect();
+        let ours: Vec<_> = said.lines().filter(|line| names.iter().any(|name| line.contains(name))).collect();
         assert!(output.status.success() && ours.is_empty(), "{said}");
     }
 }

@@ -1,8 +1,9 @@
 //! What is between the hosts and the registry.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 use tarpon_harness::bucket;
+use tarpon_harness::dragonfly;
 use tarpon_harness::packages::{self, Tool, tool};
 
 use super::form::Form;
@@ -21,6 +22,10 @@ pub(super) enum Engine {
     Cache,
     /// Three of them, and contrib/nginx/tarpon-balancer.conf on each host
     ThreeCaches,
+    /// Dragonfly with contrib/dragonfly: a scheduler, a seed peer, and a peer on each host
+    Dragonfly,
+    /// The same in front of one cache
+    DragonflyCache,
     /// A tier in a folder on the disk of all hosts: as a shared file system that costs nothing
     Folder,
     /// A tier in a bucket of an S3 server
@@ -36,6 +41,8 @@ impl Engine {
             Self::None => "no cache",
             Self::Cache => "one cache",
             Self::ThreeCaches => "three caches",
+            Self::Dragonfly => "Dragonfly",
+            Self::DragonflyCache => "Dragonfly and one cache",
             Self::Folder => "tier in a folder",
             Self::Bucket => "tier in a bucket",
             Self::Gluster => "tier on GlusterFS",
@@ -45,10 +52,15 @@ impl Engine {
     /// The number of its caches.
     pub(super) fn caches(self) -> usize {
         match self {
-            Self::Cache => 1,
+            Self::Cache | Self::DragonflyCache => 1,
             Self::ThreeCaches => CACHES,
             _ => 0,
         }
+    }
+
+    /// Whether each host has a peer of Dragonfly.
+    pub(super) fn has_peers(self) -> bool {
+        matches!(self, Self::Dragonfly | Self::DragonflyCache)
     }
 
     fn is_tier(self) -> bool {
@@ -63,9 +75,12 @@ impl Engine {
 
     /// Ensures that its programs are installed.
     pub(super) fn ensure(self) -> Result<()> {
+        if let Some(missing) = dragonfly::missing().filter(|_| self.has_peers()) {
+            bail!(missing);
+        }
         match self {
-            Self::None | Self::Folder => Ok(()),
-            Self::Cache | Self::ThreeCaches => packages::ensure(&[tool("nginx", "nginx-light")]),
+            Self::None | Self::Folder | Self::Dragonfly => Ok(()),
+            Self::Cache | Self::ThreeCaches | Self::DragonflyCache => packages::ensure(&[tool("nginx", "nginx-light")]),
             Self::Bucket => bucket::ensure(),
             Self::Gluster => packages::ensure(&GLUSTER),
         }
@@ -79,7 +94,7 @@ mod tests {
     #[test]
     fn a_tier_is_measured_where_layers_are_streamed_and_a_cache_everywhere() {
         let forms = |engine: Engine| Form::value_variants().iter().filter(|form| engine.is_for(**form)).count();
-        assert_eq!([Engine::None, Engine::ThreeCaches].map(forms), [4, 4]);
+        assert_eq!([Engine::None, Engine::ThreeCaches, Engine::Dragonfly].map(forms), [4; 3]);
         assert_eq!([Engine::Folder, Engine::Bucket, Engine::Gluster].map(forms), [1; 3]);
         assert!(Engine::Gluster.is_for(Form::Gzip));
     }

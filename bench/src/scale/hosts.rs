@@ -30,6 +30,7 @@ use crate::warm;
 mod beside;
 mod gluster;
 mod site;
+mod swarm;
 
 use beside::Beside;
 use site::Site;

@@ -44,6 +44,7 @@ const MAY_SKIP: &[(&str, &str)] = &[
     (": no python3", "Python is not part of every machine"),
     (": go is not installed", "Go is not part of every machine"),
     (": the Go modules cannot be had", "they come from the network"),
+    (": neither $TARPON_DRAGONFLY nor $PATH has", "Dragonfly is in no distribution, and its build takes long"),
     (": no S3 server is installed", "they come from the network, and one of them needs Go"),
 ];
 

@@ -1,4 +1,4 @@
-//! Caches or a tier, on machines of their own beside the hosts.
+//! Caches, Dragonfly or a tier, on machines of their own beside the hosts.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,6 +12,7 @@ use tarpon_harness::paths;
 
 use super::gluster::{Brick, GlusterMount};
 use super::site::Site;
+use super::swarm::Swarm;
 use crate::machine::{self, made};
 use crate::scale::engine::{CACHES, Engine};
 use crate::service::unmount_below;
@@ -25,6 +26,7 @@ pub(super) struct Beside {
     caches: Vec<Nginx>,
     /// One on each host.
     balancers: Vec<Nginx>,
+    swarm: Option<Swarm>,
     tier: Option<Tier>,
     /// The registries.conf(5) of the hosts.
     configuration: PathBuf,
@@ -49,7 +51,8 @@ impl Beside {
         unmount_below(&folder);
         machine::remove(&folder)?;
         let configuration = made(&folder)?.join("registries.conf");
-        let mut beside = Self { caches: Vec::new(), balancers: Vec::new(), tier: None, configuration, folder };
+        let (caches, balancers) = (Vec::new(), Vec::new());
+        let mut beside = Self { caches, balancers, swarm: None, tier: None, configuration, folder };
         for machine in site.beside.iter().take(engine.caches()) {
             let folder = made(&beside.folder.join(format!("cache-{}", beside.caches.len())))?;
             let address = SocketAddr::from((machine.address(), CACHE));
@@ -57,6 +60,11 @@ impl Beside {
         }
         if beside.caches.len() == CACHES {
             beside.balance(site, hosts)?;
+        }
+        if engine.has_peers() {
+            let source = beside.mirror().unwrap_or_else(|| registry.to_owned());
+            let folder = made(&beside.folder.join("swarm"))?;
+            beside.swarm = Some(Swarm::start(site, [registry, &source], hosts, &folder)?);
         }
         beside.tier = beside.tier(engine, site, hosts)?;
         let text = registries(registry, beside.mirror().as_deref());
@@ -81,7 +89,7 @@ impl Beside {
         let (folder, machine) =
             (made(&self.folder.join("tier"))?, site.beside.first().context("no machine for a tier")?);
         Ok(match engine {
-            Engine::None | Engine::Cache | Engine::ThreeCaches => None,
+            Engine::None | Engine::Cache | Engine::ThreeCaches | Engine::Dragonfly | Engine::DragonflyCache => None,
             Engine::Folder => Some(Tier::Folder(folder)),
             Engine::Bucket => {
                 let start = || Bucket::start_at(machine.address(), &folder);
@@ -104,6 +112,7 @@ impl Beside {
     /// Lets a `tarpon run` of a host, counted from 0, use it. Returns whether it is a tier, which may have indexes of the layers.
     pub(super) fn configure(&self, command: &mut Command, host: usize) -> Result<bool> {
         command.env("CONTAINERS_REGISTRIES_CONF", &self.configuration);
+        command.envs(self.swarm.as_ref().map(|swarm| ("TARPON_ENDPOINTS", swarm.endpoints())));
         let url = match &self.tier {
             None => return Ok(false),
             Some(Tier::Folder(folder)) => folder_url(folder),
@@ -122,6 +131,7 @@ impl Drop for Beside {
     fn drop(&mut self) {
         self.balancers.clear();
         self.caches.clear();
+        self.swarm = None;
         self.tier = None;
         // The next run removes it otherwise.
         let _left = machine::remove(&self.folder);

@@ -17,7 +17,7 @@ pub(super) const TOOLS: [Tool; 2] = [tool("ip", "iproute2"), tool("tc", "iproute
 
 pub(super) struct Site {
     pub(super) hosts: Vec<Machine>,
-    /// Those of caches, of which the first is also that of a tier.
+    /// Those of caches. The first is also that of a tier, and of Dragonfly's scheduler; the second that of its seed peer.
     pub(super) beside: Vec<Machine>,
 }
 
