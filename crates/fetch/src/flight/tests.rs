@@ -30,7 +30,12 @@ enum End {
     Delivered,
     Failed,
     Cancelled,
+    /// With its first chunk before the rest, which arrives or fails.
+    FirstThenDelivered,
+    FirstThenFailed,
 }
+
+const CONTENT: &[u8] = b"the bytes of an object";
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
@@ -39,7 +44,7 @@ fn runtime() -> Runtime {
 /// An image of one piece.
 fn image(runtime: &tokio::runtime::Handle) -> (Arc<ImageHandle>, Piece) {
     let mut packer = Packer::new(Form::Raw);
-    packer.object(b"the bytes of an object", 4096);
+    packer.object(CONTENT, 4096);
     let layer = packer.finish();
     let fetcher = Fetcher::new(Arc::new(MemoryStore::default()), runtime.clone(), Config::default());
     let source = Arc::new(MemorySource::new([layer.bytes.clone()]));
@@ -88,14 +93,21 @@ impl World {
         if request.request.abort.lock().is_none() {
             return;
         }
+        if matches!(end, End::FirstThenDelivered | End::FirstThenFailed) {
+            let chunk = Verified::check(&self.piece.chunks[0].digest, Bytes::from_static(CONTENT));
+            self.flights.deliver_first(&flight, chunk.unwrap());
+            point();
+        }
         match end {
-            End::Delivered => {
+            End::Delivered | End::FirstThenDelivered => {
                 self.flights.deliver(&flight, Outcome::Kept);
                 point();
                 self.requests.fetch_sub(1, SeqCst);
                 self.flights.land(&flight);
             }
-            End::Failed => self.flights.fail(&flight, SourceError::new(Fault::BadData, "scripted").into()),
+            End::Failed | End::FirstThenFailed => {
+                self.flights.fail(&flight, SourceError::new(Fault::BadData, "scripted").into())
+            }
             End::Cancelled => drop(request),
         }
     }
@@ -180,6 +192,36 @@ fn a_request_that_fails_or_is_cancelled_wakes_all_and_the_next_reader_makes_its_
             end == End::Cancelled,
             "a failure is remembered, a cancellation is not"
         );
+    });
+}
+
+#[test]
+fn a_reader_gets_the_first_chunk_whatever_becomes_of_the_rest() {
+    explore_with(|world| {
+        let end = [End::FirstThenDelivered, End::FirstThenFailed]
+            [usize::from(rand::Rng::r#gen::<bool>(&mut rand::thread_rng()))];
+        let read = move |world: &Arc<World>| match world.join(end) {
+            // It came after the request had failed.
+            Ticket::Failed(_) => assert!(end == End::FirstThenFailed),
+            ticket => assert!(wait(world, &ticket).is_ok()),
+        };
+        let readers: Vec<_> = (0..READERS).map(|_| spawn(world, read)).collect();
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        drop_tasks(world);
+    });
+}
+
+#[test]
+fn a_request_whose_readers_left_with_the_first_chunk_brings_the_rest() {
+    explore_with(|world| {
+        let read = |world: &Arc<World>| {
+            let ticket = world.join(End::FirstThenDelivered);
+            assert!(wait(world, &ticket).is_ok());
+        };
+        let readers: Vec<_> = (0..READERS).map(|_| spawn(world, read)).collect();
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        drop_tasks(world);
+        assert_eq!(world.requests.load(SeqCst), 0, "a request ended without the rest");
     });
 }
 
