@@ -44,6 +44,7 @@ struct EarlyServer {
 struct Notices {
     /// The last one, which waits for the one before it: that may be starting the server, and another request should not start one more.
     last: Option<JoinHandle<()>>,
+    is_expected: bool,
     has_pack: bool,
 }
 
@@ -101,8 +102,12 @@ impl PackListener for EarlyServer {
 
     fn expected(&self) {
         let attempt = self.attempt;
+        let mut notices = self.notices.lock();
+        if std::mem::replace(&mut notices.is_expected, true) {
+            return;
+        }
         let notice = move |client: &Client, image, access| client.get_ready(image, access, attempt, true);
-        self.notify(&mut self.notices.lock(), notice);
+        self.notify(&mut notices, notice);
     }
 
     fn found(&self, pack: Blob, place: Option<usize>) {

@@ -114,7 +114,7 @@ pub(crate) const READ_ROUNDS: u32 = 8;
 /// The first probe of a source follows its failure after this time. The pause doubles with each probe that fails.
 pub(crate) const PROBE_FIRST: Duration = Duration::from_millis(100);
 /// The longest pause between probes. It bounds the time to notice that a source is back, and the requests of a host to a registry
-/// that is down. With the connection timeout (4 s), a reader learns within 5 s that the source cannot be reached.
+/// that is down. With the connection timeout (4 s), a reader learns within 5 s that the source cannot be reached, if others have waited for it.
 pub(crate) const PROBE_LONGEST: Duration = Duration::from_secs(1);
 /// The pause after this many attempts in a row that failed.
 pub(crate) fn pause_after(failed: u32) -> Duration {

@@ -1,7 +1,7 @@
 //! The first chunk of a piece, delivered before the rest of the piece has arrived.
 //!
-//! A span of a plain gzip layer has about 370 KiB of files (older indexes: 1.2 MiB), and a reader waits for one of them. On most links the
-//! encoded bytes take much longer to arrive than to decode: at 100 Mbit/s 130 KiB take 11 ms, decoding 370 KiB 0.6 ms. So what has arrived is decoded once it is
+//! A span of a plain gzip layer has about 1 MiB of files, and a reader waits for one of them. On most links the encoded bytes take much
+//! longer to arrive than to decode: at 100 Mbit/s 400 KiB take 33 ms, decoding a MiB 2 ms. So what has arrived is decoded once it is
 //! likely to contain the chunk. The rest of the span follows and is checked and kept as ever.
 //!
 //! Where a chunk ends in the encoded piece is not known, only where it ends in the decoded one. The estimate is wrong if the files before
@@ -27,7 +27,7 @@ const DECODED_PER_SECOND: u64 = 320 << 20;
 /// An attempt must save more than this many times the processor time that it takes: it may fail, and the processor may be what the
 /// program waits for.
 const WORTH: u32 = 3;
-/// The largest piece, encoded or decoded, of which a part is decoded: spans of older indexes have 1.2 MiB. An attempt has a copy of the part, so
+/// The largest piece, encoded or decoded, of which a part is decoded: spans have at most about 1 MiB. An attempt has a copy of the part, so
 /// [`FIRST_CHUNKS`](crate::config::FIRST_CHUNKS) of them take at most 64 MiB beside what requests may.
 const LARGEST: u64 = 4 << 20;
 /// Bytes of each attempt beyond the estimate, for the codes of a deflate block that the chunk ends in the middle of.

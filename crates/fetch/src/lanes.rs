@@ -41,7 +41,7 @@ const UNIT: u64 = 1 << 10;
 const AHEAD_REQUESTS: usize = 2;
 
 /// While the last bytes of a request arrive, it does not count among them: so many pass in a round trip of 80 ms at 100 Mbit/s. Of a short
-/// request they are half, so that there are never more than twice as many requests.
+/// request they are half, so that there are rarely more than twice as many requests: their bytes are limited in any case.
 const LAST_BYTES: u64 = 1 << 20;
 
 /// A bounded number of bytes.

@@ -22,8 +22,7 @@ impl FetchHost {
         if wanted.is_empty() {
             return Vec::new();
         }
-        let a_round_trip = object.image.governor.link.bytes_in_a_round_trip();
-        let is_small = object.encoded_bytes_within(self.config.whole_object_bytes.max(a_round_trip));
+        let is_small = object.encoded_bytes_within(self.config.whole_object_bytes);
         let whole = object.chunks().filter(|numbered| is_small && !object.has(numbered)).map(|(number, _)| number);
         let mut seen = HashSet::new();
         // Those that are wanted come first: by its first chunk it is judged whether a piece must be fetched.

@@ -165,13 +165,34 @@ async fn spans_come_along_with_those_of_a_reader_who_goes_through_the_files() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_that_arrives_in_a_round_trip_is_fetched_whole() {
-    let file = content(1, 500_000);
-    let (_, world) = far_world(std::slice::from_ref(&file)).await;
-    let before = world.image.stats().requests;
-    world.read(&Digest::of(&file), 0, 1000).await.unwrap();
-    world.read(&Digest::of(&file), 490_000, 1000).await.unwrap();
-    assert_eq!(world.image.stats().requests - before, 1);
+async fn nothing_comes_along_behind_a_span_that_is_not_requested() {
+    // Less than 128 KiB encoded, so it is requested whole, in several spans.
+    let file = content(1, 150_000);
+    let (layer, world) =
+        far_world(&[vec![file.clone()], (2..30).map(|seed| content(seed, 30_000)).collect()].concat()).await;
+    let table = tarpon_testkit::source::table_of(&[&layer]);
+    let places: Vec<(u64, u64)> = (0..table.chunk_count())
+        .filter(|number| {
+            table.chunk(*number).is_some_and(|entry| table.object(entry.object).unwrap().0 == Digest::of(&file).into())
+        })
+        .filter_map(|number| match table.chunk(number)?.chunk.place {
+            tarpon_layer::ChunkPlace::Blob { offset, length, .. } => Some((offset, offset + length)),
+            tarpon_layer::ChunkPlace::Zeros => None,
+        })
+        .collect();
+    let (first, last) = (places[0], places[places.len() - 1]);
+    assert!(places.len() > 2, "{places:?}");
+    // Its last span fails, twice because it is wrong, and that is remembered.
+    world.source.script([Reply { then: Then::Refuse(Fault::Denied), ..far() }]);
+    assert!(world.read(&Digest::of(&file), 149_000, 1000).await.is_err());
+    world.quiet().await;
+    world.source.always(far());
+    let before = world.source.requests().len();
+    let _failed = world.read(&Digest::of(&file), 0, 1000).await;
+    world.quiet().await;
+    for (_, request) in &world.source.requests()[before..] {
+        assert!(request.start >= first.0 && request.end <= last.1, "{request:?} for {places:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

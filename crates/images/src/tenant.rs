@@ -96,11 +96,16 @@ impl Images {
 
 /// As [`Images::refuse_isolated`].
 pub fn refuse_isolated(store: &Store, what: &str) -> Result<()> {
-    if isolation(store)? == Isolation::Shared {
+    if !is_isolated(store)? {
         return Ok(());
     }
     let cause = "the store is of isolation \"tenant\", and everyone who can read it would see its images";
     Err(Error::new(ErrorKind::Refused, what, cause).hint("name a store of isolation \"shared\" with --store DIR"))
+}
+
+/// Whether the images of a store share no content with those of other tenants.
+pub fn is_isolated(store: &Store) -> Result<bool> {
+    Ok(isolation(store)? != Isolation::Shared)
 }
 
 fn isolation(store: &Store) -> Result<Isolation> {

@@ -166,8 +166,12 @@ impl MountTable {
         self.places.enter()
     }
 
-    /// Starts to connect to the registry of an image. The server does not end before the image had time to be mounted.
+    /// Starts to connect to the registry of an image. The server does not end before the image had time to be mounted. Not in an isolated
+    /// store: the caller has not proved access yet, and must not make a tenant.
     pub(super) fn get_ready(&self, image: String, access: Access, attempt: u64) -> Result<()> {
+        if tenant::is_isolated(&self.store)? {
+            return Ok(());
+        }
         let Some(client) = self.places.enter() else { return Ok(()) };
         let domain = self.domains.of(&image, &access)?;
         if let Some(ready) = domain.images.get_ready(image, access, attempt, client)? {
@@ -178,7 +182,9 @@ impl MountTable {
 
     /// Forgets an image of [`MountTable::get_ready`].
     pub(super) fn not_ready(&self, image: &str, access: &Access) -> Result<()> {
-        self.domains.of(image, access)?.images.not_ready(image, access);
+        if !tenant::is_isolated(&self.store)? {
+            self.domains.of(image, access)?.images.not_ready(image, access);
+        }
         Ok(())
     }
 

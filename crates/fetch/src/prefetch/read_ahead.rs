@@ -21,6 +21,8 @@ pub(crate) struct Sequence {
     ahead: u64,
     /// Number of reads in the run.
     reads: u32,
+    /// Number of the last reads after which the run had holes.
+    holey: u32,
 }
 
 /// Bounds of the window of a [`Sequence`].
@@ -49,13 +51,16 @@ const SEQUENTIAL: u32 = 3;
 const OUT_OF_ORDER: u64 = 2 << 20;
 /// A run counts as a sequence while its holes are at most this part of it. Reads that jump within a few megabytes leave larger ones.
 const HOLES: u64 = 4;
+/// A hole that is not filled within so many reads was skipped: a program that reads the header of a file and then a part further on. The
+/// kernel has fewer requests of one reader under way.
+const SKIPPED: u32 = 8;
 
 impl Sequence {
     /// Records a read and returns what to fetch ahead, if anything.
     pub(crate) fn note(&mut self, read: Range<u64>, size: u64, window: Window) -> Option<Ahead> {
         let length = read.end.saturating_sub(read.start);
         if self.reads == 0 || !self.belongs(&read) {
-            *self = Self { start: read.start, next: read.end, seen: length, ahead: read.end, reads: 1 };
+            *self = Self::beginning(&read, read.end);
             return None;
         }
         self.reads = self.reads.saturating_add(1);
@@ -69,12 +74,22 @@ impl Sequence {
         // Only when half of the window is used up: fewer and longer requests.
         let used_up = self.ahead - self.next <= wide / 2;
         let has_holes = run - self.seen > run / HOLES;
+        self.holey = if has_holes { self.holey + 1 } else { 0 };
+        if self.holey >= SKIPPED {
+            *self = Self::beginning(&read, self.ahead.max(read.end));
+            return None;
+        }
         if self.reads < SEQUENTIAL || has_holes || wide < window.min || until <= self.ahead || !used_up {
             return None;
         }
         let range = self.ahead..until;
         self.ahead = until;
         Some(Ahead { range, largest_chunk: self.seen })
+    }
+
+    /// A run of one read.
+    fn beginning(read: &Range<u64>, ahead: u64) -> Self {
+        Self { start: read.start, next: read.end, seen: read.end.saturating_sub(read.start), ahead, reads: 1, holey: 0 }
     }
 
     /// Whether the read goes on with the run.
@@ -143,6 +158,12 @@ mod tests {
             assert!(ranges.last().is_some_and(|range| range.end - range.start >= 4 << 20), "{ranges:?}");
             assert!(ranges.windows(2).all(|pair| pair[0].end <= pair[1].start), "{ranges:?}");
         }
+    }
+
+    #[test]
+    fn a_part_that_was_skipped_does_not_prevent_read_ahead_behind_it() {
+        let file = [0].into_iter().chain((15..39).map(|i| i * 128 * KIB));
+        assert!(!reads(file, 128 * KIB).is_empty(), "3 MiB in sequence, behind the header and a hole of 1.75 MiB");
     }
 
     #[test]

@@ -195,6 +195,8 @@ impl Images {
     ) -> BoxFuture<'a, Result<Prepared>> {
         async move {
             if let Some(listener) = listener.filter(|_| may_have_pack(request)) {
+                // A registry that the policy rejects is not contacted.
+                Admission::of(&request.source, &request.access)?;
                 listener.requested();
             }
             if let Some(preparer) = self.preparer() {

@@ -29,6 +29,11 @@ pub(crate) use gzip::skip_header;
 pub use reader::{SpanReader, Spans};
 pub use starts::SpanStarts;
 
-/// Decoded bytes after which a span ends where ending costs little, so that spans have about 370 KiB. A span is the least that can be
-/// fetched: with 1 MiB here a start fetched 1.4 times as many bytes. Each span has a window of 1.5 KiB, together 1 to 2 % of a layer.
+/// Decoded bytes after which a span ends where ending costs least, while windows are few ([`WINDOWS_PART`]). A span is the least that
+/// can be fetched, so a start fetches fewer bytes with shorter ones.
 pub const SPAN_BYTES: u64 = 256 << 10;
+/// The same, while windows are many. Reading 4 KiB decodes at most about this much (2 ms).
+pub const LONG_SPAN_BYTES: u64 = 1 << 20;
+/// Windows, one for each span, are many while they are more than this part of the encoded bytes so far. They are half of an index, which
+/// must stay below 1 % of its layer.
+const WINDOWS_PART: u64 = 200;

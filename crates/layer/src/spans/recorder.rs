@@ -4,15 +4,14 @@ use miniz_oxide::inflate::core::BlockBoundaryState;
 
 use super::checkpoint::{self, Checkpoint};
 use super::sparse::Needed;
-use super::{SpanStarts, WINDOW_BYTES};
+use super::{SpanStarts, WINDOW_BYTES, WINDOWS_PART};
 
 /// A place where decoding needs no window (member, frame) begins a span if the one before has at least this part of a span's
 /// bytes: such places cost nothing, but spans of a few KiB would cost a request each.
 const FREE_PART: u64 = 4;
-/// Block boundaries that are examined once a span is long enough. The next span begins at the one with the smaller window. Windows are
-/// most of an index: with one boundary they are half as large again. With four, spans are a quarter longer. Each examination costs the
-/// time of decoding 64 KiB, and a layer without an index is decoded while a reader waits.
-const CANDIDATES: usize = 2;
+/// Block boundaries that are examined once a span is long enough. The next span begins at the one with the smallest window. Windows
+/// are most of an index. Each examination costs the time of decoding 64 KiB.
+const CANDIDATES: usize = 4;
 /// Encoded bytes that are kept to find the needed part of a window. 32 KiB decoded are hardly ever more. If they are, the window is
 /// kept whole.
 const TRAIL_BYTES: usize = 4 * WINDOW_BYTES;
@@ -36,7 +35,10 @@ pub(super) struct Start {
 }
 
 pub(super) struct Recorder {
-    span_bytes: u64,
+    /// Bytes of a span while windows are few, and while they are many.
+    span_bytes: [u64; 2],
+    /// Bytes of the windows.
+    windows: u64,
     pub(super) starts: SpanStarts,
     pub(super) spans: Vec<Start>,
     /// The boundary under examination.
@@ -65,20 +67,22 @@ struct Candidate {
 }
 
 impl Recorder {
-    pub(super) fn new(span_bytes: u64) -> Self {
+    pub(super) fn new(span_bytes: [u64; 2]) -> Self {
         let (starts, spans) = (SpanStarts::default(), Vec::new());
-        Self { span_bytes, starts, spans, trail: None, best: None, looks: 0, held: 0 }
+        Self { span_bytes, windows: 0, starts, spans, trail: None, best: None, looks: 0, held: 0 }
     }
 
-    /// Whether the next block boundary should be examined.
-    pub(super) fn is_due(&self, decoded: u64) -> bool {
-        self.trail.is_none() && decoded - self.last() >= self.span_bytes
+    /// Whether the next block boundary should be examined, after so many bytes.
+    pub(super) fn is_due(&self, decoded: u64, encoded: u64) -> bool {
+        let [short, long] = self.span_bytes;
+        let bytes = if self.windows * WINDOWS_PART <= encoded { short } else { long };
+        self.trail.is_none() && decoded - self.last() >= bytes
     }
 
     /// Handles a place where decoding can start without a window.
     pub(super) fn free(&mut self, decoded: u64, offset: u64) {
         self.settle();
-        if self.spans.is_empty() || decoded - self.last() >= self.span_bytes / FREE_PART {
+        if self.spans.is_empty() || decoded - self.last() >= self.span_bytes[0] / FREE_PART {
             self.starts.push(decoded);
             self.push(Start { decoded, offset, used_bits: 0, window: None });
         }
@@ -120,6 +124,7 @@ impl Recorder {
 
     fn push(&mut self, start: Start) {
         let window = start.window.as_ref().map_or(0, |window| window.len());
+        self.windows += window as u64;
         // Windows are copied into the index of the layer and into the chunk table of the image.
         self.held += (START + COPIES * window) as u64;
         self.spans.push(start);
