@@ -173,7 +173,7 @@ async fn nothing_comes_along_behind_a_span_that_is_not_requested() {
     let table = tarpon_testkit::source::table_of(&[&layer]);
     let places: Vec<(u64, u64)> = (0..table.chunk_count())
         .filter(|number| {
-            table.chunk(*number).is_some_and(|entry| table.object(entry.object).unwrap().0 == Digest::of(&file).into())
+            table.chunk(*number).is_some_and(|entry| table.object(entry.object).unwrap().0 == Digest::of(&file))
         })
         .filter_map(|number| match table.chunk(number)?.chunk.place {
             tarpon_layer::ChunkPlace::Blob { offset, length, .. } => Some((offset, offset + length)),

@@ -319,9 +319,9 @@ impl Search<'_> {
         Ok(held.found(*digest, verification, spot.number()).because(digest, &spot.of(), why))
     }
 
-    /// The wanted blobs among the layers of an artifact that a list shows, as far as they can be fetched. The pack of an index that needs a
+    /// The wanted blobs among the layers of an artifact that a list shows, or why they cannot be fetched. The pack of an index that needs a
     /// signature waits for it.
-    async fn fetch_ahead(&self, spot: &Spot<'_>, layers: &[Descriptor]) -> Vec<Verified<Bytes>> {
+    async fn fetch_ahead(&self, spot: &Spot<'_>, layers: &[Descriptor]) -> Vec<Fetched> {
         let Wanted { layers: wanted, pack, .. } = self.wanted;
         let Ok(repository) = spot.repository else { return Vec::new() };
         if !matches!(spot.accepted, Accepted::SignedBy(_)) {
@@ -332,19 +332,16 @@ impl Search<'_> {
             .filter(|layer| is_index(layer) && layer.size <= limits::INDEX_ARTIFACT_BYTES && !wanted.is_empty());
         let boot = pack.and_then(|pack| boots_among(layers).find(|(name, _)| *name == pack.profile));
         let boot = boot.map(|(_, layer)| layer).filter(|layer| layer.size <= limits::BOOT_INDEX_BYTES);
-        let fetches = index.into_iter().chain(boot).map(|layer| whole(repository, layer.blob()).boxed());
-        // One that fails is requested again once the manifest has named it.
-        futures::future::join_all(fetches).await.into_iter().flatten().collect()
+        let fetch = |layer: &Descriptor| {
+            let blob = layer.blob();
+            async move { Fetched { blob, bytes: whole(repository, blob).await } }.boxed()
+        };
+        futures::future::join_all(index.into_iter().chain(boot).map(fetch)).await
     }
 
     /// Reads the artifact whose manifest is `bytes`, if it is about the image: the indexes of wanted layers, and at the same time the index
     /// of the wanted boot pack. Those among `blobs` are not requested.
-    async fn fetch(
-        &self,
-        spot: &Spot<'_>,
-        bytes: Verified<Bytes>,
-        blobs: &[Verified<Bytes>],
-    ) -> Result<VerifiedIndex, String> {
+    async fn fetch(&self, spot: &Spot<'_>, bytes: Verified<Bytes>, blobs: &[Fetched]) -> Result<VerifiedIndex, String> {
         let Wanted { layers: wanted, pack, allowance } = self.wanted;
         let repository = spot.repository.clone()?;
         let artifact = about(bytes, self.image.manifest.digest())?;
@@ -447,10 +444,16 @@ fn is_index(layer: &Descriptor) -> bool {
     layer.media_type == MediaType::Other(BLOB_TYPE.to_owned())
 }
 
-/// The blob: one of `blobs`, or requested.
-async fn fetched(repository: &Repository, blob: Blob, blobs: &[Verified<Bytes>]) -> Result<Verified<Bytes>, String> {
-    match blobs.iter().find(|known| *known.digest() == blob.digest) {
-        Some(known) => Ok(known.clone()),
+/// A blob that was requested before the manifest named it.
+struct Fetched {
+    blob: Blob,
+    bytes: Result<Verified<Bytes>, String>,
+}
+
+/// The blob: one of `blobs`, or requested. One that could not be fetched is not requested again: that took all the time that it may take.
+async fn fetched(repository: &Repository, blob: Blob, blobs: &[Fetched]) -> Result<Verified<Bytes>, String> {
+    match blobs.iter().find(|known| known.blob == blob) {
+        Some(known) => known.bytes.clone(),
         None => whole(repository, blob).await,
     }
 }
@@ -458,7 +461,7 @@ async fn fetched(repository: &Repository, blob: Blob, blobs: &[Verified<Bytes>])
 async fn layers(
     repository: &Repository,
     blob: Blob,
-    blobs: &[Verified<Bytes>],
+    blobs: &[Fetched],
     wanted: &[Blob],
     allowance: &Allowance,
 ) -> Result<Vec<Indexed>, String> {
@@ -479,7 +482,7 @@ async fn boot(
     repository: &Repository,
     artifact: &Artifact,
     pack: Option<PackWanted<'_>>,
-    blobs: &[Verified<Bytes>],
+    blobs: &[Fetched],
     place: Option<usize>,
 ) -> Result<Option<Verified<Bytes>>, String> {
     let Some(PackWanted { profile, .. }) = pack else { return Ok(None) };
@@ -522,7 +525,7 @@ pub async fn boot_index(repository: &Repository, layer: &Descriptor) -> Result<V
 async fn boot_index_among(
     repository: &Repository,
     layer: &Descriptor,
-    blobs: &[Verified<Bytes>],
+    blobs: &[Fetched],
 ) -> Result<Verified<Bytes>, String> {
     if layer.size > limits::BOOT_INDEX_BYTES {
         return Err(format!("its index has {} bytes, more than {}", layer.size, limits::BOOT_INDEX_BYTES));
