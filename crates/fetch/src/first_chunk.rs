@@ -27,7 +27,7 @@ const DECODED_PER_SECOND: u64 = 320 << 20;
 /// An attempt must save more than this many times the processor time that it takes: it may fail, and the processor may be what the
 /// program waits for.
 const WORTH: u32 = 3;
-/// The largest piece, encoded or decoded, of which a part is decoded: spans have at most about 1 MiB. An attempt has a copy of the part, so
+/// The largest piece, encoded or decoded, of which a part is decoded: spans have about 1 MiB. An attempt has a copy of the part, so
 /// [`FIRST_CHUNKS`](crate::config::FIRST_CHUNKS) of them take at most 64 MiB beside what requests may.
 const LARGEST: u64 = 4 << 20;
 /// Bytes of each attempt beyond the estimate, for the codes of a deflate block that the chunk ends in the middle of.

@@ -14,7 +14,6 @@ use tokio::task::JoinHandle;
 
 use crate::body::Body;
 use crate::breaker::Attempt;
-use crate::chunk;
 use crate::config::{DECODING, PACK_STALL_SHARE};
 use crate::error::PieceError;
 use crate::flight::{Flight, Request, RequestFlights};
@@ -42,27 +41,16 @@ impl FetchHost {
         runs.into_iter().map(|run| self.make_request(run, Vec::new(), lane)).collect()
     }
 
-    /// As [`FetchHost::plan_requests`] for pieces that a reader waits for. The neighbours follow the last of them, if that is the one that
-    /// they lie behind: it may be on its way, or have failed.
+    /// As [`FetchHost::plan_requests`] for pieces that a reader waits for. The neighbours follow the last of them.
     pub(crate) fn plan_demand(self: &Arc<Self>, pieces: Vec<Piece>, mut neighbours: Vec<Piece>) -> Vec<RequestFlights> {
         let mut runs = plan::runs(pieces, &self.config);
         let last = runs.pop().map(|run| {
-            if !run.last().zip(neighbours.first()).is_some_and(|(last, next)| self.follows(last, next)) {
-                neighbours.clear();
-            }
             let ends = neighbours.iter().map(|piece| piece.range().end);
             let paid = run.last().map(|piece| piece.image.prefetch.allowance.spend(piece.range().end, ends));
             neighbours.truncate(paid.unwrap_or_default());
             self.make_request(run, neighbours, Lane::Demand)
         });
         runs.into_iter().map(|run| self.make_request(run, Vec::new(), Lane::Demand)).chain(last).collect()
-    }
-
-    /// Whether a piece lies behind another one, with no more than a gap between.
-    fn follows(&self, piece: &Piece, next: &Piece) -> bool {
-        piece.key.layer == next.key.layer
-            && next.key.offset > piece.key.offset
-            && chunk::is_next(piece.range().end, next.key.offset, self.config.coalesce_gap)
     }
 
     fn make_request(self: &Arc<Self>, run: Vec<Piece>, neighbours: Vec<Piece>, lane: Lane) -> RequestFlights {

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use tarpon_layer::chunks::{ChunkTable, ChunkTableBuilder};
 use tarpon_layer::decode::{Compression, decode_chunk, decode_span};
 use tarpon_layer::plain::{Access, Options, import};
-use tarpon_layer::spans::{LONG_SPAN_BYTES, SPAN_BYTES, SpanReader, Spans};
+use tarpon_layer::spans::{SPAN_BYTES, SpanReader, Spans};
 use tarpon_layer::{ChunkPlace, Codec, LayerIndex, Node};
 use tarpon_oci::{Blob, Digest};
 use tarpon_testkit::layers::{gzip_members, skippable_frame, zstd, zstd_frames};
@@ -222,34 +222,6 @@ fn spans_do_not_depend_on_the_pieces_in_which_the_blob_arrives() {
             assert_eq!(all(capacity, step), expected, "pieces of {capacity}, reads of {step}");
         }
     }
-}
-
-fn noise(length: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed | 1;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    };
-    (0..length).map(|_| next()).collect()
-}
-
-#[test]
-fn spans_are_as_short_as_few_windows_allow() {
-    // Half of it is noise, and spans that begin there need no window.
-    let content: Vec<u8> = (0..60).flat_map(|seed| [text(200_000, seed), noise(200_000, seed)].concat()).collect();
-    let blob = gzip_at(6, &tar(&content));
-    let spans = |mut reader: SpanReader<&[u8]>| {
-        std::io::copy(&mut reader, &mut std::io::sink()).unwrap();
-        let mut index = LayerIndex::default();
-        index.place_in_spans(&reader.finish(), Compression::Gzip);
-        let windows = index.checkpoints.iter().map(|checkpoint| checkpoint.window.len()).sum::<usize>();
-        (index.checkpoints.len(), windows)
-    };
-    let (long, _) = spans(SpanReader::with_spans_of(LONG_SPAN_BYTES, &blob[..]).unwrap());
-    let (short, most) = spans(SpanReader::with_spans_of(SPAN_BYTES, &blob[..]).unwrap());
-    let (chosen, windows) = spans(SpanReader::sniffed(&blob[..]).unwrap());
-    assert!(long < chosen && chosen <= short, "{long}, {chosen}, {short}: {most} {windows} {}", blob.len());
-    assert!(windows <= blob.len() / 200 + 2 * most / short, "{windows} bytes of windows for {}", blob.len());
 }
 
 #[test]

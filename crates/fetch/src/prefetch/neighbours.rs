@@ -5,15 +5,11 @@
 //! soon, and as much of them as arrives in one round trip delays no reader: the reader gets its own piece first, and the first byte
 //! of its next request cannot arrive sooner than a round trip later.
 //!
-//! Spans of plain gzip come along as well: they have parts of files at both ends, which are kept like those of the reader's own span.
-//!
 //! Invariant: of an image, neighbours are at most half as many bytes as readers' own pieces. A start that uses none of them has
 //! fetched half as much again.
 
 use std::sync::Arc;
 use std::time::Duration;
-
-use tarpon_layer::Codec;
 
 use crate::body::Body;
 use crate::chunk;
@@ -22,49 +18,54 @@ use crate::flight::Flight;
 use crate::host::FetchHost;
 use crate::pieces::{piece_in_layer, placed};
 use crate::plan::Piece;
+use crate::prefetch::governor::link::Link;
 use crate::prefetch::rules::{Prefetcher, Step};
 
+/// Most bytes that come along with one piece: a link of 100 Mbit/s transfers them in 80 ms.
+const MOST_BYTES: u64 = 1 << 20;
 /// Most memory of neighbours: data that compresses a hundredfold must not take the room of other readers.
 const MOST_MEMORY: u64 = 4 << 20;
+/// Encoded bytes of small files per second that one core inflates, hashes and writes while the program has the other: half the rate
+/// of indexing a layer of 12,700 files (35 MB/s). Behind a round trip of 1 ms the processor is the bottleneck.
+const WORK_RATE: u64 = 16 << 20;
 /// Chunks that are looked up behind one piece: each is a disk access of some microseconds, before the request is sent.
 const LOOKUPS: usize = 64;
 
+/// Bytes that the link and the processor can handle during a round trip. None before the link is known.
+fn in_a_round_trip(link: &Link) -> u64 {
+    let rate = u128::from(link.bandwidth().unwrap_or_default().min(WORK_RATE));
+    let bytes = rate * link.round_trip().as_micros() / 1_000_000;
+    u64::try_from(bytes).unwrap_or(u64::MAX).min(MOST_BYTES)
+}
+
 impl FetchHost {
-    /// The neighbours to fetch behind these pieces of one object, if a reader has to wait for them.
+    /// The neighbours to fetch behind these pieces, if a reader has to wait for them.
     pub(crate) fn neighbours(&self, pieces: &[Piece]) -> Vec<Piece> {
-        // The last request is for this one, and the neighbours follow it.
-        let Some(piece) = pieces.iter().max_by_key(|piece| (piece.key.layer, piece.key.offset)) else {
-            return Vec::new();
-        };
-        if pieces.iter().any(|piece| piece.needs_stream() || piece.is_of_a_pack()) {
+        let [piece] = pieces else { return Vec::new() };
+        let image = &piece.image;
+        if piece.key.length > self.config.whole_object_bytes || piece.needs_stream() || piece.is_of_a_pack() {
             return Vec::new();
         }
-        let (image, length) = (&piece.image, pieces.iter().map(|piece| piece.key.length).sum::<u64>());
-        let along = image.governor.link.bytes_in_a_round_trip();
-        let most = along.min(image.prefetch.allowance.left());
+        let most = in_a_round_trip(&image.governor.link).min(image.prefetch.allowance.left());
         if most == 0
-            || length > self.config.whole_object_bytes.max(along)
             || image.is_distrusted(piece.layer)
             || !image.prefetch.may(Prefetcher::Neighbours, Step::Begin)
-            || pieces.iter().any(|piece| self.flights.is_flying(&piece.key))
+            || self.flights.is_flying(&piece.key)
         {
             return Vec::new();
         }
         self.behind(piece, most)
     }
 
-    /// The adjacent pieces behind this one that are not local, up to `most` bytes from its end: whole files, or spans, which have parts
-    /// of files at both ends.
+    /// The adjacent pieces behind this one that are whole files and not local, up to `most` bytes from its end.
     fn behind(&self, piece: &Piece, most: u64) -> Vec<Piece> {
         let (image, mut end, mut memory) = (&piece.image, piece.range().end, 0);
         let (last, mut taken) = (end.saturating_add(most), piece.key.offset);
-        let is_span = piece.key.codec == Codec::Deflate;
         let mut found: Vec<Piece> = Vec::new();
         for number in image.table.by_place(piece.layer, taken + 1..last).take(LOOKUPS) {
-            let Some((file, offset)) = placed(image, number) else { break };
-            if !is_span && !file.is_whole_object() {
+            let Some((file, offset)) = placed(image, number).filter(|(chunk, _)| chunk.is_whole_object()) else {
                 break;
-            }
+            };
             if offset == taken {
                 continue; // it comes with the piece
             }

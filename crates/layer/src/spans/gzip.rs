@@ -102,7 +102,7 @@ impl<R: BufRead> Gzip<R> {
         match status {
             TINFLStatus::NeedsMoreInput | TINFLStatus::HasMoreOutput => Ok(()),
             TINFLStatus::BlockBoundary => {
-                if recorder.is_due(self.decoded, self.reader.position())
+                if recorder.is_due(self.decoded)
                     && let Some(state) = self.inflate.block_boundary_state()
                 {
                     recorder.block(self.decoded, self.reader.position(), state, &self.buffer[..self.end]);

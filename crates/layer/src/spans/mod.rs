@@ -29,11 +29,6 @@ pub(crate) use gzip::skip_header;
 pub use reader::{SpanReader, Spans};
 pub use starts::SpanStarts;
 
-/// Decoded bytes after which a span ends where ending costs least, while windows are few ([`WINDOWS_PART`]). A span is the least that
-/// can be fetched, so a start fetches fewer bytes with shorter ones.
-pub const SPAN_BYTES: u64 = 256 << 10;
-/// The same, while windows are many. Reading 4 KiB decodes at most about this much (2 ms).
-pub const LONG_SPAN_BYTES: u64 = 1 << 20;
-/// Windows, one for each span, are many while they are more than this part of the encoded bytes so far. They are half of an index, which
-/// must stay below 1 % of its layer.
-const WINDOWS_PART: u64 = 200;
+/// Decoded bytes after which a span ends where ending costs least. Reading 4 KiB decodes at most about this much (4 ms). Windows,
+/// one for each span, prevent shorter spans: an index must stay below 1 % of its layer.
+pub const SPAN_BYTES: u64 = 1 << 20;

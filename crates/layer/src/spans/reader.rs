@@ -5,7 +5,7 @@ use std::io::{self, BufRead, Read};
 use super::gzip::Gzip;
 use super::recorder::{Recorder, Start};
 use super::zstd::Zstd;
-use super::{Checkpoint, LONG_SPAN_BYTES, SPAN_BYTES, SpanStarts};
+use super::{Checkpoint, SPAN_BYTES, SpanStarts};
 use crate::decode::{Compression, sniff};
 use crate::{Allowance, Share};
 
@@ -43,7 +43,7 @@ impl<R: BufRead> SpanReader<R> {
     /// # Errors
     /// As `reader`, for a reader whose buffer is too small for the detection, and when no decoder can be set up.
     pub fn sniffed(reader: R) -> io::Result<Self> {
-        Self::with_spans([SPAN_BYTES, LONG_SPAN_BYTES], reader)
+        Self::with_spans_of(SPAN_BYTES, reader)
     }
 
     /// As [`SpanReader::sniffed`], for a layer of an image within `allowance`.
@@ -54,15 +54,11 @@ impl<R: BufRead> SpanReader<R> {
         Ok(Self { memory: allowance.share(), ..Self::sniffed(reader)? })
     }
 
-    /// The same, with spans of at least `bytes`, decoded, however large their windows are.
+    /// The same, with spans of at least `bytes`, decoded, instead of [`SPAN_BYTES`].
     ///
     /// # Errors
     /// As [`SpanReader::sniffed`].
-    pub fn with_spans_of(bytes: u64, reader: R) -> io::Result<Self> {
-        Self::with_spans([bytes; 2], reader)
-    }
-
-    fn with_spans(bytes: [u64; 2], mut reader: R) -> io::Result<Self> {
+    pub fn with_spans_of(bytes: u64, mut reader: R) -> io::Result<Self> {
         let decoder = match sniff(&mut reader)? {
             Compression::None => Decoder::None(reader),
             Compression::Gzip => Decoder::Gzip(Gzip::new(reader)),

@@ -4,7 +4,7 @@ use miniz_oxide::inflate::core::BlockBoundaryState;
 
 use super::checkpoint::{self, Checkpoint};
 use super::sparse::Needed;
-use super::{SpanStarts, WINDOW_BYTES, WINDOWS_PART};
+use super::{SpanStarts, WINDOW_BYTES};
 
 /// A place where decoding needs no window (member, frame) begins a span if the one before has at least this part of a span's
 /// bytes: such places cost nothing, but spans of a few KiB would cost a request each.
@@ -35,10 +35,7 @@ pub(super) struct Start {
 }
 
 pub(super) struct Recorder {
-    /// Bytes of a span while windows are few, and while they are many.
-    span_bytes: [u64; 2],
-    /// Bytes of the windows.
-    windows: u64,
+    span_bytes: u64,
     pub(super) starts: SpanStarts,
     pub(super) spans: Vec<Start>,
     /// The boundary under examination.
@@ -67,22 +64,20 @@ struct Candidate {
 }
 
 impl Recorder {
-    pub(super) fn new(span_bytes: [u64; 2]) -> Self {
+    pub(super) fn new(span_bytes: u64) -> Self {
         let (starts, spans) = (SpanStarts::default(), Vec::new());
-        Self { span_bytes, windows: 0, starts, spans, trail: None, best: None, looks: 0, held: 0 }
+        Self { span_bytes, starts, spans, trail: None, best: None, looks: 0, held: 0 }
     }
 
-    /// Whether the next block boundary should be examined, after so many bytes.
-    pub(super) fn is_due(&self, decoded: u64, encoded: u64) -> bool {
-        let [short, long] = self.span_bytes;
-        let bytes = if self.windows * WINDOWS_PART <= encoded { short } else { long };
-        self.trail.is_none() && decoded - self.last() >= bytes
+    /// Whether the next block boundary should be examined.
+    pub(super) fn is_due(&self, decoded: u64) -> bool {
+        self.trail.is_none() && decoded - self.last() >= self.span_bytes
     }
 
     /// Handles a place where decoding can start without a window.
     pub(super) fn free(&mut self, decoded: u64, offset: u64) {
         self.settle();
-        if self.spans.is_empty() || decoded - self.last() >= self.span_bytes[0] / FREE_PART {
+        if self.spans.is_empty() || decoded - self.last() >= self.span_bytes / FREE_PART {
             self.starts.push(decoded);
             self.push(Start { decoded, offset, used_bits: 0, window: None });
         }
@@ -124,7 +119,6 @@ impl Recorder {
 
     fn push(&mut self, start: Start) {
         let window = start.window.as_ref().map_or(0, |window| window.len());
-        self.windows += window as u64;
         // Windows are copied into the index of the layer and into the chunk table of the image.
         self.held += (START + COPIES * window) as u64;
         self.spans.push(start);

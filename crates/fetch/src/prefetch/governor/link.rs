@@ -9,11 +9,6 @@ use tokio::time::Instant;
 const SAMPLE_BYTES: u64 = 256 << 10;
 /// After this many bytes, older measurements count half: a link changes within minutes, not within requests.
 const MEMORY_BYTES: u64 = 64 << 20;
-/// Most bytes that are fetched to save one round trip: a link of 100 Mbit/s transfers them in 80 ms.
-const MOST_BYTES: u64 = 1 << 20;
-/// Encoded bytes of small files per second that one core inflates, hashes and writes while the program has the other: half the rate
-/// of indexing a layer of 12,700 files (35 MB/s). Behind a round trip of 1 ms the processor is the bottleneck.
-const WORK_RATE: u64 = 16 << 20;
 /// The part of a new round trip in the average: one slow answer does not make a slow link.
 const SMOOTHING: u32 = 8;
 
@@ -79,14 +74,6 @@ impl Link {
     /// Time from a request to its first byte. Zero if there was none.
     pub(crate) fn round_trip(&self) -> Duration {
         self.0.lock().round_trip.unwrap_or_default()
-    }
-
-    /// Bytes that the link and the processor can handle during a round trip: to fetch as many saves time if the next read is among them.
-    /// None before the link is known.
-    pub(crate) fn bytes_in_a_round_trip(&self) -> u64 {
-        let rate = u128::from(self.bandwidth().unwrap_or_default().min(WORK_RATE));
-        let bytes = rate * self.round_trip().as_micros() / 1_000_000;
-        u64::try_from(bytes).unwrap_or(u64::MAX).min(MOST_BYTES)
     }
 
     /// Bytes per second, if enough bytes were counted.
