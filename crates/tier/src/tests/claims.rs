@@ -56,6 +56,16 @@ async fn race(hosts: Vec<Arc<Tier>>) -> usize {
     claims.into_iter().filter_map(|claim| claim.unwrap().unwrap()).count()
 }
 
+#[tokio::test]
+async fn a_claim_names_its_host() {
+    let ((_store, tier), blob) = (tier(), bytes(10));
+    let _claim = claimed(&layer(&tier, &blob)).await;
+    let written = tier.store().get(&object(&blob, "claim-0")).await.unwrap().bytes().await.unwrap();
+    let written: serde_json::Value = serde_json::from_slice(&written).unwrap();
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    assert!(!host.is_empty() && written["host"] == host, "{written}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn one_of_16_hosts_gets_the_claim_in_memory() {
     let store = Arc::new(InMemory::new());
