@@ -17,6 +17,19 @@ pub const IMAGE: &str = "dev/debian-base";
 /// Files of a folder that are compared.
 const FILES: usize = 40;
 
+/// Checks that this many hosts cost the registry at most a tenth more than one. `egress` starts hosts at the same time, and returns what the
+/// registry sent.
+pub fn assert_hosts_cost_what_one_costs(hosts: usize, egress: impl Fn(usize, &Mount, &str) -> u64) {
+    let registry = real::registry().unwrap();
+    let plain = MirroredHost::new(&registry, &registry);
+    let expected = plain.mount_plain(&registry);
+    let one = egress(1, &expected, &registry);
+    let all = egress(hosts, &expected, &registry);
+    println!("the registry sent {one} bytes for one host and {all} for {hosts}");
+    // Tags and manifests are not cached.
+    assert!(all * 10 <= one * 11, "{all} bytes for {hosts} hosts, {one} for one");
+}
+
 /// A host with a store and a configuration of registries of its own.
 pub struct MirroredHost {
     /// Its store.

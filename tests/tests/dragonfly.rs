@@ -7,7 +7,7 @@ use std::thread;
 
 use tarpon_harness::dragonfly::{self, Addresses, Member};
 use tarpon_harness::nginx::Nginx;
-use tarpon_tests::mirrored::{MirroredHost, Mount};
+use tarpon_tests::mirrored::{MirroredHost, Mount, assert_hosts_cost_what_one_costs};
 use tarpon_tests::real;
 use tarpon_tests::wire::Wire;
 use tempfile::TempDir;
@@ -25,7 +25,7 @@ struct Swarm {
 }
 
 impl Swarm {
-    fn of(hosts: u8, registry: &str) -> Self {
+    fn of(hosts: usize, registry: &str) -> Self {
         let work = real::scratch().unwrap();
         let folder = |name: &str| {
             let folder = work.path().join(name);
@@ -42,8 +42,9 @@ impl Swarm {
         let at = addresses(1).address;
         let scheduler = Member::scheduler(addresses(1), &folder("scheduler")).unwrap();
         let seed = Member::seed(addresses(2), at, &folder("seed")).unwrap();
-        let peer = |host| Member::host(addresses(host + 3), at, registry, &folder(&format!("host-{host}"))).unwrap();
-        Self { peers: (0..hosts).map(peer).collect(), _seed: seed, scheduler, _folder: work }
+        let peer =
+            |host: u8| Member::host(addresses(host + 3), at, registry, &folder(&format!("host-{host}"))).unwrap();
+        Self { peers: (0..MEMBERS).take(hosts).map(peer).collect(), _seed: seed, scheduler, _folder: work }
     }
 
     /// A host that has the peer of this number, with the shipped file of endpoints.
@@ -62,11 +63,11 @@ fn is_skipped() -> bool {
 }
 
 /// What the registry sent while this many hosts started the image at the same time with a new swarm in front of a new cache.
-fn egress(hosts: u8, expected: &Mount, registry: &str) -> u64 {
+fn egress(hosts: usize, expected: &Mount, registry: &str) -> u64 {
     let (wire, folder) = (Wire::to(registry).unwrap(), real::scratch().unwrap());
     let cache = Nginx::cache(&wire.address(), folder.path()).unwrap();
     let swarm = Swarm::of(hosts, &cache.address());
-    let host = |number: u8| swarm.host(number.into(), &wire.address(), &cache.address());
+    let host = |number| swarm.host(number, &wire.address(), &cache.address());
     let all: Vec<_> = (0..hosts).map(host).collect();
     let start = |host: &MirroredHost| {
         let mount = host.mount("base:zstdchunked", &[]);
@@ -78,12 +79,29 @@ fn egress(hosts: u8, expected: &Mount, registry: &str) -> u64 {
         let threads: Vec<_> = all.iter().map(|host| scope.spawn(move || start(host))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
-    for (host, peer) in all.iter().zip(&swarm.peers) {
-        let status = host.tarpon.status().unwrap();
-        assert_eq!(status[0]["endpoints"][0]["endpoint"], peer.address(), "{status}");
-        assert!(status[0]["endpoints"][0]["bytes"].as_u64() > Some(100_000), "{status}");
-    }
+    all.iter().zip(&swarm.peers).for_each(|(host, peer)| assert_reads_through(host, peer));
     wire.bytes()
+}
+
+/// Checks that the peer is the first endpoint of the host's image, and sent what was read.
+fn assert_reads_through(host: &MirroredHost, peer: &Member) {
+    let status = host.tarpon.status().unwrap();
+    assert_eq!(status[0]["endpoints"][0]["endpoint"], peer.address(), "{status}");
+    assert!(status[0]["endpoints"][0]["bytes"].as_u64() > Some(100_000), "{status}");
+}
+
+/// Lets a host read with its peer in front of the registry, then something fail, and the host read on.
+fn reads_go_on_after(fail: impl FnOnce(&mut Swarm)) {
+    let registry = real::registry().unwrap();
+    let wire = Wire::to(&registry).unwrap();
+    let mut swarm = Swarm::of(1, &wire.address());
+    let host = swarm.host(0, &wire.address(), &wire.address());
+    let expected = host.mount_plain(&registry);
+    let mount = host.mount("base:zstdchunked", &[]);
+    mount.check("usr/bin", &expected);
+    assert_reads_through(&host, &swarm.peers[0]);
+    fail(&mut swarm);
+    mount.check("usr/sbin", &expected);
 }
 
 #[test]
@@ -91,46 +109,19 @@ fn hosts_with_dragonfly_in_front_of_a_cache_cost_the_registry_what_one_costs() {
     if is_skipped() {
         return;
     }
-    let registry = real::registry().unwrap();
-    let plain = MirroredHost::new(&registry, &registry);
-    let expected = plain.mount_plain(&registry);
-    let one = egress(1, &expected, &registry);
-    let all = egress(4, &expected, &registry);
-    println!("the registry sent {one} bytes for one host and {all} for 4");
-    assert!(all * 10 <= one * 11, "{all} bytes for 4 hosts, {one} for one");
+    assert_hosts_cost_what_one_costs(4, egress);
 }
 
 #[test]
 fn a_peer_that_dies_during_reads_costs_no_error() {
-    if is_skipped() {
-        return;
+    if !is_skipped() {
+        reads_go_on_after(|swarm| swarm.peers[0].kill());
     }
-    let registry = real::registry().unwrap();
-    let wire = Wire::to(&registry).unwrap();
-    let mut swarm = Swarm::of(1, &wire.address());
-    let host = swarm.host(0, &wire.address(), &wire.address());
-    let expected = host.mount_plain(&registry);
-    let mount = host.mount("base:zstdchunked", &[]);
-    mount.check("usr/bin", &expected);
-    let status = host.tarpon.status().unwrap();
-    assert_eq!(status[0]["endpoints"][0]["endpoint"], swarm.peers[0].address(), "{status}");
-    assert!(status[0]["endpoints"][0]["bytes"].as_u64() > Some(100_000), "{status}");
-    swarm.peers[0].kill();
-    mount.check("usr/sbin", &expected);
 }
 
 #[test]
 fn a_scheduler_that_dies_during_reads_costs_no_error() {
-    if is_skipped() {
-        return;
+    if !is_skipped() {
+        reads_go_on_after(|swarm| swarm.scheduler.kill());
     }
-    let registry = real::registry().unwrap();
-    let wire = Wire::to(&registry).unwrap();
-    let mut swarm = Swarm::of(1, &wire.address());
-    let host = swarm.host(0, &wire.address(), &wire.address());
-    let expected = host.mount_plain(&registry);
-    let mount = host.mount("base:zstdchunked", &[]);
-    mount.check("usr/bin", &expected);
-    swarm.scheduler.kill();
-    mount.check("usr/sbin", &expected);
 }

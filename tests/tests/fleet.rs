@@ -16,7 +16,7 @@ use tarpon_testkit::matrix;
 use tarpon_testkit::registry::{Auth, FakeRegistry, PASSWORD, USER};
 use tarpon_testkit::server::TestServer;
 use tarpon_tests::disks::SmallDisk;
-use tarpon_tests::mirrored::{IMAGE, MirroredHost, Mount};
+use tarpon_tests::mirrored::{IMAGE, MirroredHost, Mount, assert_hosts_cost_what_one_costs};
 use tarpon_tests::real;
 use tarpon_tests::wire::{Behaviour, Wire};
 use tempfile::TempDir;
@@ -107,15 +107,7 @@ fn hosts_behind_the_cache_cost_the_registry_what_one_costs() {
     if is_skipped() {
         return;
     }
-    let registry = real::registry().unwrap();
-    let plain = MirroredHost::new(&registry, &registry);
-    let expected = plain.mount_plain(&registry);
-    let hosts = if matrix::is_full() { 12 } else { 4 };
-    let one = egress(1, &expected, &registry);
-    let all = egress(hosts, &expected, &registry);
-    println!("the registry sent {one} bytes for one host and {all} for {hosts}");
-    // Tags and manifests are not cached.
-    assert!(all * 10 <= one * 11, "{all} bytes for {hosts} hosts, {one} for one");
+    assert_hosts_cost_what_one_costs(if matrix::is_full() { 12 } else { 4 }, egress);
 }
 
 /// Three caches and a balancer, with a line to each.
