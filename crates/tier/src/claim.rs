@@ -21,6 +21,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::error::Result;
 use crate::health::Purpose;
+use crate::layer::LayerState;
+use crate::names::claim_name;
 use crate::tier::Tier;
 
 /// A claim that did not change for so long has expired. A registry may be silent for ten seconds and go on.
@@ -53,10 +55,10 @@ struct Written {
 }
 
 impl Claim {
-    /// Creates the claim after `expired` below `layer`; `None` if another host has it.
-    pub(crate) async fn create(tier: &Arc<Tier>, layer: &Path, expired: Option<&SeenClaim>) -> Result<Option<Self>> {
-        let path = |number: u64| layer.clone().join(format!("claim-{number}"));
-        let number = expired.map_or(0, |claim| u64::from(claim.number) + 1);
+    /// Creates the claim after the expired one of `state`, if there is one, below `layer`; `None` if another host has it.
+    pub(crate) async fn create(tier: &Arc<Tier>, layer: &Path, state: &LayerState) -> Result<Option<Self>> {
+        let path = |number: u64| layer.clone().join(claim_name(number));
+        let (number, expired) = (state.next_claim(), state.claim.as_ref());
         let (tier, claim) = (tier.clone(), path(number));
         let id = RandomState::new().hash_one(number);
         tier.check_may_write(CLAIM)?;
@@ -150,7 +152,8 @@ impl SeenClaim {
         Self { number, version }
     }
 
-    pub(crate) fn number(&self) -> u32 {
+    /// Claims of a layer are numbered from 0.
+    pub fn number(&self) -> u32 {
         self.number
     }
 }

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use crate::claim::{Claim, SeenClaim};
 use crate::error::{Error, Result};
 use crate::health::Purpose;
-use crate::names::Name;
+use crate::names::{Name, claim_name};
 use crate::tier::Tier;
 use crate::timing::SILENCE;
 use crate::upload::Upload;
@@ -50,6 +50,13 @@ pub struct LayerState {
     pub is_complete: bool,
     /// Whether the time of its last use should be written again.
     is_use_old: bool,
+}
+
+impl LayerState {
+    /// The number that a new claim gets.
+    pub fn next_claim(&self) -> u64 {
+        self.claim.as_ref().map_or(0, |claim| u64::from(claim.number()) + 1)
+    }
 }
 
 impl SharedLayer {
@@ -96,6 +103,32 @@ impl SharedLayer {
             }
         }
         Ok(state)
+    }
+
+    /// As [`SharedLayer::look`], by a host that knows that the claim with the number `known` exists or existed. A shared file system may list
+    /// a folder as it was a second ago, or without a file that is being replaced. So a claim that is not listed is looked up by its name.
+    ///
+    /// # Errors
+    /// The tier does not answer.
+    pub async fn look_again(&self, known: Option<u32>) -> Result<LayerState> {
+        let mut state = self.look().await?;
+        let listed = state.claim.as_ref().map(SeenClaim::number);
+        if let Some(number) = known.filter(|known| !state.has_blob && listed < Some(*known)) {
+            state.claim = self.claim_by_name(number).await?.or(state.claim);
+        }
+        Ok(state)
+    }
+
+    async fn claim_by_name(&self, number: u32) -> Result<Option<SeenClaim>> {
+        let path = self.object(&claim_name(number.into()));
+        let head = async {
+            match self.tier.store().head(&path).await {
+                Ok(object) => Ok(Some(SeenClaim::new(number, &object))),
+                Err(object_store::Error::NotFound { .. }) => Ok(None),
+                Err(error) => Err(error),
+            }
+        };
+        self.tier.ask_briefly(Purpose::Read, "look up a claim in the tier", head).await
     }
 
     /// One of the layer's indexes, compared with its digest.
@@ -160,7 +193,7 @@ impl SharedLayer {
     /// # Errors
     /// The tier does not answer, or nothing is written to it now ([`Tier::may_write`]).
     pub async fn claim(&self, state: &LayerState) -> Result<Option<Claim>> {
-        Claim::create(&self.tier, &self.path, state.claim.as_ref()).await
+        Claim::create(&self.tier, &self.path, state).await
     }
 
     /// Begins to copy the layer's blob to the tier, behind its reader. `claim` is kept alive by what was copied.

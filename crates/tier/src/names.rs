@@ -28,3 +28,8 @@ impl Name {
         }
     }
 }
+
+/// The name of the claim with this number.
+pub(crate) fn claim_name(number: u64) -> String {
+    format!("claim-{number}")
+}

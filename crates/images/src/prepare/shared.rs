@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use tarpon_layer::Allowance;
 use tarpon_oci::{Blob, Digest, Verified};
 use tarpon_store::{LayerKind, Verification};
-use tarpon_tier::claim::{Claim, LONGEST_WAIT, Watch};
+use tarpon_tier::claim::{Claim, LONGEST_WAIT, SeenClaim, Watch};
 use tarpon_tier::{LayerState, SharedLayer, Tier, Upload};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
@@ -46,7 +46,7 @@ const PATIENT_FINISH: Duration = Duration::from_secs(700);
 const FOLLOWS: Duration = Duration::from_secs(2);
 /// Indexes of layers that are read at the same time.
 const INDEXES: usize = 4;
-/// Claims of other hosts that a listing does not show, before the layer is streamed without one.
+/// Claims of other hosts that stay invisible, before the layer is streamed without one.
 const REFUSALS: u32 = 5;
 /// Smaller layers are not shared: streaming one takes a request, as does listing it.
 const LEAST_BYTES: u64 = 64 << 10;
@@ -198,10 +198,11 @@ impl SharedLayers {
         let shared = SharedLayer::new(&self.tier, blob);
         let (mut watch, began, mut refusals) = (Watch::default(), Instant::now(), 0);
         let (mut permit, mut needs_index, mut blob_seen) = (None, false, None);
-        let (mut has_waited, mut was_given_up) = (false, false);
+        let (mut has_waited, mut was_given_up, mut claim_known) = (false, false, None);
         // A failure is in the tier's account. Without the tier the layer is streamed as ever.
         while is_shared(&blob) && self.tier.is_resting().is_none() && self.began.elapsed() < LONGEST_WAIT {
-            let Ok(state) = shared.look().await else { break };
+            let Ok(state) = shared.look_again(claim_known).await else { break };
+            claim_known = state.claim.as_ref().map(SeenClaim::number).or(claim_known);
             // Claims may be among what was not listed.
             if !state.is_complete {
                 break;
@@ -246,9 +247,9 @@ impl SharedLayers {
                     let upload = Some(if self.is_patient { upload.patient() } else { upload });
                     return Turn::Stream { copy: Some(Copy { claim: Some(claim), upload }), permit };
                 }
-                // Another host was faster. If the listing never shows its claim, this is not a tier that can be shared.
+                // Another host was faster. If its claim never becomes visible, this is not a tier that can be shared.
                 Ok(None) if refusals < REFUSALS => {
-                    (refusals, permit) = (refusals + 1, None);
+                    (refusals, permit, claim_known) = (refusals + 1, None, state.next_claim().try_into().ok());
                     sleep(PAUSE).await;
                 }
                 Ok(None) | Err(_) => break,

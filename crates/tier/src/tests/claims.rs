@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use super::faulty::{Fault, FaultyStore, Operation};
 use super::{bytes, layer, object, over, tier};
-use crate::claim::{Claim, LEASE, Watch};
+use crate::claim::{Claim, LEASE, SeenClaim, Watch};
 use crate::{LayerState, SharedLayer, Tier};
 
 /// How often a host that waits looks.
@@ -64,6 +64,28 @@ async fn a_claim_names_its_host() {
     let written: serde_json::Value = serde_json::from_slice(&written).unwrap();
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     assert!(!host.is_empty() && written["host"] == host, "{written}");
+}
+
+#[tokio::test]
+async fn a_claim_that_a_stale_listing_lacks_is_found_by_its_name() {
+    let ((store, tier), blob) = (tier(), bytes(10));
+    let (layer, stale) = (layer(&tier, &blob), LayerState::default());
+    store.lists(Vec::new());
+    let claim = claimed(&layer).await;
+    assert!(layer.claim(&stale).await.unwrap().is_none(), "another host has it");
+    let number = async || layer.look_again(Some(0)).await.unwrap().claim.as_ref().map(SeenClaim::number);
+    assert_eq!(number().await, Some(0));
+    claim.release().await;
+    assert_eq!(number().await, None);
+}
+
+#[tokio::test]
+async fn a_listed_claim_is_not_looked_up_again() {
+    let ((store, tier), blob) = (tier(), bytes(10));
+    let layer = layer(&tier, &blob);
+    let _claim = claimed(&layer).await;
+    let state = layer.look_again(Some(0)).await.unwrap();
+    assert_eq!((state.next_claim(), store.count(Operation::Get)), (1, 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
