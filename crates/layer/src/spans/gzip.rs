@@ -3,11 +3,8 @@
 use std::io::{self, BufRead, Read};
 
 use flate2::Crc;
-use miniz_oxide::inflate::TINFLStatus;
-use miniz_oxide::inflate::core::inflate_flags::{
-    TINFL_FLAG_HAS_MORE_INPUT, TINFL_FLAG_STOP_ON_BLOCK_BOUNDARY, TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF,
-};
-use miniz_oxide::inflate::core::{DecompressorOxide, decompress};
+use miniz_oxide::inflate::core::BlockBoundaryState;
+use tarpon_inflate::{Inflate, Progress, Stop};
 
 use super::WINDOW_BYTES;
 use super::counted::Counted;
@@ -19,7 +16,7 @@ const ROOM_BYTES: usize = 512 << 10;
 /// The decoder.
 pub(super) struct Gzip<R> {
     reader: Counted<R>,
-    inflate: Box<DecompressorOxide>,
+    inflate: Inflate,
     /// Decoded bytes of the member: a window of read bytes, then unread bytes.
     buffer: Box<[u8]>,
     read: usize,
@@ -28,6 +25,8 @@ pub(super) struct Gzip<R> {
     decoded: u64,
     place: Position,
     checksum: Crc,
+    /// The last consumed byte.
+    last: u8,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,13 +41,14 @@ impl<R: BufRead> Gzip<R> {
     pub(super) fn new(reader: R) -> Self {
         Self {
             reader: Counted::new(reader),
-            inflate: Box::default(),
+            inflate: Inflate::new(),
             buffer: vec![0; WINDOW_BYTES + ROOM_BYTES].into_boxed_slice(),
             read: 0,
             end: 0,
             decoded: 0,
             place: Position::Header,
             checksum: Crc::new(),
+            last: 0,
         }
     }
 
@@ -75,7 +75,7 @@ impl<R: BufRead> Gzip<R> {
     fn begin_member(&mut self, recorder: &mut Recorder) -> io::Result<()> {
         recorder.free(self.decoded, self.reader.position());
         skip_header(&mut self.reader)?;
-        self.inflate.init();
+        self.inflate.reset();
         self.checksum.reset();
         // Bytes before a member are not part of its window.
         (self.read, self.end) = (0, 0);
@@ -90,32 +90,31 @@ impl<R: BufRead> Gzip<R> {
             (self.read, self.end) = (WINDOW_BYTES, WINDOW_BYTES);
         }
         let input = self.reader.fill_buf()?;
-        let more = if input.is_empty() { 0 } else { TINFL_FLAG_HAS_MORE_INPUT };
-        // Stops at every boundary, so that the recorded boundaries do not depend on the pieces in which the blob arrives.
-        let flags = TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF | TINFL_FLAG_STOP_ON_BLOCK_BOUNDARY | more;
-        let (status, taken, given) = decompress(&mut self.inflate, input, &mut self.buffer, self.end, flags);
+        // It stops at every boundary, so that the recorded boundaries do not depend on the pieces in which the blob arrives.
+        let progress = self.inflate.decode(input, &mut self.buffer[self.end..]);
+        let Progress { taken, given, stop } = progress.map_err(|_| malformed("malformed deflate"))?;
+        let (is_at_end, last) = (input.is_empty(), input[..taken].last().copied());
         self.checksum.update(&self.buffer[self.end..self.end + given]);
         self.end += given;
         self.decoded += given as u64;
         recorder.follow(&input[..taken], self.decoded);
         self.reader.consume(taken);
-        match status {
-            TINFLStatus::NeedsMoreInput | TINFLStatus::HasMoreOutput => Ok(()),
-            TINFLStatus::BlockBoundary => {
-                if recorder.is_due(self.decoded)
-                    && let Some(state) = self.inflate.block_boundary_state()
-                {
+        self.last = last.unwrap_or(self.last);
+        match stop {
+            Stop::Pause if is_at_end && given == 0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            Stop::Pause => Ok(()),
+            Stop::Block { unused_bits } => {
+                if recorder.is_due(self.decoded) {
+                    let state = boundary(unused_bits, self.last);
                     recorder.block(self.decoded, self.reader.position(), state, &self.buffer[..self.end]);
                 }
                 Ok(())
             }
-            TINFLStatus::Done => {
+            Stop::End => {
                 recorder.settle();
                 self.place = Position::Trailer;
                 Ok(())
             }
-            TINFLStatus::FailedCannotMakeProgress => Err(io::ErrorKind::UnexpectedEof.into()),
-            _ => Err(malformed("malformed deflate")),
         }
     }
 
@@ -132,6 +131,12 @@ impl<R: BufRead> Gzip<R> {
         self.place = if self.reader.is_at_end()? { Position::End } else { Position::Header };
         Ok(())
     }
+}
+
+/// The state of a decoder at a block boundary, which begins with the highest `unused_bits` of the byte `last`.
+fn boundary(unused_bits: u8, last: u8) -> BlockBoundaryState {
+    let bit_buf = last.checked_shr(8 - u32::from(unused_bits)).unwrap_or(0);
+    BlockBoundaryState { num_bits: unused_bits, bit_buf, z_header0: 0, z_header1: 0, check_adler32: 1 }
 }
 
 /// Skips the header of a member.

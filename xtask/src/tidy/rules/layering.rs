@@ -6,7 +6,8 @@ use super::super::repository::Repository;
 /// Each crate and its allowed dependencies, outside of tests. ARCHITECTURE.md draws this table.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("oci", &[]),
-    ("layer", &["oci"]),
+    ("inflate", &[]),
+    ("layer", &["oci", "inflate"]),
     ("tree", &["oci", "layer"]),
     ("blob", &["oci"]),
     ("fetch", &["oci", "layer", "blob"]),
