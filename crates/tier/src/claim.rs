@@ -21,7 +21,6 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::error::Result;
 use crate::health::Purpose;
-use crate::layer::LayerState;
 use crate::names::claim_name;
 use crate::tier::Tier;
 
@@ -55,10 +54,10 @@ struct Written {
 }
 
 impl Claim {
-    /// Creates the claim after the expired one of `state`, if there is one, below `layer`; `None` if another host has it.
-    pub(crate) async fn create(tier: &Arc<Tier>, layer: &Path, state: &LayerState) -> Result<Option<Self>> {
+    /// Creates the claim after `expired` below `layer`; `None` if another host has it.
+    pub(crate) async fn create(tier: &Arc<Tier>, layer: &Path, expired: Option<&SeenClaim>) -> Result<Option<Self>> {
         let path = |number: u64| layer.clone().join(claim_name(number));
-        let (number, expired) = (state.next_claim(), state.claim.as_ref());
+        let number = SeenClaim::next(expired);
         let (tier, claim) = (tier.clone(), path(number));
         let id = RandomState::new().hash_one(number);
         tier.check_may_write(CLAIM)?;
@@ -150,6 +149,11 @@ impl SeenClaim {
     pub(crate) fn new(number: u32, object: &ObjectMeta) -> Self {
         let version = format!("{:?} {} {}", object.e_tag, object.last_modified, object.size);
         Self { number, version }
+    }
+
+    /// The number of the claim after this one.
+    pub(crate) fn next(last: Option<&Self>) -> u64 {
+        last.map_or(0, |claim| u64::from(claim.number) + 1)
     }
 
     /// Claims of a layer are numbered from 0.

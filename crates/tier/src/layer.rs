@@ -55,7 +55,7 @@ pub struct LayerState {
 impl LayerState {
     /// The number that a new claim gets.
     pub fn next_claim(&self) -> u64 {
-        self.claim.as_ref().map_or(0, |claim| u64::from(claim.number()) + 1)
+        SeenClaim::next(self.claim.as_ref())
     }
 }
 
@@ -193,7 +193,7 @@ impl SharedLayer {
     /// # Errors
     /// The tier does not answer, or nothing is written to it now ([`Tier::may_write`]).
     pub async fn claim(&self, state: &LayerState) -> Result<Option<Claim>> {
-        Claim::create(&self.tier, &self.path, state).await
+        Claim::create(&self.tier, &self.path, state.claim.as_ref()).await
     }
 
     /// Begins to copy the layer's blob to the tier, behind its reader. `claim` is kept alive by what was copied.
