@@ -62,7 +62,7 @@ impl Bundle {
         let file = folder.join("config.json");
         let step = "write the container's description";
         let text = serde_json::to_vec(&spec).context(ErrorKind::Store, step)?;
-        tarpon_store::private::write(&file, &text).context(ErrorKind::Store, step)?;
+        tarpon_store::private::write_volatile(&file, &text).context(ErrorKind::Store, step)?;
         Ok(Self { folder: folder.to_owned() })
     }
 

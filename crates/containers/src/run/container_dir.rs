@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! containers/.lock             held while a container is created or its directory is removed
+//! containers/.runtime          what the OCI runtime of the last container reported
 //! containers/NAME/lock         held by the process that keeps the container, as long as that process lives
 //!                 container.json  the record; only the holder of the lock writes it
 //!                 config.json  the bundle            rootfs/  where the image is mounted
@@ -76,6 +77,11 @@ impl ContainerDirs {
     /// The directory of the container of this name, existing or not.
     pub(super) fn place(&self, name: &ContainerName) -> ContainerDir {
         ContainerDir { folder: self.folder.join(name.as_str()) }
+    }
+
+    /// The file that remembers what the OCI runtime reported. It can be written once there was a container.
+    pub(super) fn known_runtime(&self) -> PathBuf {
+        self.folder.join(format!("{HIDDEN}runtime"))
     }
 
     /// # Errors
@@ -271,9 +277,11 @@ impl ContainerDir {
         ContainerRecord::parse(&text)
     }
 
-    /// Writes the record atomically. The caller must hold the lock.
+    /// Writes the record atomically. The caller must hold the lock. The record of a container that is removed at its end need not survive a
+    /// crash of the machine.
     pub(super) fn write(&self, record: &ContainerRecord) -> io::Result<()> {
-        private::write(&self.folder.join("container.json"), &serde_json::to_vec(record)?)
+        let write = if record.remove { private::write_volatile } else { private::write };
+        write(&self.folder.join("container.json"), &serde_json::to_vec(record)?)
     }
 
     /// Whether a process holds its lock.

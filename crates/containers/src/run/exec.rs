@@ -49,7 +49,8 @@ impl Containers {
         let [log, pid, file] = ["log", "pid", "process.json"].map(|name| folder.path().join(name));
         let process = request.process().beside(Bundle::process(place.folder())?, &place.rootfs());
         let process = process.map_err(|cause| Error::new(ErrorKind::Refused, STEP, cause))?;
-        let written = serde_json::to_vec(&process).map_err(Into::into).and_then(|text| private::write(&file, &text));
+        let written =
+            serde_json::to_vec(&process).map_err(Into::into).and_then(|text| private::write_volatile(&file, &text));
         written.context(ErrorKind::Store, STEP)?;
         let handle = handle(&place, &record);
         handle.resume_if_left();

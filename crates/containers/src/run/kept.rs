@@ -18,7 +18,7 @@ use super::record::{ContainerRecord, ContainerState, VERSION, now};
 use super::request::RunRequest;
 use super::signals::signal_name;
 use crate::network::{Connected, Connection, Network};
-use crate::oci::{Bundle, Confinement, ContainerOptions, Handle, HostEntry, Runtime, bind, image_volumes};
+use crate::oci::{Bundle, Confinement, ContainerOptions, Handle, HostEntry, Runtime, bind, has_seccomp, image_volumes};
 use crate::{ErrorKind, Result, ResultExt};
 
 /// The stop signal if neither the image nor the user sets one.
@@ -258,7 +258,7 @@ fn record(
         remove: request.remove,
         stop_signal: signal_name(stop_signal).context(ErrorKind::Refused, "describe the container")?,
         runtime: runtime.program().to_owned(),
-        filtered: request.options.filtered && filters(runtime)?,
+        filtered: request.options.filtered && filters(runtime, containers)?,
         process_limit: processes,
         apparmor,
         volumes: config.volumes.iter().cloned().chain(volumes).collect(),
@@ -268,8 +268,8 @@ fn record(
 }
 
 /// Whether the runtime filters system calls. One that does not causes a warning, not an error.
-fn filters(runtime: &Runtime) -> Result<bool> {
-    let filters = runtime.has_seccomp()?;
+fn filters(runtime: &Runtime, containers: &Containers) -> Result<bool> {
+    let filters = has_seccomp(runtime, &ContainerDirs::of(containers.store()).known_runtime())?;
     if !filters {
         let program = runtime.program().display();
         tracing::warn!("the container's system calls are not filtered: {program} was built without seccomp");
