@@ -80,7 +80,9 @@ impl Inflate {
                 Code::End => Stop::End,
                 Code::Ok if step.is_at_boundary && step.is_after_last => continue, // to the end, which needs no input
                 // More bits than a byte has are not left there: the boundary would not be reported.
-                Code::Ok if step.is_at_boundary && step.unused_bits < 8 => Stop::Block { unused_bits: step.unused_bits },
+                Code::Ok if step.is_at_boundary && step.unused_bits < 8 => {
+                    Stop::Block { unused_bits: step.unused_bits }
+                }
                 Code::Ok | Code::NoProgress => Stop::Pause,
                 Code::Malformed => return Err(Malformed),
             };

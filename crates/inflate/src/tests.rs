@@ -29,7 +29,9 @@ fn text(length: usize, seed: u64) -> Vec<u8> {
         state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         state.to_be_bytes()[0]
     };
-    std::iter::from_fn(|| Some((next() % 7).wrapping_add(if next() < 40 { next() } else { b'a' }))).take(length).collect()
+    std::iter::from_fn(|| Some((next() % 7).wrapping_add(if next() < 40 { next() } else { b'a' })))
+        .take(length)
+        .collect()
 }
 
 /// Decodes the stream in pieces of `input` and `output` bytes.

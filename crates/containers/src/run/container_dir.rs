@@ -79,8 +79,8 @@ impl ContainerDirs {
         ContainerDir { folder: self.folder.join(name.as_str()) }
     }
 
-    /// The file that remembers what the OCI runtime reported. It can be written once there was a container.
-    pub(super) fn known_runtime(&self) -> PathBuf {
+    /// The file with what the OCI runtime reported. It can be written once there was a container.
+    pub(super) fn runtime_report(&self) -> PathBuf {
         self.folder.join(format!("{HIDDEN}runtime"))
     }
 

@@ -269,7 +269,7 @@ fn record(
 
 /// Whether the runtime filters system calls. One that does not causes a warning, not an error.
 fn filters(runtime: &Runtime, containers: &Containers) -> Result<bool> {
-    let filters = has_seccomp(runtime, &ContainerDirs::of(containers.store()).known_runtime())?;
+    let filters = has_seccomp(runtime, &ContainerDirs::of(containers.store()).runtime_report())?;
     if !filters {
         let program = runtime.program().display();
         tracing::warn!("the container's system calls are not filtered: {program} was built without seccomp");
