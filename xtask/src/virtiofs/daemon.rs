@@ -43,7 +43,7 @@ impl Daemon {
         let mut command = Command::new(program);
         // These options have the same names in the C program of Debian 12 and in the one in Rust.
         command.arg(format!("--socket-path={}", socket.display())).arg("-f");
-        command.args(["-o", &format!("source={},cache={cache},xattr", shared.display())]);
+        command.args(["-o", &format!("source={},cache={cache},xattr,announce_submounts", shared.display())]);
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let process = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
         let mut daemon = Self { process, socket };

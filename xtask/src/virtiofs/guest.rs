@@ -28,6 +28,8 @@ const MEMORY: &str = "1G";
 pub(super) enum Task<'a> {
     /// Starts a workload in the image.
     Start(&'a Workload),
+    /// Starts a workload in a root that appears below the shared directory later.
+    StartLater(&'a Workload),
     /// Reads all of the image.
     List,
     /// Writes to the shared directory.
@@ -102,6 +104,7 @@ impl Task<'_> {
     fn name(self) -> &'static str {
         match self {
             Self::Start(_) => "start",
+            Self::StartLater(_) => "later",
             Self::List => "list",
             Self::Write => "write",
         }
@@ -113,7 +116,7 @@ fn pack(archive: &Path, kernel: &Kernel, task: Task<'_>) -> Result<()> {
     initramfs.write("init", scripts::INIT)?;
     initramfs.write("list.sh", scripts::LIST)?;
     initramfs.write("write.sh", scripts::WRITE)?;
-    if let Task::Start(workload) = task {
+    if let Task::Start(workload) | Task::StartLater(workload) = task {
         fs::create_dir_all(initramfs.path("start"))?;
         scripts::write_start(&initramfs.path("start"), workload)?;
     }

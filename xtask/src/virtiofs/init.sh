@@ -8,6 +8,9 @@ mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
 
+# Many times what the host needs for a mount.
+WAIT_SECONDS=300
+
 say() { echo "$@" > /dev/ttyS1; }
 
 fail() {
@@ -30,7 +33,7 @@ try_dax() {
     fi
 }
 
-# Makes the image the root, with changes in memory, and executes start.sh in it.
+# Makes the shared directory the root, with changes in memory, and executes start.sh in it.
 enter() {
     must mount -t tmpfs tmpfs /changes
     mkdir /changes/upper /changes/work
@@ -45,6 +48,23 @@ enter() {
     exec switch_root -c /dev/ttyS1 /root /bin/sh /run/start/start.sh /run/start/busybox poweroff -f
 }
 
+# Waits for a root that the host mounts below the shared directory, and executes start.sh in it.
+enter_later() {
+    root=/shared/later/rootfs
+    say waiting
+    for _ in $(seq $WAIT_SECONDS); do
+        [ ! -d $root/etc ] || break
+        sleep 1
+    done
+    [ -d $root/etc ] || fail "the root did not appear"
+    must mount -t proc proc $root/proc
+    must mount -t devtmpfs devtmpfs $root/dev
+    must mount -t tmpfs tmpfs $root/run
+    must cp -r /start $root/run/start
+    must cp /bin/busybox $root/run/start/busybox
+    chroot $root /bin/sh /run/start/start.sh /run/start/busybox true > /dev/ttyS1 2>&1
+}
+
 for module in $(cat /modules/order); do
     must insmod "/modules/$module"
 done
@@ -53,6 +73,10 @@ case $(sed -n 's/.*virtiofs\.task=\([a-z]*\).*/\1/p' /proc/cmdline) in
 start)
     share ro
     enter
+    ;;
+later)
+    share rw
+    enter_later
     ;;
 list)
     try_dax

@@ -9,6 +9,8 @@ pub(super) enum Message {
     Boot,
     /// Whether the shared directory can be mounted with DAX; if not, the reason.
     Dax(Option<String>),
+    /// The machine waits for a mount below the shared directory.
+    Waiting,
     /// The machine begins to read all of the image.
     Reading,
     /// An entry of the image's root.
@@ -39,6 +41,7 @@ impl Message {
         let parsed = match kind {
             "boot" => Some(Self::Boot),
             "dax" => Some(Self::Dax(rest.strip_prefix("no ").map(str::to_owned))),
+            "waiting" => Some(Self::Waiting),
             "reading" => Some(Self::Reading),
             "listed" => entry(rest).map(Self::Listed),
             "output" => Some(Self::Output(rest.to_owned())),

@@ -29,6 +29,7 @@ mod message;
 mod mount;
 mod report;
 mod scripts;
+mod shared;
 mod starts;
 
 use guest::Parts;
@@ -133,6 +134,9 @@ fn test(source: &Source, parts: &Parts, workload: &Workload, is_thorough: bool, 
         let writable = source.mount(parts, workload, "writable", &[&format!("--rw={}", upper.display())])?;
         check::write(parts, &writable, &upper, report)?;
         writable.unmount()?;
+        let later = source.mount(parts, workload, "later", &["--rw"])?;
+        starts::start_later(parts, &later, workload, report)?;
+        later.unmount()?;
     }
     shared.unmount()
 }

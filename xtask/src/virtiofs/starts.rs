@@ -11,6 +11,7 @@ use super::host;
 use super::message::Message;
 use super::mount::{Fetched, Mount};
 use super::report::{Report, mib};
+use super::shared::Shared;
 
 /// How much more may be fetched for a start in a machine than for one on the host, in percent.
 const MORE_PERCENT: u64 = 10;
@@ -63,6 +64,19 @@ pub(super) fn compare(parts: &Parts, on_host: Mount, mount: &Mount, of: &Workloa
     Ok(())
 }
 
+/// Starts the workload in a machine that runs before its root, this mount, is shown to it.
+pub(super) fn start_later(parts: &Parts, mount: &Mount, workload: &Workload, report: &mut Report) -> Result<()> {
+    let shared = Shared::new(&parts.work.join("pod"))?;
+    let began = Instant::now();
+    let guest = Guest::boot(parts, &shared.dir, Task::StartLater(workload))?;
+    let start = follow(guest, began, mount, workload, || shared.show(&mount.dir))?;
+    let Fetched { bytes, image } = start.fetched;
+    let detail = format!("{} of {}", mib(bytes), mib(image));
+    let sentence = format!("{}: it starts from a root that is mounted while the machine runs", workload.id);
+    report.check(sentence, bytes < image, detail, json!({ "start": bytes, "image": image }));
+    Ok(())
+}
+
 fn start_on_host(parts: &Parts, mount: &Mount, workload: &Workload) -> Result<Start> {
     let began = Instant::now();
     let messages = host::start(&mount.dir, workload, &parts.work)?;
@@ -81,20 +95,26 @@ fn start_on_host(parts: &Parts, mount: &Mount, workload: &Workload) -> Result<St
 fn start_in_guest(parts: &Parts, mount: &Mount, workload: &Workload) -> Result<Start> {
     let began = Instant::now();
     let guest = Guest::boot(parts, &mount.dir, Task::Start(workload))?;
+    follow(guest, began, mount, workload, || bail!("the machine waits"))
+}
+
+/// Waits for the end of the workload and of the machine. `show` is executed when the machine waits for a mount.
+fn follow(guest: Guest, began: Instant, mount: &Mount, of: &Workload, show: impl Fn() -> Result<()>) -> Result<Start> {
     let (mut is_ready, mut boot) = (false, Duration::ZERO);
     loop {
         match guest.expect()? {
             Message::Boot => boot = began.elapsed(),
+            Message::Waiting => show()?,
             Message::Output(line) => {
-                println!("{}: {line}", workload.id);
-                is_ready |= workload.ready.is_printed_as(&line);
+                println!("{}: {line}", of.id);
+                is_ready |= of.ready.is_printed_as(&line);
             }
             Message::Started(0) if is_ready => {
                 let start = Start { fetched: mount.fetched()?, boot, whole: began.elapsed() };
                 guest.wait_for_end()?;
                 return Ok(start);
             }
-            other => bail!("{} did not start in the machine: {other:?}", workload.id),
+            other => bail!("{} did not start in the machine: {other:?}", of.id),
         }
     }
 }
