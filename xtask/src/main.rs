@@ -12,6 +12,7 @@ use tarpon_harness::link;
 
 mod bench;
 mod crash;
+mod cri;
 mod debian;
 mod document;
 mod faults;

@@ -21,7 +21,10 @@ pub(super) fn read_all(parts: &Parts, mount: &Mount, on_host: &Mount, report: &m
     loop {
         match guest.expect()? {
             Message::Boot => {}
-            Message::Dax(refusal) => println!("DAX: {}", refusal.as_deref().unwrap_or("yes")),
+            Message::Dax(refusal) => report.remark(match refusal {
+                Some(reason) => format!("DAX cannot be used: {reason}"),
+                None => "DAX can be used".to_owned(),
+            }),
             Message::Reading => kill(killed)?,
             Message::Listed(entry) => entries.push(entry),
             Message::Done => break,

@@ -22,6 +22,7 @@ use crate::images::TestImages;
 use crate::kernel::Kernel;
 
 mod check;
+mod containerd;
 mod daemon;
 mod guest;
 mod host;
@@ -32,6 +33,7 @@ mod scripts;
 mod shared;
 mod starts;
 
+use containerd::Containerd;
 use guest::Parts;
 use mount::Mount;
 use report::Report;
@@ -45,6 +47,9 @@ pub(crate) struct Args {
     /// The tag of the images: gzip, zstdchunked, estargz
     #[arg(long, default_value = "zstdchunked")]
     tag: String,
+    /// The mode of the mounts: auto, native, fuse
+    #[arg(long, default_value = "auto")]
+    mode: String,
     /// What the machine may cache, as virtiofsd's option of this name takes it: auto, always, none
     #[arg(long, default_value = "auto")]
     cache: String,
@@ -65,6 +70,8 @@ const TOOLS: &[Tool] = &[
     tool("busybox", "busybox-static"),
     tool("cpio", "cpio"),
     tool("unshare", "util-linux"),
+    tool("containerd", "containerd"),
+    tool("curl", "curl"),
 ];
 
 /// The registry and the images of a run, and the program that mounts them.
@@ -72,13 +79,18 @@ struct Source {
     tarpon: PathBuf,
     registry: String,
     tag: String,
+    mode: String,
 }
 
 impl Source {
+    fn image(&self, of: &Workload) -> String {
+        format!("{}/{}:{}", self.registry, of.image, self.tag)
+    }
+
     /// Mounts the image of a workload from an empty store in a folder of this name.
     fn mount(&self, parts: &Parts, workload: &Workload, name: &str, options: &[&str]) -> Result<Mount> {
-        let image = format!("{}/{}:{}", self.registry, workload.image, self.tag);
-        Mount::new(&self.tarpon, &parts.work.join(&workload.id).join(name), &image, options)
+        let options = [&["--mode", &self.mode], options].concat();
+        Mount::new(&self.tarpon, &parts.work.join(&workload.id).join(name), &self.image(workload), &options)
     }
 }
 
@@ -101,7 +113,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     fs::create_dir_all(&work)?;
     let names: Vec<_> = workloads.iter().map(|workload| workload.image.clone()).collect();
     let images = TestImages::with(&names, &args.tag)?;
-    let source = Source { tarpon, registry: images.registry().to_owned(), tag: args.tag.clone() };
+    let source =
+        Source { tarpon, registry: images.registry().to_owned(), tag: args.tag.clone(), mode: args.mode.clone() };
     let kernel = Kernel::get(guest::MODULES, &[])?;
     let parts = Parts { kernel, virtiofsd, cache: args.cache.clone(), work };
     let mut report = Report::default();
@@ -123,8 +136,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn test(source: &Source, parts: &Parts, workload: &Workload, is_thorough: bool, report: &mut Report) -> Result<()> {
     let on_host = source.mount(parts, workload, "host", &["--rw"])?;
     let shared = source.mount(parts, workload, "shared", &[])?;
-    println!("{}: mode {}", workload.id, shared.mode()?);
-    starts::compare(parts, on_host, &shared, workload, report)?;
+    report.remark(format!("{}: mounted in mode {}", workload.id, shared.mode()?));
+    let on_host = starts::compare(parts, on_host, &shared, workload, report)?;
     if is_thorough {
         let other = source.mount(parts, workload, "other", &[])?;
         check::read_all(parts, &shared, &other, report)?;
@@ -134,9 +147,8 @@ fn test(source: &Source, parts: &Parts, workload: &Workload, is_thorough: bool, 
         let writable = source.mount(parts, workload, "writable", &[&format!("--rw={}", upper.display())])?;
         check::write(parts, &writable, &upper, report)?;
         writable.unmount()?;
-        let later = source.mount(parts, workload, "later", &["--rw"])?;
-        starts::start_later(parts, &later, workload, report)?;
-        later.unmount()?;
+        let containerd = Containerd::start(&source.tarpon, &parts.work.join("containerd"), &source.image(workload))?;
+        starts::start_later(parts, &containerd, workload, on_host, report)?;
     }
     shared.unmount()
 }

@@ -24,6 +24,14 @@ pub(super) struct Fetched {
     pub(super) image: u64,
 }
 
+impl Fetched {
+    /// What the status of a mount shows.
+    pub(super) fn of(status: &Value) -> Result<Self> {
+        let number = |key: &str| status[key].as_u64().with_context(|| format!("the status has no {key}"));
+        Ok(Self { bytes: number("prepared_bytes")? + number("fetched_bytes")?, image: number("image_bytes")? })
+    }
+}
+
 impl Mount {
     /// Mounts the image in `folder`, with what `options` adds, as `--rw`.
     pub(super) fn new(tarpon: &Path, folder: &Path, image: &str, options: &[&str]) -> Result<Self> {
@@ -35,9 +43,7 @@ impl Mount {
     }
 
     pub(super) fn fetched(&self) -> Result<Fetched> {
-        let status = self.status()?;
-        let number = |key: &str| status[key].as_u64().with_context(|| format!("the status has no {key}"));
-        Ok(Fetched { bytes: number("prepared_bytes")? + number("fetched_bytes")?, image: number("image_bytes")? })
+        Fetched::of(&self.status()?)
     }
 
     /// The process that serves it.

@@ -4,7 +4,10 @@ use serde_json::{Value, json};
 
 /// The findings until now.
 #[derive(Default)]
-pub(super) struct Report(Vec<Finding>);
+pub(super) struct Report {
+    findings: Vec<Finding>,
+    remarks: Vec<String>,
+}
 
 struct Finding {
     sentence: String,
@@ -18,16 +21,22 @@ impl Report {
     /// Adds and prints a sentence that must be true.
     pub(super) fn check(&mut self, sentence: String, is_true: bool, detail: String, figures: Value) {
         println!("{}: {sentence}: {detail}", if is_true { "yes" } else { "NO" });
-        self.0.push(Finding { sentence, is_true, detail, figures });
+        self.findings.push(Finding { sentence, is_true, detail, figures });
+    }
+
+    /// Adds and prints what may be so or otherwise.
+    pub(super) fn remark(&mut self, remark: String) {
+        println!("{remark}");
+        self.remarks.push(remark);
     }
 
     pub(super) fn failures(&self) -> usize {
-        self.0.iter().filter(|finding| !finding.is_true).count()
+        self.findings.iter().filter(|finding| !finding.is_true).count()
     }
 
     /// All sentences with `facts`, which hold for all of them.
     pub(super) fn to_json(&self, facts: Value) -> Value {
-        let findings = self.0.iter().map(|finding| {
+        let findings = self.findings.iter().map(|finding| {
             json!({
                 "sentence": finding.sentence,
                 "is_true": finding.is_true,
@@ -35,12 +44,12 @@ impl Report {
                 "figures": finding.figures,
             })
         });
-        json!({ "facts": facts, "findings": findings.collect::<Vec<_>>() })
+        json!({ "facts": facts, "remarks": self.remarks, "findings": findings.collect::<Vec<_>>() })
     }
 
     /// The number of sentences, for the last line.
     pub(super) fn sum(&self) -> String {
-        format!("{} of {} sentences are true", self.0.len() - self.failures(), self.0.len())
+        format!("{} of {} sentences are true", self.findings.len() - self.failures(), self.findings.len())
     }
 }
 

@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use serde_json::json;
 use tarpon_harness::workloads::{Ready, Workload};
 
+use super::containerd::Containerd;
 use super::guest::{Guest, Parts, Task};
 use super::host;
 use super::message::Message;
@@ -25,55 +26,68 @@ struct Start {
     whole: Duration,
 }
 
-/// Starts the workload once on the host and twice in a machine whose root is this mount, which nothing has read yet.
-pub(super) fn compare(parts: &Parts, on_host: Mount, mount: &Mount, of: &Workload, report: &mut Report) -> Result<()> {
-    let id = &of.id;
-    let host = start_on_host(parts, &on_host, of)?;
-    on_host.unmount()?;
-    let before = mount.fetched()?.bytes;
-    let first = start_in_guest(parts, mount, of)?;
-    let (bytes, image) = (first.fetched.bytes, first.fetched.image);
-    let is_lazy = before < bytes && bytes < image;
-    let detail = format!(
-        "{} at the mount and {} at the end of the start, of {}; kernel {:.1} s, start {:.1} s",
-        mib(before),
-        mib(bytes),
-        mib(image),
-        first.boot.as_secs_f64(),
-        (first.whole - first.boot).as_secs_f64()
-    );
-    let figures = json!({ "mount": before, "start": bytes, "image": image, "seconds": first.whole.as_secs_f64() });
-    report.check(
-        format!("{id}: it boots from an image that was not pulled and reads lazily"),
-        is_lazy,
-        detail,
-        figures,
-    );
-    let detail =
-        format!("{} and {} on the host, in {:.1} s", mib(bytes), mib(host.fetched.bytes), host.whole.as_secs_f64());
-    let is_close = bytes * 100 <= host.fetched.bytes * (100 + MORE_PERCENT);
-    let figures = json!({ "guest": bytes, "host": host.fetched.bytes, "host_seconds": host.whole.as_secs_f64() });
-    let sentence = format!("{id}: it fetches at most {MORE_PERCENT} % more than the start on the host");
-    report.check(sentence, is_close, detail, figures);
-    let before = mount.fetched()?.bytes;
-    let second = start_in_guest(parts, mount, of)?;
-    let more = second.fetched.bytes - before;
-    let detail = format!("{} more; start {:.1} s", mib(more), (second.whole - second.boot).as_secs_f64());
-    let figures = json!({ "more": more, "seconds": second.whole.as_secs_f64() });
-    report.check(format!("{id}: a second machine fetches nothing"), more == 0, detail, figures);
-    Ok(())
+impl Start {
+    fn times(&self) -> String {
+        let [boot, start] = [self.boot, self.whole - self.boot].map(|time| time.as_secs_f64());
+        format!("kernel {boot:.1} s, start {start:.1} s")
+    }
 }
 
-/// Starts the workload in a machine that runs before its root, this mount, is shown to it.
-pub(super) fn start_later(parts: &Parts, mount: &Mount, workload: &Workload, report: &mut Report) -> Result<()> {
+/// Starts the workload once on the host and twice in a machine whose root is this mount, which nothing has read yet. Returns what was
+/// fetched for the start on the host.
+pub(super) fn compare(parts: &Parts, on_host: Mount, mount: &Mount, of: &Workload, report: &mut Report) -> Result<u64> {
+    let host = start_on_host(parts, &on_host, of)?;
+    on_host.unmount()?;
+    report.remark(format!("{}: start on the host {:.1} s", of.id, host.whole.as_secs_f64()));
+    let before = mount.fetched()?.bytes;
+    let first = start_in_guest(parts, mount, of)?;
+    is_lazy(&of.id, before, &first, report);
+    is_close(&of.id, first.fetched.bytes, host.fetched.bytes, report);
+    let before = mount.fetched()?.bytes;
+    let second = start_in_guest(parts, mount, of)?;
+    fetches_nothing(&of.id, second.fetched.bytes - before, &second, report);
+    Ok(host.fetched.bytes)
+}
+
+fn is_lazy(id: &str, before: u64, start: &Start, report: &mut Report) {
+    let Fetched { bytes, image } = start.fetched;
+    let (mounted, read, whole) = (mib(before), mib(bytes), mib(image));
+    let detail = format!("{mounted} when mounted, {read} when started, of {whole}; {}", start.times());
+    let figures = json!({ "mount": before, "start": bytes, "image": image, "seconds": start.whole.as_secs_f64() });
+    let sentence = format!("{id}: it boots from an image that was not pulled, and reads lazily");
+    report.check(sentence, before < bytes && bytes < image, detail, figures);
+}
+
+fn is_close(id: &str, bytes: u64, on_host: u64, report: &mut Report) {
+    let detail = format!("{} and {} on the host", mib(bytes), mib(on_host));
+    let is_close = bytes * 100 <= on_host * (100 + MORE_PERCENT);
+    let sentence = format!("{id}: it fetches at most {MORE_PERCENT} % more than the start on the host");
+    report.check(sentence, is_close, detail, json!({ "guest": bytes, "host": on_host }));
+}
+
+fn fetches_nothing(id: &str, more: u64, start: &Start, report: &mut Report) {
+    let detail = format!("{}; {}", mib(more), start.times());
+    let figures = json!({ "more": more, "seconds": start.whole.as_secs_f64() });
+    report.check(format!("{id}: a second machine fetches nothing more"), more == 0, detail, figures);
+}
+
+/// Starts the workload in a machine that runs before containerd's snapshot of the image is mounted and shown to it.
+pub(super) fn start_later(
+    parts: &Parts,
+    containerd: &Containerd,
+    of: &Workload,
+    on_host: u64,
+    report: &mut Report,
+) -> Result<()> {
     let shared = Shared::new(&parts.work.join("pod"))?;
     let began = Instant::now();
-    let guest = Guest::boot(parts, &shared.dir, Task::StartLater(workload))?;
-    let start = follow(guest, began, mount, workload, || shared.show(&mount.dir))?;
+    let guest = Guest::boot(parts, &shared.dir, Task::StartLater(of))?;
+    let start = follow(guest, began, of, || shared.show(&containerd.mount()?), || containerd.fetched())?;
     let Fetched { bytes, image } = start.fetched;
-    let detail = format!("{} of {}", mib(bytes), mib(image));
-    let sentence = format!("{}: it starts from a root that is mounted while the machine runs", workload.id);
-    report.check(sentence, bytes < image, detail, json!({ "start": bytes, "image": image }));
+    let is_lazy = bytes < image && bytes * 100 <= on_host * (100 + MORE_PERCENT);
+    let detail = format!("{} of {}, and {} on the host; {}", mib(bytes), mib(image), mib(on_host), start.times());
+    let sentence = format!("{}: it starts from containerd's snapshot, mounted while the machine runs", of.id);
+    report.check(sentence, is_lazy, detail, json!({ "guest": bytes, "host": on_host, "image": image }));
     Ok(())
 }
 
@@ -95,22 +109,25 @@ fn start_on_host(parts: &Parts, mount: &Mount, workload: &Workload) -> Result<St
 fn start_in_guest(parts: &Parts, mount: &Mount, workload: &Workload) -> Result<Start> {
     let began = Instant::now();
     let guest = Guest::boot(parts, &mount.dir, Task::Start(workload))?;
-    follow(guest, began, mount, workload, || bail!("the machine waits"))
+    follow(guest, began, workload, || bail!("the machine waits"), || mount.fetched())
 }
 
-/// Waits for the end of the workload and of the machine. `show` is executed when the machine waits for a mount.
-fn follow(guest: Guest, began: Instant, mount: &Mount, of: &Workload, show: impl Fn() -> Result<()>) -> Result<Start> {
+/// Waits for the end of the workload and of the machine. `show` is called when the machine waits for a root.
+fn follow(
+    guest: Guest,
+    began: Instant,
+    of: &Workload,
+    show: impl Fn() -> Result<()>,
+    fetched: impl Fn() -> Result<Fetched>,
+) -> Result<Start> {
     let (mut is_ready, mut boot) = (false, Duration::ZERO);
     loop {
         match guest.expect()? {
             Message::Boot => boot = began.elapsed(),
             Message::Waiting => show()?,
-            Message::Output(line) => {
-                println!("{}: {line}", of.id);
-                is_ready |= of.ready.is_printed_as(&line);
-            }
+            Message::Output(line) => is_ready |= of.ready.is_printed_as(&line),
             Message::Started(0) if is_ready => {
-                let start = Start { fetched: mount.fetched()?, boot, whole: began.elapsed() };
+                let start = Start { fetched: fetched()?, boot, whole: began.elapsed() };
                 guest.wait_for_end()?;
                 return Ok(start);
             }
