@@ -9,7 +9,7 @@
 //! `init.sh` is the first process of a machine, `start.sh` what it executes in the image. qemu emulates the processor: KVM is not needed.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -108,9 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let virtiofsd = daemon::find(args.virtiofsd.as_deref())?;
     let tarpon = program::named_or_built(args.bin.as_deref())?;
-    let work = paths::target().join("virtiofs");
-    let _absent = fs::remove_dir_all(&work);
-    fs::create_dir_all(&work)?;
+    let work = make_folder()?;
     let names: Vec<_> = workloads.iter().map(|workload| workload.image.clone()).collect();
     let images = TestImages::with(&names, &args.tag)?;
     let source =
@@ -130,7 +128,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for (number, workload) in workloads.iter().enumerate() {
         test(&source, &parts, workload, number == 0, &mut report)?;
     }
-    finish(args, &report, facts)
+    finish(args, &report, facts, &parts.work)
+}
+
+/// A folder for the stores and logs of this run.
+fn make_folder() -> Result<PathBuf> {
+    let all = paths::target().join("virtiofs");
+    // What a failed run left. The server of one of its stores may still write there: as long as any process has a copy of its mount.
+    let _absent = fs::remove_dir_all(&all);
+    let work = all.join(std::process::id().to_string());
+    fs::create_dir_all(&work).with_context(|| format!("cannot create {}", work.display()))?;
+    Ok(work)
 }
 
 fn test(source: &Source, parts: &Parts, workload: &Workload, is_thorough: bool, report: &mut Report) -> Result<()> {
@@ -153,15 +161,16 @@ fn test(source: &Source, parts: &Parts, workload: &Workload, is_thorough: bool, 
     shared.unmount()
 }
 
-fn finish(args: &Args, report: &Report, facts: serde_json::Value) -> Result<()> {
+fn finish(args: &Args, report: &Report, facts: serde_json::Value, work: &Path) -> Result<()> {
     if let Some(file) = &args.json {
         let text = format!("{:#}\n", report.to_json(facts));
         fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
     }
     println!("{}", report.sum());
     if report.failures() > 0 {
-        bail!("{} sentences are not true; logs: {}", report.failures(), paths::target().join("virtiofs").display());
+        bail!("{} sentences are not true; logs: {}", report.failures(), work.display());
     }
+    let _used = fs::remove_dir_all(work);
     Ok(())
 }
 

@@ -55,7 +55,7 @@ impl Report {
 
 /// Bytes as MiB.
 pub(super) fn mib(bytes: u64) -> String {
-    format!("{}.{:02} MiB", bytes >> 20, (bytes & 0xf_ffff) * 100 >> 20)
+    format!("{}.{:02} MiB", bytes >> 20, ((bytes & 0xf_ffff) * 100) >> 20)
 }
 
 #[cfg(test)]
