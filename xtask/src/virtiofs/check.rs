@@ -27,6 +27,7 @@ pub(super) fn read_all(parts: &Parts, mount: &Mount, on_host: &Mount, report: &m
             }),
             Message::Reading => kill(killed)?,
             Message::Listed(entry) => entries.push(entry),
+            Message::Errors(errors) => report.remark(format!("the machine could not read all: {errors}")),
             Message::Done => break,
             other => bail!("the machine did not list the image: {other:?}"),
         }

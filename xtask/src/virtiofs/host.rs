@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use tarpon_harness::process;
 use tarpon_harness::workloads::Workload;
 
@@ -31,7 +31,12 @@ pub(super) fn list(root: &Path, work: &Path) -> Result<Vec<Entry>> {
     fs::write(&script, scripts::LIST)?;
     let mut list = Command::new(busybox);
     list.arg("sh").arg(&script).arg(root).env("PATH", &folder);
-    let lines = process::output(&mut list)?;
+    let output = list.output().context("cannot start busybox")?;
+    // The script goes on after an entry that cannot be read.
+    if !output.status.success() || !output.stderr.is_empty() {
+        bail!("the host cannot read all of {}: {}", root.display(), String::from_utf8_lossy(&output.stderr));
+    }
+    let lines = String::from_utf8(output.stdout)?;
     let entries = lines.lines().map(|line| match Message::parse(line)? {
         Message::Listed(entry) => Ok(entry),
         other => Err(anyhow!("list.sh printed {other:?}")),

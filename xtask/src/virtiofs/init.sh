@@ -83,6 +83,8 @@ list)
     share ro
     say reading
     /list.sh /shared > /dev/ttyS1 2> /error || fail list.sh
+    # Of entries that could not be read.
+    [ ! -s /error ] || say "errors $(wc -l < /error), the first: $(head -n 1 /error)"
     ;;
 write)
     share rw

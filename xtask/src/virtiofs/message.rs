@@ -15,6 +15,8 @@ pub(super) enum Message {
     Reading,
     /// An entry of the image's root.
     Listed(Entry),
+    /// Entries could not be read: their number and the first error.
+    Errors(String),
     /// A line that the workload printed.
     Output(String),
     /// The workload ended with this code.
@@ -44,6 +46,7 @@ impl Message {
             "waiting" => Some(Self::Waiting),
             "reading" => Some(Self::Reading),
             "listed" => entry(rest).map(Self::Listed),
+            "errors" => Some(Self::Errors(rest.to_owned())),
             "output" => Some(Self::Output(rest.to_owned())),
             "started" => rest.parse().ok().map(Self::Started),
             "done" => Some(Self::Done),

@@ -16,6 +16,8 @@ use super::shared::Shared;
 
 /// How much more may be fetched for a start in a machine than for one on the host, in percent.
 const MORE_PERCENT: u64 = 10;
+/// How much a second machine may fetch, in percent of the first: the ranges that the kernel reads ahead vary a little.
+const SECOND_PERCENT: u64 = 1;
 
 /// A start and what was fetched until the workload ended.
 struct Start {
@@ -45,7 +47,7 @@ pub(super) fn compare(parts: &Parts, on_host: Mount, mount: &Mount, of: &Workloa
     is_close(&of.id, first.fetched.bytes, host.fetched.bytes, report);
     let before = mount.fetched()?.bytes;
     let second = start_in_guest(parts, mount, of)?;
-    fetches_nothing(&of.id, second.fetched.bytes - before, &second, report);
+    fetches_little(&of.id, before, second.fetched.bytes - before, &second, report);
     Ok(host.fetched.bytes)
 }
 
@@ -65,10 +67,11 @@ fn is_close(id: &str, bytes: u64, on_host: u64, report: &mut Report) {
     report.check(sentence, is_close, detail, json!({ "guest": bytes, "host": on_host }));
 }
 
-fn fetches_nothing(id: &str, more: u64, start: &Start, report: &mut Report) {
-    let detail = format!("{}; {}", mib(more), start.times());
+fn fetches_little(id: &str, first: u64, more: u64, start: &Start, report: &mut Report) {
+    let detail = format!("{} more than {}; {}", mib(more), mib(first), start.times());
     let figures = json!({ "more": more, "seconds": start.whole.as_secs_f64() });
-    report.check(format!("{id}: a second machine fetches nothing more"), more == 0, detail, figures);
+    let sentence = format!("{id}: a second machine fetches at most {SECOND_PERCENT} % more than the first");
+    report.check(sentence, more * 100 <= first * SECOND_PERCENT, detail, figures);
 }
 
 /// Starts the workload in a machine that runs before containerd's snapshot of the image is mounted and shown to it.
