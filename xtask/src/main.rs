@@ -12,11 +12,14 @@ use tarpon_harness::link;
 
 mod bench;
 mod crash;
+mod cri;
 mod debian;
 mod document;
 mod faults;
 mod fuzz;
 mod images;
+mod initramfs;
+mod kernel;
 mod machines;
 mod random;
 mod release;
@@ -25,6 +28,7 @@ mod soak;
 mod systemd;
 mod test;
 mod tidy;
+mod virtiofs;
 mod vm;
 
 #[derive(Parser)]
@@ -54,6 +58,8 @@ enum Task {
     Systemd(systemd::Args),
     /// Boot virtual machines with the kernels and distributions that users have, and test tarpon in them
     Machines(machines::Args),
+    /// Boot virtual machines whose root is an image mounted on the host, and compare them with the host
+    Virtiofs(virtiofs::Args),
     /// Run a command behind a slow network link
     Link(link::Args),
     /// Run containers for hours, with outages and kills, and report what grows
@@ -85,6 +91,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Crash(args) => crash::run(&args),
         Task::Systemd(args) => systemd::run(&args),
         Task::Machines(args) => machines::run(&args),
+        Task::Virtiofs(args) => virtiofs::run(&args),
         Task::Link(args) => link::run(&args),
         Task::Soak(args) => soak::run(&args),
         Task::Release(args) => release::run(&args),

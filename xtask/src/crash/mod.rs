@@ -21,15 +21,14 @@ use tarpon_harness::{paths, program};
 mod account;
 mod disk;
 mod initramfs;
-mod kernel;
 mod layout;
 mod machine;
 mod message;
 
+use crate::kernel::Kernel;
 use crate::random::Random;
 use account::Account;
 use disk::Disk;
-use kernel::Kernel;
 use machine::{Machine, Parts, Run};
 use message::Message;
 
@@ -62,6 +61,11 @@ const TOOLS: &[Tool] = &[
     tool("strip", "binutils"),
 ];
 
+/// The modules that the machine needs.
+const NEEDED: &[&str] = &["virtio_pci", "virtio_blk", "fuse"];
+/// Those of the mode `native`, which not every kernel supports.
+const USEFUL: &[&str] = &["overlay", "erofs"];
+
 /// Changes before a cut, at most: each takes about a second.
 const CHANGES: u64 = 12;
 /// One of this many cuts is within the check of the one before.
@@ -76,11 +80,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         bail!("the virtual machine has an x86-64 processor, and the program to test must run in it");
     }
     packages::ensure(TOOLS)?;
-    let folder = paths::target().join("crash");
-    let work = folder.join("run");
+    let work = paths::target().join("crash/run");
     let _absent = fs::remove_dir_all(&work);
     fs::create_dir_all(&work)?;
-    let outcome = cut_and_check(args, &folder, &work);
+    let outcome = cut_and_check(args, &work);
     let is_sound = outcome.as_ref().is_ok_and(Account::is_sound);
     if is_sound && !args.keep {
         fs::remove_dir_all(&work)?;
@@ -93,9 +96,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn cut_and_check(args: &Args, folder: &Path, work: &Path) -> Result<Account> {
+fn cut_and_check(args: &Args, work: &Path) -> Result<Account> {
     let tarpon = program::named_or_built(args.tarpon.as_deref())?;
-    let kernel = Kernel::get(&folder.join("kernel"))?;
+    let kernel = Kernel::get(NEEDED, USEFUL)?;
     let (initramfs, images) = (work.join("initramfs.cpio"), work.join("images.raw"));
     initramfs::build(&initramfs, &tarpon, &kernel)?;
     let mut account = Account::new(layout::build(&images, &work.join("images"), &tarpon)?);

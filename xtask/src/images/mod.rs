@@ -64,19 +64,30 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The images of the quick tests, in a registry that runs as long as this value lives.
+/// Images in a registry that runs as long as this value lives.
 pub(crate) struct TestImages {
     registry: Registry,
     started: bool,
 }
 
 impl TestImages {
-    /// Builds the missing images.
+    /// Builds the missing images of the quick tests.
     pub(crate) fn prepare() -> Result<Self> {
-        let registry = test_registry()?;
+        Self::build(test_registry()?, &corpus::steps(&[], true)?)
+    }
+
+    /// Builds the images with these names that are missing, with this tag, in the registry of `cargo xtask images`.
+    pub(crate) fn with(names: &[String], tag: &str) -> Result<Self> {
+        // Every image is built from one with the tag `gzip`.
+        let tags = [tag.to_owned(), "gzip".to_owned()];
+        let steps = corpus::steps(names, false)?.into_iter().filter(|step| wanted(step, &tags));
+        Self::build(registry(), &steps.collect::<Vec<_>>())
+    }
+
+    fn build(registry: Registry, steps: &[Step]) -> Result<Self> {
         let started = registry.start()?;
         let images = Self { registry, started };
-        build(&images.registry, &corpus::steps(&[], true)?, false)?;
+        build(&images.registry, steps, false)?;
         Ok(images)
     }
 

@@ -5,6 +5,7 @@ use std::fs;
 use anyhow::{Context, Result, bail};
 
 use super::guest::Guest;
+use crate::cri;
 
 /// A container that reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,42 +102,15 @@ impl Container {
     }
 }
 
-/// Pulls an image as the kubelet does: `ctr images pull` of containerd 1.7 does not give the snapshotter the name of the image.
+/// Pulls an image as the kubelet does.
 fn pull_as_kubelet(guest: &Guest, image: &str) -> Result<()> {
-    fs::write(guest.state("readers").join(REQUEST), pull_request(image)?)?;
+    fs::write(guest.state("readers").join(REQUEST), cri::pull_request(image)?)?;
     let data = format!("@{}/{REQUEST}", LOGS[0]);
-    let socket = ["--unix-socket", "/run/containerd/containerd.sock", "--http2-prior-knowledge", "--max-time", "60"];
-    let headers = ["--header", "Content-Type: application/grpc", "--header", "TE: trailers"];
-    let method = ["--data-binary", &data, "http://localhost/runtime.v1.ImageService/PullImage"];
-    let shown = ["--silent", "--show-error", "--output", "-", "--dump-header", "-"];
-    let answer = guest.run(&[&["curl"][..], &shown, &socket, &headers, &method].concat())?;
+    let answer = guest.run(&[&["curl"][..], &cri::curl("/run/containerd/containerd.sock", &data)].concat())?;
     let filter = format!("name=={image}");
     let found = guest.run(&[&CTR[..], &["images", "ls", "-q", &filter]].concat())?;
     if found.trim() != image {
         bail!("containerd did not pull {image}: {}", answer.escape_debug());
     }
     Ok(())
-}
-
-/// `runtime.v1.PullImageRequest { image: ImageSpec { image } }` as gRPC frames it.
-fn pull_request(image: &str) -> Result<Vec<u8>> {
-    // The field 1 with bytes; lengths are a single byte up to 127.
-    let field = |bytes: &[u8]| -> Result<Vec<u8>> {
-        let length = u8::try_from(bytes.len()).ok().filter(|length| *length < 0x80);
-        Ok([&[0x0a, length.context("the name of the image is too long")?], bytes].concat())
-    };
-    let message = field(&field(image.as_bytes())?)?;
-    let length = u32::try_from(message.len())?.to_be_bytes();
-    Ok([&[0][..], &length, &message].concat())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_request_has_its_length_and_the_name_in_two_fields() {
-        assert_eq!(pull_request("a/b").unwrap(), b"\x00\x00\x00\x00\x07\x0a\x05\x0a\x03a/b");
-        assert!(pull_request(&"a".repeat(128)).is_err());
-    }
 }

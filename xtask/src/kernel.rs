@@ -1,43 +1,39 @@
-//! The kernel of the virtual machine: that of Debian for clouds, downloaded and unpacked, not installed.
+//! The kernel of virtual machines: that of Debian for clouds, downloaded and unpacked, not installed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use tarpon_harness::process;
+use tarpon_harness::{paths, process};
 
 /// The package that depends on the current kernel.
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
 
-/// The modules that the machine needs.
-const NEEDED: [&str; 3] = ["virtio_pci", "virtio_blk", "fuse"];
-/// Those of the mode `native`, which not every kernel supports.
-const USEFUL: [&str; 2] = ["overlay", "erofs"];
-
 /// An unpacked kernel.
 #[derive(Debug)]
-pub(super) struct Kernel {
-    pub(super) image: PathBuf,
+pub(crate) struct Kernel {
+    pub(crate) image: PathBuf,
     /// The modules, each behind those that it needs.
-    pub(super) modules: Vec<PathBuf>,
+    pub(crate) modules: Vec<PathBuf>,
 }
 
 impl Kernel {
-    /// The kernel in this folder, where it is downloaded to if missing.
-    pub(super) fn get(folder: &Path) -> Result<Self> {
+    /// The kernel with these modules, of which it may lack the `useful` ones. It is downloaded if it is missing.
+    pub(crate) fn get(needed: &[&str], useful: &[&str]) -> Result<Self> {
+        let folder = paths::target().join("kernel");
         let unpacked = folder.join("unpacked");
         if find_image(&unpacked).is_none() {
-            download(folder)?;
+            download(&folder)?;
         }
         let image = find_image(&unpacked).with_context(|| format!("no kernel in {}", unpacked.display()))?;
         let mut all = Vec::new();
         list_modules(&unpacked, &mut all)?;
         let mut modules = Vec::new();
-        for name in NEEDED {
+        for name in needed {
             add(&all, name, &mut modules)?;
         }
-        for name in USEFUL.into_iter().filter(|name| find(&all, name).is_some()) {
+        for name in useful.iter().filter(|name| find(&all, name).is_some()) {
             add(&all, name, &mut modules)?;
         }
         Ok(Self { image, modules })
