@@ -192,6 +192,19 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
         run(&mut self.container(snapshotter, &[], image, name, program))
     }
 
+    /// Runs a script of a shell in a container and returns its output, which is written to a file of the host: `ctr` lost the end of long
+    /// outputs on a busy machine.
+    ///
+    /// # Errors
+    /// The script fails.
+    pub fn run_script(&self, snapshotter: &str, image: &str, name: &str, script: &str) -> Result<String> {
+        let shared = tempfile::tempdir_in(self.folder.path())?;
+        let mount = format!("type=bind,src={},dst=/output,options=rbind:rw", shared.path().display());
+        let script = format!("{{ {script}; }} > /output/text");
+        run(&mut self.container(snapshotter, &["--mount", &mount], image, name, &["sh", "-c", &script]))?;
+        std::fs::read_to_string(shared.path().join("text")).context("the script wrote nothing")
+    }
+
     /// The command that runs a container.
     pub fn container(&self, snapshotter: &str, options: &[&str], image: &str, name: &str, program: &[&str]) -> Command {
         let at = |name: &str| self.path(name).display().to_string();

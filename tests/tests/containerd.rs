@@ -84,7 +84,7 @@ fn unpacked(fixture: &Containerd, snapshotter: &str, image: &str) -> String {
     let local: &[&str] = if containerd::major().unwrap() < 2 { &[] } else { &["--local"] };
     let pull = [&["images", "pull"], local, &["--plain-http", "--snapshotter", snapshotter, image]].concat();
     fixture.ctr(&pull).unwrap();
-    let seen = fixture.run(snapshotter, image, "unpacked", &["sh", "-c", LOOK]).unwrap();
+    let seen = fixture.run_script(snapshotter, image, "unpacked", LOOK).unwrap();
     fixture.ctr(&["images", "rm", "--sync", image]).unwrap();
     seen
 }
@@ -118,7 +118,7 @@ fn a_container_sees_what_it_sees_with_containerd_s_own_snapshotter() {
         let Some((fixture, registry)) = fixture(&[]) else { return };
         let image = format!("{registry}/dev/{name}");
         fixture.pull(&image).unwrap();
-        let lazy = fixture.run("tarpon", &image, "lazy", &["sh", "-c", LOOK]).unwrap();
+        let lazy = fixture.run_script("tarpon", &image, "lazy", LOOK).unwrap();
         let status: serde_json::Value = serde_json::from_str(&fixture.tarpon(&["status", "--json"]).unwrap()).unwrap();
         assert!(!status.as_array().unwrap().is_empty(), "{name} is not mounted:\n{}", fixture.logs());
         fixture.remove(&image).unwrap();
@@ -136,7 +136,7 @@ fn an_image_whose_layers_came_with_another_one_is_those_layers_and_no_more() {
     let (derived, base) = (format!("{registry}/dev/redis:estargz"), format!("{registry}/dev/debian-base:estargz"));
     fixture.pull(&derived).unwrap();
     fixture.pull(&base).unwrap();
-    let seen = fixture.run("tarpon", &base, "base", &["sh", "-c", LOOK]).unwrap();
+    let seen = fixture.run_script("tarpon", &base, "base", LOOK).unwrap();
     let without =
         fixture.run("tarpon", &base, "without", &["sh", "-c", "command -v redis-server || echo none"]).unwrap();
     assert_eq!(without, "none\n");
