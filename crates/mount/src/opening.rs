@@ -16,10 +16,11 @@ use crate::kernel::io_step;
 use crate::overlay;
 use crate::spec::MountSpec;
 
-/// Mean size of an image's files from which on they are passed through: reading so much through the page cache of FUSE costs as much
-/// more than reading it from the local file as a question at the open.
+/// Mean size of an image's files from which on they are passed through. Reading so much through the page cache of FUSE costs more than
+/// a request at the open does; a file of half of it costs about the same both ways.
 const LARGE_MEAN: u64 = 1 << 20;
-/// Names that are looked at to find the mean, in about 10 ms. Images with more have small files.
+/// Names that are looked at to find the mean, which bounds the time that a mount takes. An image with more counts as one of small
+/// files.
 const MOST_NAMES: u64 = 1 << 16;
 /// The first version of Linux with passthrough.
 const PASSTHROUGH_SINCE: (u32, u32) = (6, 9);
