@@ -360,3 +360,15 @@ fn with_redirects_a_file_with_content_leads_overlayfs_to_its_object_and_nothing_
     let plain = ImageFs::new(image).unwrap();
     assert_eq!(plain.xattr(node(&plain, "d/f"), b"user.overlay.redirect"), Err(Errno::NoAttribute));
 }
+
+#[test]
+fn the_mean_size_counts_each_name_of_a_file_and_no_other_name() {
+    let files = |made: Vec<Made>| {
+        let layers = [layer(made)];
+        ImageFs::new(tarpon_tree::erofs::write(&tarpon_tree::merge(&layers).unwrap())).unwrap()
+    };
+    let image = files(vec![dir("d"), file("d/a", "123456"), link("b", "d/a"), file("c", ""), symlink("s", "c")]);
+    assert_eq!(image.mean_file_size(100), Some(4));
+    assert_eq!(image.mean_file_size(3), None, "it has more names");
+    assert_eq!(files(vec![dir("d"), fifo("p")]).mean_file_size(100), None, "there are no files");
+}

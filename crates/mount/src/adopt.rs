@@ -1,18 +1,17 @@
 //! Adopting mounts that a dead server left: each keeps its place, its users and its FUSE connection.
 
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
 use tarpon_fs::{ObjectFs, Operations};
 
-use crate::adapter::{Adapter, Opens};
+use crate::adapter::Adapter;
 use crate::connection::Connection;
 use crate::error::MountError;
 use crate::holder::InheritedConnection;
-use crate::kernel::io_step;
-use crate::make::Maker;
+use crate::make::{Maker, image_files};
 use crate::mounted::{KernelMount, Live, Parts};
+use crate::opening;
 use crate::place::Spot;
 use crate::spec::{Mode, MountSpec};
 use crate::table::{self, TableEntry};
@@ -32,8 +31,8 @@ impl Maker {
             })?,
             Mode::Fuse => match self.pool().inheritance().connection(was.connection) {
                 Some(inherited) => {
-                    let policy = Self::open_policy(spec, opens(&inherited)?);
-                    Some(self.adopt_connection(self.image_adapter(spec, policy)?, inherited)?)
+                    let adapter = self.image_adapter(spec, image_files(spec)?, opening::of_inherited(&inherited)?);
+                    Some(self.adopt_connection(adapter, inherited)?)
                 }
                 None => None,
             },
@@ -52,7 +51,7 @@ impl Maker {
     ) -> Result<Option<Live>, MountError> {
         let Some(entry) = entry_at(mountpoint)? else { return Ok(None) };
         let Some(inherited) = self.pool().inheritance().connection(entry.device.1) else { return Ok(None) };
-        let adapter = self.files_adapter(files, opens(&inherited)?);
+        let adapter = self.files_adapter(files, opening::opens(&inherited)?);
         let connection = self.adopt_connection(adapter, inherited)?;
         let parts = Parts { unique: unique_id(mountpoint), connection, tree: None, lazy: None, upper: None };
         Ok(Some(Live::new(entry.mountpoint, entry.id, self.pool().clone(), parts)))
@@ -72,13 +71,6 @@ impl Maker {
     ) -> Result<Arc<Connection>, MountError> {
         Ok(self.enrolled(Connection::adopt(adapter, inherited)?))
     }
-}
-
-/// The open files of an inherited connection.
-fn opens(inherited: &InheritedConnection) -> Result<Opens, MountError> {
-    let Some(record) = &inherited.opens else { return Ok(Opens::default()) };
-    let opens = record.as_fd().try_clone_to_owned().and_then(Opens::inherited);
-    opens.map_err(|error| io_step("read the record of open files", &error).into())
 }
 
 /// The mount, if it is still in its place.

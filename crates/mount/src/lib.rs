@@ -28,6 +28,7 @@ mod loop_device;
 mod make;
 mod mounted;
 mod mountpoint;
+mod opening;
 mod overlay;
 mod place;
 mod pool;

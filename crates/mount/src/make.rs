@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use rustix::fs::{Mode as FileMode, OFlags};
 use rustix::mount::MountAttrFlags;
 use tarpon_fs::{ImageFs, ObjectFs, Objects, Operations, Reads};
@@ -23,6 +24,7 @@ use crate::holder::ConnectionHolder;
 use crate::kernel::{self, StepError, io_step};
 use crate::mounted::{Live, Parts};
 use crate::mountpoint::Mountpoint;
+use crate::opening;
 use crate::overlay::{self, DataLayers, ImageLayers, Manner, Reach, Reachable};
 use crate::pool::{ConnectionPool, LazyObjects, Shared};
 use crate::spec::{Mode, MountSpec, Writable};
@@ -170,7 +172,9 @@ impl Maker {
     }
 
     fn fuse_as_root(&self, spec: &MountSpec, mountpoint: &Mountpoint) -> Result<Live, MountError> {
-        let adapter = self.image_adapter(spec, Self::open_policy(spec, Opens::default()))?;
+        let files = image_files(spec)?;
+        let policy = opening::of_new_mount(spec, &files);
+        let adapter = self.image_adapter(spec, files, policy);
         let upper = self.pool.uppers().prepare(&spec.writable, &self.scratch)?;
         let attributes = attributes(spec);
         let made = Connection::open(adapter, &self.source, attributes, &self.holder).and_then(|(connection, mount)| {
@@ -225,7 +229,7 @@ impl Maker {
             let reason = "fusermount3 is not installed: it is in the package fuse3 of most distributions";
             return Err(unsupported(Mode::Fuse, reason));
         }
-        let adapter = self.image_adapter(spec, OpenPolicy::Untold)?;
+        let adapter = self.image_adapter(spec, image_files(spec)?, OpenPolicy::Untold);
         let connection = Connection::open_unprivileged(adapter, &self.source, &mountpoint.path, &self.holder)
             .map_err(|error| unsupported(Mode::Fuse, error))?;
         let connection = self.enrolled(connection);
@@ -237,10 +241,6 @@ impl Maker {
             self.pool.clone(),
             Parts { unique: None, connection, tree: None, lazy: None, upper: None },
         ))
-    }
-
-    pub(crate) fn open_policy(spec: &MountSpec, opens: Opens) -> OpenPolicy {
-        if spec.watch.is_some() { OpenPolicy::Untold } else { OpenPolicy::PassThrough(opens) }
     }
 
     pub(crate) fn objects_adapter(&self, files: ObjectFs) -> Adapter {
@@ -261,12 +261,11 @@ impl Maker {
         Ok(Adapter::new(Arc::new(files), reads, self.runtime.clone(), OpenPolicy::Untold))
     }
 
-    pub(crate) fn image_adapter(&self, spec: &MountSpec, policy: OpenPolicy) -> Result<Adapter, MountError> {
-        let files = ImageFs::new(spec.tree.bytes.clone());
-        let files = files.map_err(|error| MountError::Tree { problem: error.to_string() })?;
+    /// Serves a whole image.
+    pub(crate) fn image_adapter(&self, spec: &MountSpec, files: ImageFs<Bytes>, policy: OpenPolicy) -> Adapter {
         let objects = spec.watch.as_ref().map_or_else(|| self.objects.clone(), |watch| watch.0.clone());
         let adapter = Adapter::new(Arc::new(files), Reads::new(objects), self.runtime.clone(), policy);
-        Ok(if spec.read_ahead && spec.watch.is_none() { adapter } else { adapter.without_read_ahead() })
+        if spec.read_ahead && spec.watch.is_none() { adapter } else { adapter.without_read_ahead() }
     }
 
     /// Returns the shared connection; a new one if there is none or it is broken.
@@ -327,6 +326,11 @@ struct NativeImage {
     tree: Option<u32>,
 }
 
+/// The files of an image.
+pub(crate) fn image_files(spec: &MountSpec) -> Result<ImageFs<Bytes>, MountError> {
+    ImageFs::new(spec.tree.bytes.clone()).map_err(|error| MountError::Tree { problem: error.to_string() })
+}
+
 fn attributes(spec: &MountSpec) -> MountAttrFlags {
     let mut attributes = MountAttrFlags::empty();
     attributes.set(MountAttrFlags::MOUNT_ATTR_NODEV, !spec.dev);
@@ -343,7 +347,6 @@ fn unsupported(mode: Mode, reason: impl ToString) -> MountError {
 mod tests {
     use std::fs::File;
 
-    use bytes::Bytes;
     use futures::future::BoxFuture;
     use tarpon_fs::Errno;
     use tarpon_oci::Digest;

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
@@ -92,6 +93,8 @@ impl Successor {
                 assert!(bytes.unwrap() == content(number), "{mode}: file {number}, {reading:?}");
             }
         }
+        let opens = self.mounted.counters().opens.load(Ordering::Relaxed);
+        assert_eq!(opens, 0, "{mode}: the kernel knows that it need not ask");
         let asked = self.objects.asked();
         assert!(std::fs::read(server.file(0)).unwrap() == content(0), "{mode}");
         assert_eq!(self.objects.asked(), asked, "{mode}: the kernel has it");

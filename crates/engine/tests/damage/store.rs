@@ -40,7 +40,7 @@ pub(crate) struct DamageFixture {
     pub(crate) notes: Notes,
 }
 
-/// File sizes: small ones, some that start as partial files, and some that are passed through to the kernel.
+/// File sizes: small ones, some that start as partial files, and some that are read with several requests.
 fn size(number: usize) -> usize {
     match number % 12 {
         0 => 200_000 + number,

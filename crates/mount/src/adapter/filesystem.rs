@@ -62,6 +62,7 @@ impl Filesystem for Adapter {
     }
 
     fn open(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        self.guarded.counters.opens.fetch_add(1, Ordering::Relaxed);
         let Some(opens) = &self.opens else {
             // Sticky: the kernel never asks again and keeps its page cache across opens.
             return reply.error(fuser::Errno::ENOSYS);

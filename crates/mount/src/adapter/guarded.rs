@@ -25,6 +25,8 @@ pub struct Counters {
     pub reads_fetched: AtomicU64,
     /// Reads that ended with an error.
     pub read_errors: AtomicU64,
+    /// Opens that the kernel asked about.
+    pub opens: AtomicU64,
     /// Operations that panicked.
     pub panics: AtomicU64,
 }

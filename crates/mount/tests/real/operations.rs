@@ -5,6 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::process::Command;
+use std::sync::atomic::Ordering;
 
 use rustix::fs::{AtFlags, CWD, Mode as FileMode, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
@@ -99,6 +100,38 @@ fn complete_objects_are_read_without_asking_us() {
             assert_eq!(fixture.objects.asked(), 0, "{mode}");
         },
     );
+}
+
+#[test]
+fn after_the_first_open_the_kernel_asks_about_no_other() {
+    let Some(fixture) = MountFixture::new() else { return };
+    let contents = [pattern(300 << 10), pattern(3), pattern(5000), Vec::new()];
+    let files = (0..).zip(&contents).map(|(number, content)| file(format!("f{number}"), content));
+    let mounted = fixture.mount(Mode::Fuse, files);
+    for content in &contents {
+        fixture.objects.add(content.clone(), Manner::Local);
+        fixture.objects.complete(content);
+    }
+    for _ in 0..3 {
+        for (number, content) in (0..).zip(&contents) {
+            assert!(std::fs::read(fixture.at(&format!("f{number}"))).unwrap() == *content);
+        }
+    }
+    assert_eq!(mounted.counters().opens.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn files_of_an_image_of_large_files_are_passed_through() {
+    let Some(fixture) = MountFixture::new() else { return };
+    let content = pattern(1 << 20);
+    let mounted = fixture.mount(Mode::Fuse, [file("big", &content)]);
+    fixture.objects.add(content.clone(), Manner::Local);
+    fixture.objects.complete(&content);
+    for _ in 0..2 {
+        assert!(std::fs::read(fixture.at("big")).unwrap() == content);
+    }
+    let counters = mounted.counters();
+    assert_eq!((counters.opens.load(Ordering::Relaxed), counters.reads_local.load(Ordering::Relaxed)), (2, 0));
 }
 
 #[test]
