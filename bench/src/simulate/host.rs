@@ -87,30 +87,18 @@ impl Host {
         self.touch_all(at).await
     }
 
-    /// Requests what a mount needs, in the four rounds of docs/design/indexes.md, and prepares it.
+    /// Requests what a mount needs, and prepares it.
     async fn mount(&self, at: Moment) -> Result<(ImageHandle, Moment)> {
-        let at = self.document("manifest", false, at).await?;
-        let lists = async {
-            let (list, tag) =
-                tokio::try_join!(self.document("referrers", false, at), self.document("referrers-tag", false, at))?;
-            anyhow::Ok(list.max(tag))
-        };
+        let mut at = at;
+        for (document, is_blob) in
+            [("manifest", false), ("config", true), ("referrers", false), ("referrers-tag", false), ("artifact", false)]
+        {
+            at = self.document(document, is_blob, at).await?;
+        }
         let early = Arc::new(EarlyPack::default());
-        let found = async {
-            let listed = lists.await?;
-            self.begin_pack(&early, listed);
-            let boot_index = async {
-                if self.common.has_pack { self.document("boot-index", true, listed).await } else { Ok(listed) }
-            };
-            let (artifact, index, boot_index) = tokio::try_join!(
-                self.document("artifact", false, listed),
-                self.document("index", true, listed),
-                boot_index
-            )?;
-            anyhow::Ok(artifact.max(index).max(boot_index))
-        };
-        let (config, found) = tokio::try_join!(self.document("config", true, at), found)?;
-        let at = self.processors.run(&self.clock(), config.max(found), self.common.costs.prepare).await;
+        let (index, boot_index) = tokio::join!(self.document("index", true, at), self.begin_pack(early.clone(), at));
+        let at = index?.max(boot_index?);
+        let at = self.processors.run(&self.clock(), at, self.common.costs.prepare).await;
         let Common { image, network, costs, .. } = &*self.common;
         let (image, network, client, processors) =
             (image.clone(), network.clone(), self.client.clone(), self.processors.clone());
@@ -124,13 +112,17 @@ impl Host {
         Ok((handle, at))
     }
 
-    /// Requests the beginning of the pack, if there is one: the list names it.
-    fn begin_pack(&self, early: &Arc<EarlyPack>, at: Moment) {
-        let pack = self.common.image.pack.blob;
-        if let Some((name, _)) = self.common.image.blob(&pack.digest).filter(|_| self.common.has_pack) {
-            let (network, client) = (self.common.network.clone(), self.client.clone());
-            tokio::spawn(early.clone().fetch(network, client, name, pack.size, at));
+    /// Requests the index of the boot pack, if there is one, and then the pack.
+    async fn begin_pack(&self, early: Arc<EarlyPack>, at: Moment) -> Result<Moment> {
+        if !self.common.has_pack {
+            return Ok(at);
         }
+        let at = self.document("boot-index", true, at).await?;
+        let pack = self.common.image.pack.blob;
+        if let Some((name, _)) = self.common.image.blob(&pack.digest) {
+            tokio::spawn(early.fetch(self.common.network.clone(), self.client.clone(), name, pack.size, at));
+        }
+        Ok(at)
     }
 
     async fn document(&self, name: &str, is_blob: bool, at: Moment) -> Result<Moment> {
