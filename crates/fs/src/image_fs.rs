@@ -59,19 +59,19 @@ impl<B: AsRef<[u8]>> ImageFs<B> {
     }
 
     /// Mean size of its regular files, each of which counts as often as it has names. `None` if it has no files, or more than `most`
-    /// names: the walk through the tree ends there.
+    /// entries of directories: the walk through the tree ends there.
     pub fn mean_file_size(&self, most: u64) -> Option<u64> {
         if self.image.inode_count() > most {
             return None;
         }
-        let (mut names, mut files, mut bytes) = (0_u64, 0_u64, 0_u64);
+        let (mut entries, mut files, mut bytes) = (0_u64, 0_u64, 0_u64);
         let mut pending = vec![self.image.root()];
         while let Some(directory) = pending.pop() {
             for entry in self.image.read_dir(directory, 0).ok()? {
                 let entry = entry.ok()?;
-                names += 1;
+                entries += 1;
                 match entry.kind {
-                    _ if names > most => return None,
+                    _ if entries > most => return None,
                     Kind::Directory if entry.name != b"." && entry.name != b".." => pending.push(entry.nid),
                     Kind::File => {
                         files += 1;

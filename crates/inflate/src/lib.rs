@@ -79,9 +79,9 @@ impl Inflate {
             let stop = match step.code {
                 Code::End => Stop::End,
                 Code::Ok if step.is_at_boundary && step.is_after_last => continue, // to the end, which needs no input
-                // More bits than a byte has are not left there: the boundary would not be reported.
-                Code::Ok if step.is_at_boundary && step.unused_bits < 8 => {
-                    Stop::Block { unused_bits: step.unused_bits }
+                Code::Ok | Code::NoProgress if step.is_at_boundary => {
+                    debug_assert!(step.unused_bits < 8, "zlib-rs returns whole bytes that it does not need");
+                    Stop::Block { unused_bits: step.unused_bits & 7 }
                 }
                 Code::Ok | Code::NoProgress => Stop::Pause,
                 Code::Malformed => return Err(Malformed),

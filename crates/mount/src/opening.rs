@@ -19,9 +19,9 @@ use crate::spec::MountSpec;
 /// Mean size of an image's files from which on they are passed through. Reading so much through the page cache of FUSE costs more than
 /// a request at the open does; a file of half of it costs about the same both ways.
 const LARGE_MEAN: u64 = 1 << 20;
-/// Names that are looked at to find the mean, which bounds the time that a mount takes. An image with more counts as one of small
+/// Entries of directories that are looked at to find the mean, which bounds the time that a mount takes. An image with more counts as one of small
 /// files.
-const MOST_NAMES: u64 = 1 << 16;
+const MOST_ENTRIES: u64 = 1 << 16;
 /// The first version of Linux with passthrough.
 const PASSTHROUGH_SINCE: (u32, u32) = (6, 9);
 
@@ -55,7 +55,7 @@ fn passes_through() -> bool {
 }
 
 fn has_large_files(files: &ImageFs<Bytes>) -> bool {
-    files.mean_file_size(MOST_NAMES).is_some_and(|mean| mean >= LARGE_MEAN)
+    files.mean_file_size(MOST_ENTRIES).is_some_and(|mean| mean >= LARGE_MEAN)
 }
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ use crate::{Error, ErrorKind, Result, ResultExt};
 /// Prefix of directories that are not yet, or no longer, a container.
 const HIDDEN: &str = ".";
 const LOCK: &str = "lock";
+const RECORD: &str = "container.json";
 
 /// How long to wait for another process that creates or removes a directory. That takes milliseconds unless the directory is very large.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -168,16 +169,19 @@ impl ContainerDirs {
         flock::hold(&self.folder.join(format!("{HIDDEN}lock")), TIMEOUT)
     }
 
-    /// Removes what a killed process left while it created or removed a container, and directories that a runtime created again after
-    /// their container was removed. A live process holds the lock of a container. The caller must hold that of all.
+    /// Removes what a killed process left while it created or removed a container, directories that a runtime created again after
+    /// their container was removed, and what a crash of the machine left of a container that was to be removed at its end. A live process
+    /// holds the lock of a container. The caller must hold that of all.
     fn sweep(&self) {
         for entry in std::fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             let (name, place) = (entry.file_name(), ContainerDir { folder: entry.path() });
             let name = name.to_string_lossy();
             let is_left = [".new-", ".gone-"].iter().any(|begin| name.starts_with(begin))
-                || name.parse::<ContainerName>().is_ok() && place.has_no_lock();
+                || name.parse::<ContainerName>().is_ok() && (place.has_no_lock() || place.has_empty_record());
             if is_left && !place.is_held() && !place.is_mounted() {
-                let _next_time = std::fs::remove_dir_all(&place.folder);
+                let is_folder = place.folder.is_dir();
+                let remove = if is_folder { std::fs::remove_dir_all } else { std::fs::remove_file };
+                let _next_time = remove(&place.folder);
             }
         }
     }
@@ -265,14 +269,18 @@ impl ContainerDir {
         lock.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
     }
 
+    /// Whether its record is an empty file, which no process writes: a crash of the machine left it.
+    fn has_empty_record(&self) -> bool {
+        self.folder.join(RECORD).symlink_metadata().is_ok_and(|record| record.is_file() && record.len() == 0)
+    }
+
     /// Reads the record.
     ///
     /// # Errors
     /// One line: the record is missing or not readable by this version.
     pub(super) fn record(&self) -> std::result::Result<ContainerRecord, String> {
         let mut text = Vec::new();
-        let read = File::open(self.folder.join("container.json"))
-            .and_then(|file| file.take(RECORD_BYTES).read_to_end(&mut text));
+        let read = File::open(self.folder.join(RECORD)).and_then(|file| file.take(RECORD_BYTES).read_to_end(&mut text));
         read.map_err(|error| format!("its record cannot be read: {error}"))?;
         ContainerRecord::parse(&text)
     }
@@ -281,7 +289,7 @@ impl ContainerDir {
     /// crash of the machine.
     pub(super) fn write(&self, record: &ContainerRecord) -> io::Result<()> {
         let write = if record.remove { private::write_volatile } else { private::write };
-        write(&self.folder.join("container.json"), &serde_json::to_vec(record)?)
+        write(&self.folder.join(RECORD), &serde_json::to_vec(record)?)
     }
 
     /// Whether a process holds its lock.
@@ -455,14 +463,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let all = containers(folder.path());
         let (_place, _lock) = all.create(&record("web")).unwrap();
-        for left in [".new-1", ".gone-2", ".new-3"] {
+        for left in [".new-1", ".gone-2", ".new-3", "crashed"] {
             std::fs::create_dir(all.folder.join(left)).unwrap();
+        }
+        for file in [".new-4", "crashed/lock", "crashed/container.json"] {
+            std::fs::write(all.folder.join(file), "").unwrap();
         }
         let held = ContainerDir { folder: all.folder.join(".new-3") };
         let _maker = Lock::within(flock::open(&held.folder.join(LOCK)).unwrap(), Duration::ZERO).unwrap().unwrap();
         all.sweep();
         let is_there = |name: &str| all.folder.join(name).exists();
         assert_eq!([".new-1", ".gone-2", ".new-3", "web"].map(is_there), [false, false, true, true]);
+        assert_eq!([".new-4", "crashed"].map(is_there), [false, false]);
         assert_eq!(names(&all), ["web"]);
     }
 

@@ -46,7 +46,7 @@ const PATIENT_FINISH: Duration = Duration::from_secs(700);
 const FOLLOWS: Duration = Duration::from_secs(2);
 /// Indexes of layers that are read at the same time.
 const INDEXES: usize = 4;
-/// Claims of other hosts that stay invisible, before the layer is streamed without one.
+/// Attempts to claim a layer that other hosts win, before the layer is streamed without a claim.
 const REFUSALS: u32 = 5;
 /// Smaller layers are not shared: streaming one takes a request, as does listing it.
 const LEAST_BYTES: u64 = 64 << 10;
@@ -211,7 +211,7 @@ impl SharedLayers {
                 return Turn::Indexed(Box::new(usable));
             }
             if state.has_blob {
-                let is_new = state.indexes.is_empty() && state.claim.is_some();
+                let is_new = state.indexes.is_empty() && claim_known.is_some();
                 if may_use_index && is_new && *blob_seen.get_or_insert_with(Instant::now) + FOLLOWS > Instant::now() {
                     permit = None;
                     sleep(PAUSE).await;
