@@ -9,12 +9,13 @@ use tarpon_harness::paths;
 use super::runs::Runs;
 
 mod html;
+mod papers;
 mod phases;
 mod readme;
 mod scale;
-mod section;
+pub(crate) mod section;
 mod simulate;
-mod slower;
+pub(crate) mod slower;
 mod start;
 mod starts;
 mod steady;
@@ -24,7 +25,7 @@ use section::{Part, Section};
 /// The options of `cargo xtask bench report`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The folder of start.jsonl, steady.jsonl, scale.jsonl and simulate.jsonl; missing files are omitted [default: target/bench]
+    /// The folder of start.jsonl, steady.jsonl, scale.jsonl, simulate.jsonl and papers.jsonl; missing files are omitted [default: target/bench]
     #[arg(long, value_name = "DIR")]
     from: Option<PathBuf>,
     /// The folder to write the report to [default: target/bench/report]
@@ -36,11 +37,12 @@ pub(crate) struct Args {
 type Writer = fn(&Runs) -> Section;
 
 /// The benchmarks, in the order of the report.
-const BENCHES: [(&str, Writer); 4] = [
+const BENCHES: [(&str, Writer); 5] = [
     ("start", start::section),
     ("steady", steady::section),
     ("scale", scale::section),
     ("simulate", simulate::section),
+    ("papers", papers::section),
 ];
 
 pub(crate) fn run(args: &Args) -> Result<()> {

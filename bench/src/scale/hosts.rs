@@ -17,14 +17,15 @@ use super::crowd::{received_in_all, workload};
 use super::engine::Engine;
 use super::form::{Form, TAG};
 use super::setting::{Axis, Setting, log_run};
-use super::store::BenchStore;
-use super::together::{Together, WAIT};
+use super::store::of_host;
 use crate::behind;
 use crate::link_end::Here;
 use crate::machine::{self, Accounting, Processors};
 use crate::runs::{Log, figures};
 use crate::start::packs::Packs;
 use crate::stats::median;
+use crate::store::BenchStore;
+use crate::together::{Together, WAIT};
 use crate::warm;
 
 mod beside;
@@ -71,7 +72,7 @@ fn listed<T: ValueEnum>(option: &str, values: &[T]) -> Vec<OsString> {
 
 /// The part behind the link.
 pub(super) fn behind(setting: &Setting<'_>, link: &str, log: &mut Log) -> Result<()> {
-    let (here, sizes) = (Here::find()?, Axis::Hosts.sizes(setting.args.quick));
+    let (here, sizes) = (Here::find()?, setting.sizes(Axis::Hosts));
     log.add(&here.measured(link))?;
     let site = Site::new(&here, sizes.iter().copied().max().unwrap_or_default())?;
     for number in 1..=setting.runs {
@@ -80,7 +81,7 @@ pub(super) fn behind(setting: &Setting<'_>, link: &str, log: &mut Log) -> Result
                 // What is compared runs one after the other.
                 for engine in chosen(&setting.args.engines).into_iter().filter(|engine| engine.is_for(form)) {
                     let system = format!("{}, {}", form.name(), engine.name());
-                    let stores: Vec<_> = (1..=size).map(|host| BenchStore::of_host(setting, host)).collect();
+                    let stores: Vec<_> = (1..=size).map(|host| of_host(setting, host)).collect();
                     let line = one(setting, &here, form, engine, &site, &stores);
                     stores.iter().try_for_each(BenchStore::remove)?;
                     // A failed run is also a result, and no reason to lose the others.

@@ -16,6 +16,9 @@ pub(crate) struct Args {
     /// The dimensions to measure [default: all]
     #[arg(long, value_enum, value_delimiter = ',')]
     pub(super) only: Vec<Axis>,
+    /// The sizes to measure [default: those of each dimension]
+    #[arg(long, value_name = "N", value_delimiter = ',', conflicts_with = "quick")]
+    pub(super) sizes: Vec<u64>,
     /// Small sizes and one run
     #[arg(long)]
     pub(super) quick: bool,
@@ -110,6 +113,13 @@ pub(super) struct Setting<'a> {
     pub(super) args: &'a Args,
     pub(super) tarpon: PathBuf,
     pub(super) runs: u32,
+}
+
+impl Setting<'_> {
+    /// The sizes of a dimension to measure, ascending.
+    pub(super) fn sizes(&self, axis: Axis) -> &[u64] {
+        if self.args.sizes.is_empty() { axis.sizes(self.args.quick) } else { &self.args.sizes }
+    }
 }
 
 /// Adds a figure to the file and prints it.
