@@ -10,6 +10,7 @@ use tarpon_harness::{paths, process, registry};
 
 use super::setting::Setting;
 use crate::repository::Repository;
+use crate::start::packs::Packs;
 
 /// The tag of all images.
 pub(super) const TAG: &str = "gzip";
@@ -38,6 +39,12 @@ pub(super) fn workloads(setting: &Setting<'_>) -> Result<Vec<Workload>> {
         false => workload.id.starts_with("hello-") || CORPUS.contains(&workload.id.as_str()),
     };
     Ok(all.into_iter().filter(chosen).collect())
+}
+
+/// The file with the recorded start of a workload.
+pub(super) fn trace(setting: &Setting<'_>, workload: &Workload) -> PathBuf {
+    let registry = registry::address();
+    Packs { tarpon: &setting.tarpon, registry: &registry, tag: TAG, quick: false }.trace(workload)
 }
 
 /// Builds the images if the registry lacks one.

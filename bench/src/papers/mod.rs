@@ -11,15 +11,19 @@ use super::runs::{Log, Runs};
 
 mod dadi;
 mod development;
+mod disk;
+mod hub;
 mod images;
 mod multimake;
 mod options;
+mod pull;
 mod setting;
 mod sharing;
 mod slacker;
 pub(crate) mod told;
 mod trial;
 mod versions;
+mod wharf;
 
 pub(crate) use setting::Args;
 use setting::{Paper, Part, Setting};
@@ -44,6 +48,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         match paper {
             Paper::Slacker => slacker::run(&setting)?,
             Paper::Dadi => dadi::run(&setting)?,
+            Paper::Wharf => wharf::run(&setting)?,
+            Paper::Pull => pull::run(&setting)?,
+            Paper::Hub => hub::run(&setting)?,
         }
     }
     let runs = Runs::read(&setting.file)?;
@@ -64,6 +71,7 @@ fn behind(setting: &Setting<'_>, link: &str) -> Result<()> {
     match setting.args.part {
         Some(Part::Development) => development::behind(setting, link),
         Some(Part::Multimake) => multimake::behind(setting, link),
+        Some(Part::Pull) => pull::behind(setting, link),
         None => bail!("nothing to measure behind the link"),
     }
 }
@@ -76,6 +84,9 @@ pub(crate) fn tables(runs: &Runs) -> Vec<Told> {
         multimake::tables(runs),
         sharing::tables(runs),
         dadi::tables(runs),
+        wharf::tables(runs),
+        pull::tables(runs),
+        hub::tables(runs),
     ];
     all.into_iter().flatten().collect()
 }

@@ -48,6 +48,12 @@ pub(super) enum Paper {
     Slacker,
     /// DADI, USENIX ATC 2020: replayed traces, many containers, many layers
     Dadi,
+    /// Wharf, SoCC 2018: hosts that pull one image at once
+    Wharf,
+    /// Docker-pi, EDGE 2018: pulls of whole images on a slow disk and a slow link
+    Pull,
+    /// Docker Hub study, TPDS 2020: sizes and copies of files
+    Hub,
 }
 
 impl Paper {
@@ -55,6 +61,9 @@ impl Paper {
         match self {
             Self::Slacker => "slacker",
             Self::Dadi => "dadi",
+            Self::Wharf => "wharf",
+            Self::Pull => "pull",
+            Self::Hub => "hub",
         }
     }
 }
@@ -66,6 +75,8 @@ pub(super) enum Part {
     Development,
     /// One program built in many images at once
     Multimake,
+    /// Pulls of whole images
+    Pull,
 }
 
 impl Part {
@@ -73,6 +84,7 @@ impl Part {
         match self {
             Self::Development => "development",
             Self::Multimake => "multimake",
+            Self::Pull => "pull",
         }
     }
 }

@@ -23,7 +23,7 @@ mod mounts;
 mod setting;
 mod store;
 
-pub(crate) use setting::Args;
+pub(crate) use setting::{Args, PULLS};
 use setting::{Axis, Setting};
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -81,6 +81,9 @@ fn again(setting: &Setting<'_>, axis: Axis, file: &Path) -> Vec<OsString> {
         again.push("--quick".into());
     } else {
         again.extend(["--runs".into(), args.runs.to_string().into()]);
+    }
+    if args.pull {
+        again.push("--pull".into());
     }
     for size in &args.sizes {
         again.extend(["--sizes".into(), size.to_string().into()]);

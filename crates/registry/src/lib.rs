@@ -37,6 +37,7 @@ pub use error::Error;
 pub use http::{Challenge, ContentRange};
 pub use login::{check_login, check_login_over};
 pub use options::AccessOptions;
+pub use local::images_in;
 pub use registries::{
     Address, ContainerdHosts, Endpoint, EndpointCredentials, Header, Registries, RegistriesError, RegistriesPaths,
     StatedEndpoints,
