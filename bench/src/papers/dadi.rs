@@ -5,9 +5,9 @@ use std::ffi::OsString;
 use anyhow::Result;
 
 use super::options::parsed;
+use super::output::{PaperTable, medians, most_runs, shown, table};
 use super::setting::{LINK, Paper, Setting};
 use super::slacker::{self, ready};
-use super::told::{Told, medians, most_runs, shown, table};
 use crate::runs::{Runs, figures};
 use crate::scale;
 use crate::stats::{median, spread};
@@ -15,25 +15,22 @@ use crate::stats::{median, spread};
 /// The systems between which a trace is compared. Slacker's experiment has them too.
 const SYSTEMS: [&str; 3] = ["tarpon-index", "tarpon-pack", "tarpon-warm"];
 
-/// Containers that start at once, and layers of an image.
-const CONTAINERS: &str = "1,4,16,32,64";
-const LAYERS: &str = "5,10,20,40,60";
+/// Containers that start at once, and layers of an image, and those of a quick run.
+const CONTAINERS: [&str; 2] = ["1,4,16,32,64", "1,4"];
+const LAYERS: [&str; 2] = ["5,10,20,40,60", "5,10"];
 
 pub(super) fn run(setting: &Setting<'_>) -> Result<()> {
     if !setting.has(Paper::Slacker) {
         slacker::starts(setting, &SYSTEMS)?;
     }
     for (axis, sizes) in [("containers", CONTAINERS), ("layers", LAYERS)] {
-        let mut words: Vec<OsString> = ["--only", axis].map(OsString::from).into();
-        if !setting.quick {
-            words.extend(["--sizes", sizes].map(OsString::from));
-        }
+        let words = ["--only", axis, "--sizes", sizes[usize::from(setting.quick)]].map(OsString::from);
         scale::measure(&parsed(words.into_iter().chain(setting.words()))?)?;
     }
     Ok(())
 }
 
-pub(super) fn tables(runs: &Runs) -> Vec<Told> {
+pub(super) fn tables(runs: &Runs) -> Vec<PaperTable> {
     [traces(runs), containers(runs), layers(runs)].into_iter().flatten().collect()
 }
 
@@ -42,9 +39,10 @@ fn removed(cold: f64, traced: f64, warm: f64) -> Option<f64> {
     (cold > warm).then(|| (cold - traced) / (cold - warm) * 100.0)
 }
 
-fn traces(runs: &Runs) -> Option<Told> {
+fn traces(runs: &Runs) -> Option<PaperTable> {
     let [cold, traced, warm] = SYSTEMS.map(|system| ready(runs, system));
-    let of = |pairs: &[(String, f64)], workload: &str| pairs.iter().find(|(found, _)| found == workload).map(|(_, s)| *s);
+    let of =
+        |pairs: &[(String, f64)], workload: &str| pairs.iter().find(|(found, _)| found == workload).map(|(_, s)| *s);
     let parts: Vec<f64> = cold
         .iter()
         .filter_map(|(workload, cold)| removed(*cold, of(&traced, workload)?, of(&warm, workload)?))
@@ -53,7 +51,7 @@ fn traces(runs: &Runs) -> Option<Told> {
     let seconds = |pairs: &[(String, f64)]| shown(median(&pairs.iter().map(|(_, s)| *s).collect::<Vec<_>>()), 2);
     let share = format!("{} ({least:.0} to {most:.0})", shown(median(&parts), 0));
     let number = most_runs(runs, ["workload", "system"], |key| SYSTEMS.contains(&key[1].as_str()));
-    Some(Told {
+    Some(PaperTable {
         title: "DADI (ATC 2020): a replayed trace against a warm start".to_owned(),
         about: format!(
             "Medians over {} images of {}, over a link of {LINK}. Cold is a start by an index, traced one with a boot pack, warm one from the \
@@ -82,7 +80,7 @@ fn by_size(runs: &Runs, axis: &str, system: &str) -> Vec<(u64, f64)> {
     sizes
 }
 
-fn containers(runs: &Runs) -> Option<Told> {
+fn containers(runs: &Runs) -> Option<PaperTable> {
     let [ours, plain] = ["tarpon run", "runc on overlayfs"].map(|system| by_size(runs, "containers", system));
     let rows: Vec<Vec<String>> = ours
         .iter()
@@ -93,23 +91,23 @@ fn containers(runs: &Runs) -> Option<Told> {
         })
         .collect();
     let number = most_runs(runs, ["axis", "size", "system"], |key| key[0] == "containers");
-    (!rows.is_empty()).then(|| Told {
+    (!rows.is_empty()).then(|| PaperTable {
         title: "DADI (ATC 2020): containers started at once on a host".to_owned(),
         about: format!(
             "Seconds until the last of them runs its first command; {}. The image is local here, and both use the same runtime, on two \
-             cores. In the paper (section 5.2) each container is on a host of its own, so its time does not grow.",
+             cores. The paper's figure (section 5.2) is of cold starts, from the registry.",
             medians(number)
         ),
-        table: table(&[">containers", ">runc on overlayfs", ">tarpon run", ">paper: DADI, 1 to 32 hosts"], &rows),
+        table: table(&[">containers", ">runc on overlayfs", ">tarpon run", ">paper: DADI, cold"], &rows),
     })
 }
 
-fn layers(runs: &Runs) -> Option<Told> {
+fn layers(runs: &Runs) -> Option<PaperTable> {
     let sizes = by_size(runs, "layers", "streamed");
     let row = |(size, seconds): &(u64, f64)| vec![size.to_string(), format!("{:.0}", seconds * 1e3)];
     let rows: Vec<Vec<String>> = sizes.iter().map(row).collect();
     let number = most_runs(runs, ["axis", "size", "system"], |key| key[0] == "layers");
-    (!rows.is_empty()).then(|| Told {
+    (!rows.is_empty()).then(|| PaperTable {
         title: "DADI (ATC 2020): layers of an image".to_owned(),
         about: format!(
             "Milliseconds of the first mount of an image with 100 files in each layer, from a local layout; {}. DADI merges the indexes of \

@@ -8,9 +8,9 @@ use tarpon_harness::workloads::Workload;
 use tarpon_harness::{paths, process};
 
 use super::images::{self, TAG};
+use super::output::{PaperTable, cases, medians, most_runs, of, shown, table};
 use super::setting::{LINK, Setting};
 use super::slacker::{quotients, ready};
-use super::told::{Told, cases, medians, most_runs, of, shown, table};
 use super::trial::Trial;
 use crate::link_end::Here;
 use crate::podman::Podman;
@@ -55,7 +55,8 @@ fn one(setting: &Setting<'_>, here: &Here, workload: &Workload, system: &str, nu
     });
     developer.remove()?;
     let push = published?;
-    let started = start::once(if system == "podman" { system } else { "tarpon-index" }, &setting.tarpon, workload, here, &tag)?;
+    let started =
+        start::once(if system == "podman" { system } else { "tarpon-index" }, &setting.tarpon, workload, here, &tag)?;
     let first = started["ready"].as_f64().unwrap_or_default();
     Ok(json!({"push": push, "first": first, "bytes": started["bytes"], "seconds": push + first}))
 }
@@ -130,7 +131,7 @@ fn logged(mut command: Command) -> Result<()> {
     process::check_logged(&mut command, &paths::benchmarks().join("development.log"))
 }
 
-pub(super) fn tables(runs: &Runs) -> Vec<Told> {
+pub(super) fn tables(runs: &Runs) -> Vec<PaperTable> {
     let cases = cases(runs, EXPERIMENT);
     let by_case = |system: &str, field: &str| -> Vec<(String, f64)> {
         cases.iter().filter_map(|case| Some((case.clone(), of(runs, [EXPERIMENT, case, system], field)?))).collect()
@@ -156,7 +157,7 @@ pub(super) fn tables(runs: &Runs) -> Vec<Told> {
     rows[2][5] = "20".to_owned();
     let deployments = ready(runs, "podman").len();
     let number = most_runs(runs, ["experiment", "case", "system"], |key| key[0] == EXPERIMENT);
-    vec![Told {
+    vec![PaperTable {
         title: "Slacker (FAST 2016): development".to_owned(),
         about: format!(
             "Medians over {} images of {}, over a link of {LINK}. A container of the image writes one file; timed are `commit` and `push` \

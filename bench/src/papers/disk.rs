@@ -44,7 +44,9 @@ impl Disk {
         unmount_below(&root);
         machine::made(&root)?;
         File::create(&file)?.set_len(SIZE).with_context(|| format!("cannot make {}", file.display()))?;
-        process::output(Command::new("mkfs.ext4").args(["-q", "-E", "lazy_itable_init=0,lazy_journal_init=0"]).arg(&file))?;
+        process::output(
+            Command::new("mkfs.ext4").args(["-q", "-E", "lazy_itable_init=0,lazy_journal_init=0"]).arg(&file),
+        )?;
         let device = process::output(Command::new("losetup").args(["--find", "--show"]).arg(&file))?;
         let mut disk = Self { root, file, device, is_limited: false };
         process::check(Command::new("mount").arg(&disk.device).arg(&disk.root))?;

@@ -8,8 +8,8 @@ use tarpon_harness::workloads::Workload;
 use tarpon_harness::{process, registry};
 
 use super::images::{self, TAG};
+use super::output::{PaperTable, shown, table};
 use super::setting::Setting;
-use super::told::{Told, shown, table};
 use crate::runs::{Log, Runs};
 use crate::store::BenchStore;
 
@@ -45,12 +45,13 @@ pub(super) fn touched(setting: &Setting<'_>, trace: &std::path::Path) -> Result<
     Ok(shown["touched_bytes"].as_u64())
 }
 
-pub(super) fn tables(runs: &Runs) -> Vec<Told> {
+pub(super) fn tables(runs: &Runs) -> Vec<PaperTable> {
     let Some(totals) = runs.lines.iter().rev().map(|line| &line[FIELD]).find(|totals| totals.is_object()) else {
         return Vec::new();
     };
     let of = |field: &str| totals[field].as_f64();
-    let ratio = |whole: &str, part: &str| of(whole).zip(of(part).filter(|part| *part > 0.0)).map(|(whole, part)| whole / part);
+    let ratio =
+        |whole: &str, part: &str| of(whole).zip(of(part).filter(|part| *part > 0.0)).map(|(whole, part)| whole / part);
     let saved = |whole: &str, part: &str| ratio(part, whole).map(|kept| (1.0 - kept) * 100.0);
     let quantile = |field: &str, which: &str| totals[field][which].as_f64();
     let row = |name: &str, value: String, paper: &str| vec![name.to_owned(), value, paper.to_owned()];
@@ -59,18 +60,30 @@ pub(super) fn tables(runs: &Runs) -> Vec<Told> {
         row("layers, distinct", shown(of("distinct_layers"), 0), "1,792,609"),
         row("files of distinct layers", shown(of("files"), 0), "5.28 · 10⁹"),
         row("layers of an image, median", shown(quantile("layers_of_an_image", "median"), 0), "8"),
-        row("compressed MB of a layer, 90 %", shown(quantile("compressed_of_a_layer", "p90").map(|b| b / 1e6), 0), "63"),
+        row(
+            "compressed MB of a layer, 90 %",
+            shown(quantile("compressed_of_a_layer", "p90").map(|b| b / 1e6), 0),
+            "63",
+        ),
         row("bytes of a file, median", shown(quantile("bytes_of_a_file", "median"), 0), "below 4 KB"),
         row("bytes of a file, 90 %", shown(quantile("bytes_of_a_file", "p90"), 0), "below 26 KB"),
         row("unpacked to compressed bytes of layers", shown(ratio("distinct_bytes", "distinct_compressed"), 1), "3.5"),
-        row("sharing of layers: bytes of all to distinct ones", shown(ratio("compressed", "distinct_compressed"), 1), "1.8"),
+        row(
+            "sharing of layers: bytes of all to distinct ones",
+            shown(ratio("compressed", "distinct_compressed"), 1),
+            "1.8",
+        ),
         row("files that are copies, %", shown(saved("files", "contents"), 1), "96.8"),
         row("files to distinct contents", shown(ratio("files", "contents"), 1), "31.5"),
         row("bytes of layers to those of distinct contents", shown(ratio("distinct_bytes", "content_bytes"), 1), "6.9"),
-        row("saved by a store of contents, % of unpacked layers", shown(saved("distinct_bytes", "content_bytes"), 1), ""),
+        row(
+            "saved by a store of contents, % of unpacked layers",
+            shown(saved("distinct_bytes", "content_bytes"), 1),
+            "",
+        ),
         row("the same, % of unpacked images", shown(saved("bytes", "content_bytes"), 1), ""),
     ];
-    vec![Told {
+    vec![PaperTable {
         title: "Docker Hub study (TPDS 2020): sizes and copies".to_owned(),
         about: "From `tarpon inspect --stats` over the images of the other experiments, which share one distribution. Copies become more with \
                 more images: in the paper the factor of bytes grows from 1.9 for 1,000 layers to 6.9 for all."

@@ -16,18 +16,18 @@ mod hub;
 mod images;
 mod multimake;
 mod options;
+pub(crate) mod output;
 mod pull;
 mod setting;
 mod sharing;
 mod slacker;
-pub(crate) mod told;
 mod trial;
 mod versions;
 mod wharf;
 
+use output::PaperTable;
 pub(crate) use setting::Args;
 use setting::{Paper, Part, Setting};
-use told::Told;
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     if !packages::is_root() {
@@ -41,7 +41,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     packages::ensure(&[tool("crun", "crun"), tool("podman", "podman"), tool("unshare", "util-linux")])?;
     images::ensure(&setting)?;
     let others: Vec<_> = ["podman", "crun", "runc"].into_iter().filter_map(process::find).collect();
-    let programs: Vec<&Path> = [setting.tarpon.as_path()].into_iter().chain(others.iter().map(|p| p.as_path())).collect();
+    let programs: Vec<&Path> =
+        [setting.tarpon.as_path()].into_iter().chain(others.iter().map(|p| p.as_path())).collect();
     Log::begin(&setting.file, &programs, args.add)?;
     for paper in Paper::value_variants().iter().filter(|paper| setting.has(**paper)) {
         println!("== {}", paper.name());
@@ -54,10 +55,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     }
     let runs = Runs::read(&setting.file)?;
-    for Told { title, about, table } in tables(&runs) {
+    for PaperTable { title, about, table } in tables(&runs) {
         println!("{title}\n{about}\n{table}");
     }
-    println!("{}", told::slower(&runs));
+    println!("{}", output::slower(&runs));
     println!("every run: {}; `cargo xtask bench report` draws them", setting.file.display());
     let failed = runs.lines.iter().filter(|line| line.get("error").is_some()).count();
     if failed > 0 {
@@ -77,7 +78,7 @@ fn behind(setting: &Setting<'_>, link: &str) -> Result<()> {
 }
 
 /// One table for each experiment in the file.
-pub(crate) fn tables(runs: &Runs) -> Vec<Told> {
+pub(crate) fn tables(runs: &Runs) -> Vec<PaperTable> {
     let all = [
         slacker::tables(runs),
         development::tables(runs),

@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use tarpon_harness::paths;
 
+use super::output::{PaperTable, medians, most_runs, of, shown, table};
 use super::setting::{LINK, Setting};
-use super::told::{Told, medians, most_runs, of, shown, table};
 use super::trial::Trial;
 use super::versions;
 use crate::link_end::Here;
@@ -52,8 +52,10 @@ pub(super) fn behind(setting: &Setting<'_>, link: &str) -> Result<()> {
 
 fn one(setting: &Setting<'_>, here: &Here, system: &str) -> Result<Value> {
     let versions: Vec<u32> = (1..=versions(setting)).collect();
-    let images: Vec<String> =
-        versions.iter().map(|version| format!("{}/{}:{}", here.registry, versions::IMAGE, versions::tag(*version))).collect();
+    let images: Vec<String> = versions
+        .iter()
+        .map(|version| format!("{}/{}:{}", here.registry, versions::IMAGE, versions::tag(*version)))
+        .collect();
     for version in versions {
         warm::ask(here, versions::IMAGE, &versions::tag(version))?;
     }
@@ -61,7 +63,8 @@ fn one(setting: &Setting<'_>, here: &Here, system: &str) -> Result<Value> {
         let podman = Podman::new(paths::benchmarks().join("multimake-podman"), String::new())?;
         podman.wipe()?;
         machine::make_cold(&podman.programs())?;
-        let line = measured(images.iter().enumerate().map(|(number, image)| with_podman(&podman, image, number)).collect());
+        let line =
+            measured(images.iter().enumerate().map(|(number, image)| with_podman(&podman, image, number)).collect());
         podman.wipe()?;
         return line;
     }
@@ -99,12 +102,14 @@ pub(super) fn with_tarpon(store: &BenchStore, image: &str, number: usize) -> Com
     command
 }
 
-pub(super) fn tables(runs: &Runs) -> Vec<Told> {
+pub(super) fn tables(runs: &Runs) -> Vec<PaperTable> {
     let mut rows = Vec::new();
-    for case in super::told::cases(runs, EXPERIMENT) {
+    for case in super::output::cases(runs, EXPERIMENT) {
         let of = |system: &str, field: &str| of(runs, [EXPERIMENT, &case, system], field);
         let fast = of("podman", "seconds").zip(of("tarpon", "seconds")).map(|(podman, tarpon)| podman / tarpon);
-        for (system, fast, paper) in [("podman", Some(1.0), ["646 (Docker)", "1"]), ("tarpon", fast, ["68 (Slacker)", "9.5"])] {
+        for (system, fast, paper) in
+            [("podman", Some(1.0), ["646 (Docker)", "1"]), ("tarpon", fast, ["68 (Slacker)", "9.5"])]
+        {
             let cells = [
                 shown(of(system, "seconds"), 1),
                 shown(of(system, "first"), 1),
@@ -118,16 +123,25 @@ pub(super) fn tables(runs: &Runs) -> Vec<Told> {
         return Vec::new();
     }
     let number = most_runs(runs, ["experiment", "case", "system"], |key| key[0] == EXPERIMENT);
-    vec![Told {
+    vec![PaperTable {
         title: "Slacker (FAST 2016): MultiMake".to_owned(),
         about: format!(
             "A small compiler built by gcc and tested in {VERSIONS} versions of an image at once, from an empty store, over a link of {LINK}; \
              {}. The versions share Debian's layer, and each has its own layer with the compiler, in which another twentieth of the files \
-             differs. In the paper (section 7) a host has more cores, and the images are 16 releases of GCC.",
+             differs. In the paper (section 7) the images are 16 releases of GCC.",
             medians(number)
         ),
         table: table(
-            &["", "", ">seconds until all are built", ">until the first is", ">MB fetched", ">times as fast", ">paper: s", ">paper: times as fast"],
+            &[
+                "",
+                "",
+                ">seconds until all are built",
+                ">until the first is",
+                ">MB fetched",
+                ">times as fast",
+                ">paper: s",
+                ">paper: times as fast",
+            ],
             &rows,
         ),
     }]

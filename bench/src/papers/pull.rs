@@ -11,8 +11,8 @@ use tarpon_harness::{paths, process};
 
 use super::disk::{self, Disk};
 use super::images::TAG;
+use super::output::{PaperTable, cases, medians, most_runs, of, shown, table};
 use super::setting::{LINK, Part, Setting};
-use super::told::{Told, cases, medians, most_runs, of, shown, table};
 use super::trial::Trial;
 use crate::link_end::Here;
 use crate::machine::{self, Accounting};
@@ -183,7 +183,7 @@ fn containerd(root: &Path) -> Result<Puller> {
     Ok(Puller::Containerd { ctr: found("ctr")?, program, socket, service })
 }
 
-pub(super) fn tables(runs: &Runs) -> Vec<Told> {
+pub(super) fn tables(runs: &Runs) -> Vec<PaperTable> {
     let mut rows = Vec::new();
     for case in cases(runs, EXPERIMENT) {
         let podman = of(runs, [EXPERIMENT, &case, "podman"], "seconds");
@@ -208,7 +208,7 @@ pub(super) fn tables(runs: &Runs) -> Vec<Told> {
         return Vec::new();
     }
     let number = most_runs(runs, ["experiment", "case", "system"], |key| key[0] == EXPERIMENT);
-    vec![Told {
+    vec![PaperTable {
         title: "Docker-pi (EDGE 2018): pulls of whole images".to_owned(),
         about: format!(
             "{} over a link of {LINK}, where no other is named. Written is what the block layer counts at the loop device of the store, until \
@@ -218,8 +218,15 @@ pub(super) fn tables(runs: &Runs) -> Vec<Told> {
         ),
         table: table(
             &[
-                "image", "system", ">command, s", ">until on the disk, s", ">processor, s", ">MB written", ">MB fetched",
-                ">% less time than Podman", ">paper: % less than Docker",
+                "image",
+                "system",
+                ">command, s",
+                ">until on the disk, s",
+                ">processor, s",
+                ">MB written",
+                ">MB fetched",
+                ">% less time than Podman",
+                ">paper: % less than Docker",
             ],
             &rows,
         ),

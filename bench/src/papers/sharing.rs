@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use tarpon_harness::{paths, process, registry};
 
 use super::multimake::{with_podman, with_tarpon};
+use super::output::{PaperTable, medians, most_runs, of, shown, table};
 use super::setting::Setting;
-use super::told::{Told, medians, most_runs, of, shown, table};
 use super::trial::Trial;
 use super::versions;
 use crate::machine;
@@ -48,7 +48,8 @@ pub(super) fn run(setting: &Setting<'_>) -> Result<()> {
 }
 
 fn one(setting: &Setting<'_>, system: &str, tags: &[String]) -> Result<Value> {
-    let images: Vec<String> = tags.iter().map(|tag| format!("{}/{}:{tag}", registry::address(), versions::IMAGE)).collect();
+    let images: Vec<String> =
+        tags.iter().map(|tag| format!("{}/{}:{tag}", registry::address(), versions::IMAGE)).collect();
     if system == "podman" {
         let store = paths::benchmarks().join("sharing-podman");
         let podman = Podman::new(store.clone(), String::new())?;
@@ -150,9 +151,10 @@ impl Drop for PageCache {
     }
 }
 
-pub(super) fn tables(runs: &Runs) -> Vec<Told> {
-    let cases = super::told::cases(runs, EXPERIMENT);
-    let mega = |case: &str, system: &str, field: &str| of(runs, [EXPERIMENT, case, system], field).map(|bytes| bytes / 1e6);
+pub(super) fn tables(runs: &Runs) -> Vec<PaperTable> {
+    let cases = super::output::cases(runs, EXPERIMENT);
+    let mega =
+        |case: &str, system: &str, field: &str| of(runs, [EXPERIMENT, case, system], field).map(|bytes| bytes / 1e6);
     let rows: Vec<Vec<String>> = cases
         .iter()
         .map(|case| {
@@ -170,7 +172,7 @@ pub(super) fn tables(runs: &Runs) -> Vec<Told> {
         return Vec::new();
     }
     let number = most_runs(runs, ["experiment", "case", "system"], |key| key[0] == EXPERIMENT);
-    vec![Told {
+    vec![PaperTable {
         title: "Slacker (FAST 2016): sharing of the page cache".to_owned(),
         about: format!(
             "Containers that build the program of MultiMake at once, with everything local and a cold page cache; {}. The page cache is what \

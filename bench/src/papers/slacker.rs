@@ -7,8 +7,8 @@ use serde_json::json;
 
 use super::images::{self, TAG};
 use super::options::parsed;
+use super::output::{PaperTable, medians, most_runs, shown, table};
 use super::setting::{LINK, Part, Setting};
-use super::told::{Told, medians, most_runs, shown, table};
 use super::{hub, multimake, sharing, versions};
 use crate::runs::{Log, Runs, figures};
 use crate::start;
@@ -30,7 +30,8 @@ pub(super) fn run(setting: &Setting<'_>) -> Result<()> {
 /// Starts every image with these systems.
 pub(super) fn starts(setting: &Setting<'_>, systems: &[&str]) -> Result<()> {
     let ids: Vec<String> = images::workloads(setting)?.into_iter().map(|workload| workload.id).collect();
-    let mut words: Vec<OsString> = ["--link", LINK, "--tag", TAG, "--workload", &ids.join(",")].map(OsString::from).into();
+    let mut words: Vec<OsString> =
+        ["--link", LINK, "--tag", TAG, "--workload", &ids.join(",")].map(OsString::from).into();
     words.extend(["--system".into(), systems.join(",").into(), "--workloads".into(), images::file()?.into()]);
     words.extend(setting.words());
     start::measure(&parsed(words)?).map(drop)
@@ -54,7 +55,11 @@ fn sizes(setting: &Setting<'_>) -> Result<()> {
 }
 
 /// The median of a figure for each workload that has it with a system.
-fn by_workload(runs: &Runs, system: &str, figure: impl Fn(&[f64], &[f64], &[f64]) -> Option<f64>) -> Vec<(String, f64)> {
+fn by_workload(
+    runs: &Runs,
+    system: &str,
+    figure: impl Fn(&[f64], &[f64], &[f64]) -> Option<f64>,
+) -> Vec<(String, f64)> {
     let cells = runs.cells(["workload", "system"]).into_iter().filter(|(key, _)| key[1] == system);
     let value = |([workload, _], lines): ([String; 2], Vec<&serde_json::Value>)| {
         let [ready, exec, bytes] = ["ready", "exec", "bytes"].map(|field| figures(&lines, field));
@@ -89,7 +94,7 @@ fn of_images(runs: &Runs, field: &'static str) -> Vec<(String, f64)> {
     cells.into_iter().filter_map(|([workload, figure], _)| Some((workload, figure.parse().ok()?))).collect()
 }
 
-pub(super) fn tables(runs: &Runs) -> Vec<Told> {
+pub(super) fn tables(runs: &Runs) -> Vec<PaperTable> {
     if ready(runs, "podman").is_empty() || ready(runs, "tarpon-index").is_empty() {
         return Vec::new();
     }
@@ -102,16 +107,18 @@ fn row(name: &str, figures: [Option<f64>; 3], digits: usize, paper: [&str; 2]) -
     [&[name.to_owned()], &figures[..], &paper.map(str::to_owned)].concat()
 }
 
-fn phases(runs: &Runs) -> Told {
+fn phases(runs: &Runs) -> PaperTable {
     const COLD: [&str; 3] = ["podman", "tarpon-index", "tarpon-pack"];
     let pulled = COLD.map(|system| pull(runs, system));
     let total = COLD.map(|system| ready(runs, system));
-    let ran: Vec<Vec<(String, f64)>> = total.iter().zip(&pulled).map(|(total, pulled)| difference(total, pulled)).collect();
+    let ran: Vec<Vec<(String, f64)>> =
+        total.iter().zip(&pulled).map(|(total, pulled)| difference(total, pulled)).collect();
     let med = |pairs: &[(String, f64)]| median(&values(pairs));
     let fast = COLD.map(|system| median(&quotients(&total[0], &ready(runs, system))));
     let share = [0, 1, 2].map(|at| median(&quotients(&pulled[at], &total[at])).map(|share| share * 100.0));
     let bytes = COLD.map(|system| by_workload(runs, system, |_, _, bytes| median(bytes)));
-    let read = [0, 1, 2].map(|at| median(&quotients(&bytes[at], &of_images(runs, "compressed"))).map(|share| share * 100.0));
+    let read =
+        [0, 1, 2].map(|at| median(&quotients(&bytes[at], &of_images(runs, "compressed"))).map(|share| share * 100.0));
     let needed = median(&quotients(&of_images(runs, "read"), &of_images(runs, "unpacked"))).map(|share| share * 100.0);
     let again = ["podman-warm", "tarpon-warm"].map(|system| med(&ready(runs, system)));
     let rows = [
@@ -126,7 +133,7 @@ fn phases(runs: &Runs) -> Told {
     ];
     let count = total[0].len();
     let number = most_runs(runs, ["workload", "system"], |_| true);
-    Told {
+    PaperTable {
         title: "Slacker (FAST 2016): pull and run".to_owned(),
         about: format!(
             "Medians over {count} images (the paper: 57) of {}, over a link of {LINK}; “times as fast” is the median of the images' \
@@ -135,7 +142,10 @@ fn phases(runs: &Runs) -> Told {
              cache dropped here, and right after the first run in the paper.",
             medians(number)
         ),
-        table: table(&["", ">Podman", ">tarpon, index", ">tarpon, boot pack", ">paper: Docker", ">paper: Slacker"], &rows),
+        table: table(
+            &["", ">Podman", ">tarpon, index", ">tarpon, boot pack", ">paper: Docker", ">paper: Slacker"],
+            &rows,
+        ),
     }
 }
 
@@ -147,13 +157,16 @@ fn difference(of: &[(String, f64)], less: &[(String, f64)]) -> Vec<(String, f64)
 /// Groups of images by compressed size, in MB: at least this much, less than the next.
 const GROUPS: [f64; 5] = [0.0, 35.0, 50.0, 75.0, 100.0];
 
-fn by_size(runs: &Runs) -> Told {
+fn by_size(runs: &Runs) -> PaperTable {
     let sizes = of_images(runs, "compressed");
     let mut rows = Vec::new();
     for (place, least) in GROUPS.iter().enumerate() {
         let most = GROUPS.get(place + 1).copied().unwrap_or(f64::INFINITY);
-        let inside: Vec<&String> =
-            sizes.iter().filter(|(_, size)| (*least..most).contains(&(size / 1e6))).map(|(workload, _)| workload).collect();
+        let inside: Vec<&String> = sizes
+            .iter()
+            .filter(|(_, size)| (*least..most).contains(&(size / 1e6)))
+            .map(|(workload, _)| workload)
+            .collect();
         let of = |system: &str| -> Vec<f64> {
             ready(runs, system).into_iter().filter(|(workload, _)| inside.contains(&workload)).map(|(_, s)| s).collect()
         };
@@ -164,9 +177,15 @@ fn by_size(runs: &Runs) -> Told {
             let range = spread(&of).map_or_else(String::new, |(least, most)| format!(" ({least:.2} to {most:.2})"));
             shown(median(&of), 2) + &range
         };
-        rows.push(vec![range, inside.len().to_string(), format!("{podman:.2}"), cell("tarpon-index"), cell("tarpon-pack")]);
+        rows.push(vec![
+            range,
+            inside.len().to_string(),
+            format!("{podman:.2}"),
+            cell("tarpon-index"),
+            cell("tarpon-pack"),
+        ]);
     }
-    Told {
+    PaperTable {
         title: "Slacker (FAST 2016): time to ready by size of the image".to_owned(),
         about: "Seconds, medians of the images of each size, and the fastest and slowest image. In the paper (section 6.4) 32 images \
                 started at once with Slacker in at most about 2 s, whatever their size."
@@ -193,7 +212,9 @@ mod tests {
     #[test]
     fn a_table_has_the_medians_of_the_images() {
         let start = |workload: &str, system: &str, exec: f64, ready: f64| {
-            format!("{{\"link\":\"l\",\"workload\":\"{workload}\",\"system\":\"{system}\",\"number\":1,\"exec\":{exec},\"ready\":{ready},\"bytes\":1000000}}\n")
+            format!(
+                "{{\"link\":\"l\",\"workload\":\"{workload}\",\"system\":\"{system}\",\"number\":1,\"exec\":{exec},\"ready\":{ready},\"bytes\":1000000}}\n"
+            )
         };
         let text = [
             "{\"machine\":{}}\n{\"image of\":\"a\",\"compressed\":40000000}\n{\"image of\":\"b\",\"compressed\":80000000}\n".to_owned(),

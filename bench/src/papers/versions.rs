@@ -88,7 +88,11 @@ fn changed(layer: &[u8], version: u32) -> Result<(Vec<u8>, String)> {
             EntryType::Regular => {
                 let mut content = Vec::new();
                 entry.read_to_end(&mut content)?;
-                content.extend(if is_changed(files, version) { more(&path, &content).unwrap_or_default() } else { &[] });
+                content.extend(if is_changed(files, version) {
+                    more(&path, &content).unwrap_or_default()
+                } else {
+                    &[]
+                });
                 files += 1;
                 header.set_size(content.len() as u64);
                 to.append_data(&mut header, &path, &content[..])?;

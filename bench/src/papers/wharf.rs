@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use anyhow::Result;
 
 use super::options::parsed;
+use super::output::{PaperTable, medians, most_runs, shown, table};
 use super::setting::Setting;
-use super::told::{Told, medians, most_runs, shown, table};
 use crate::runs::{Runs, figures};
 use crate::scale::{self, PULLS};
 use crate::stats::median;
@@ -14,25 +14,21 @@ use crate::stats::median;
 /// The link of all hosts to the registry: that of the paper's slower experiment.
 const LINK: &str = "100mbit,10ms";
 
-/// Numbers of hosts.
-const HOSTS: &str = "1,10";
+/// Numbers of hosts, and those of a quick run.
+const HOSTS: [&str; 2] = ["1,10", "1,2"];
 
 /// The image: that of the workload of this id.
 const WORKLOAD: &str = "redis";
 
 pub(super) fn run(setting: &Setting<'_>) -> Result<()> {
     let words = ["--only", "hosts", "--pull", "--forms", "gzip", "--engines", "none,folder", "--link", LINK];
-    let mut words: Vec<OsString> = words.map(OsString::from).into();
-    words.extend(["--workload", WORKLOAD].map(OsString::from));
-    if !setting.quick {
-        words.extend(["--sizes", HOSTS].map(OsString::from));
-    }
-    scale::measure(&parsed(words.into_iter().chain(setting.words()))?).map(drop)
+    let hosts = HOSTS[usize::from(setting.quick)];
+    let words = words.into_iter().chain(["--workload", WORKLOAD, "--sizes", hosts]).map(OsString::from);
+    scale::measure(&parsed(words.chain(setting.words()))?).map(drop)
 }
 
-pub(super) fn tables(runs: &Runs) -> Vec<Told> {
-    let cells: Vec<_> =
-        runs.cells(["axis", "size", "system"]).into_iter().filter(|(key, _)| key[0] == PULLS).collect();
+pub(super) fn tables(runs: &Runs) -> Vec<PaperTable> {
+    let cells: Vec<_> = runs.cells(["axis", "size", "system"]).into_iter().filter(|(key, _)| key[0] == PULLS).collect();
     let seconds = |size: &str, system: &str| {
         let (_, lines) = cells.iter().find(|(key, _)| key[1] == size && key[2] == system)?;
         median(&figures(lines, "seconds"))
@@ -55,7 +51,7 @@ pub(super) fn tables(runs: &Runs) -> Vec<Told> {
         return Vec::new();
     }
     let number = most_runs(runs, ["axis", "size", "system"], |key| key[0] == PULLS);
-    vec![Told {
+    vec![PaperTable {
         title: "Wharf (SoCC 2018): hosts that pull one image at once".to_owned(),
         about: format!(
             "Seconds until the last host has the whole image, and what all of them fetched, over one link of {LINK} to the registry; {}. A \

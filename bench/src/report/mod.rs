@@ -117,10 +117,17 @@ mod tests {
 {"system": "index, one cache", "hosts": 1000, "containers": 10000, "half": 2.5, "most": 2.6, "seconds": 2.7, "bytes": 12000000, "images": 1.9, "failed": 0}
 "#;
 
+    const PAPERS: &str = r#"{"machine": {}}
+{"experiment": "multimake", "case": "16 images", "system": "podman", "number": 1, "seconds": 80.0}
+{"experiment": "multimake", "case": "16 images", "system": "tarpon", "number": 1, "seconds": 20.0}
+"#;
+
     #[test]
     fn a_report_has_the_pictures_the_machine_and_the_data_beside_it() {
         let [from, to] = [(); 2].map(|()| tempfile::tempdir().unwrap());
-        for (name, text) in [("start", START), ("steady", STEADY), ("scale", SCALE), ("simulate", SIMULATE)] {
+        for (name, text) in
+            [("start", START), ("steady", STEADY), ("scale", SCALE), ("simulate", SIMULATE), ("papers", PAPERS)]
+        {
             fs::write(from.path().join(format!("{name}.jsonl")), text).unwrap();
         }
         run(&Args { from: Some(from.path().into()), to: Some(to.path().into()) }).unwrap();
@@ -134,6 +141,7 @@ mod tests {
             "seconds until all containers are ready",
             "+5 %",
             "2026-01-01",
+            "<td class='number'>4.0</td><td class='number'>68 (Slacker)</td>",
             "<svg",
         ] {
             assert!(page.contains(words), "{words} is missing");

@@ -2,16 +2,16 @@
 
 use super::section::{Part, Section};
 use crate::papers;
-use crate::papers::told;
+use crate::papers::output;
 use crate::runs::Runs;
 use crate::start::table;
 
 pub(super) fn section(runs: &Runs) -> Section {
     let mut parts = Vec::new();
-    for told in papers::tables(runs) {
-        parts.extend([Part::Heading(told.title), Part::Text(told.about), Part::Table(told.table)]);
+    for found in papers::tables(runs) {
+        parts.extend([Part::Heading(found.title), Part::Text(found.about), Part::Table(found.table)]);
     }
-    parts.extend(told::slower_parts(runs));
+    parts.extend(output::slower_parts(runs));
     if runs.values("workload").len() > 1 {
         parts.push(Part::LongTable("Medians of all starts", table::table(runs)));
     }

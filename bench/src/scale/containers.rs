@@ -10,9 +10,9 @@ use tarpon_harness::{paths, process, registry};
 
 use super::setting::{Axis, Setting, log_run};
 use super::store::{fresh_store, on_store};
-use crate::together::{Together, WAIT};
 use crate::machine::{self, Resources};
 use crate::runs::Log;
+use crate::together::{Together, WAIT};
 use crate::trees;
 
 /// The runtime of both; it accepts the cgroups of any machine.

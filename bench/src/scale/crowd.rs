@@ -11,12 +11,12 @@ use tarpon_harness::workloads;
 use super::form::TAG;
 use super::setting::{Axis, Setting, log_run};
 use super::store::{fresh_store, on_store};
-use crate::together::{Together, WAIT};
 use crate::behind;
 use crate::link_end::Here;
 use crate::machine::{self, Resources};
 use crate::runs::Log;
 use crate::start::packs::Packs;
+use crate::together::{Together, WAIT};
 use crate::warm;
 use crate::wire::Wire;
 

@@ -134,7 +134,14 @@ pub(super) fn log_run(log: &mut Log, axis: Axis, size: u64, system: &str, number
 }
 
 /// The same for a dimension of this name.
-pub(super) fn log_named(log: &mut Log, axis: &str, size: u64, system: &str, number: u32, mut line: Value) -> Result<()> {
+pub(super) fn log_named(
+    log: &mut Log,
+    axis: &str,
+    size: u64,
+    system: &str,
+    number: u32,
+    mut line: Value,
+) -> Result<()> {
     line["axis"] = axis.into();
     line["size"] = size.into();
     line["system"] = system.into();

@@ -44,7 +44,10 @@ impl Next<'_> {
     }
 
     fn prepare_image(&self, image: &str) -> Result<()> {
-        let now = self.repository(image).manifest(self.tag)?.context("the registry does not have it: `cargo xtask images`")?;
+        let now = self
+            .repository(image)
+            .manifest(self.tag)?
+            .context("the registry does not have it: `cargo xtask images`")?;
         let done = paths::benchmarks().join("next").join(image).join(self.tag);
         if fs::read(&done).is_ok_and(|of| of == now) && self.has_index(image)? {
             return Ok(());

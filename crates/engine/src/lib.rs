@@ -89,8 +89,9 @@ pub use tarpon_images::index::places::shown as shown_place;
 pub use tarpon_images::{
     Access, Admission, Cause, Commits, Committed, ContainerdHosts, Credentials, DEFAULT_PROFILE, Error, ErrorKind,
     Flights, ImageRequest, Images, IndexChoice, Inspection, Item, LayerInspection, LayerLimits, LayerPlan, LayerWay,
-    LockFile, Login, PolicyChoice, Prepared, Progress, Pull, Pulled, RegistriesChoice, RegistriesPaths, Result,
-    Quantiles, ResultExt, Silent, StatedEndpoints, StoredIn, Survey, SurveyTotals, SurveyedImage, TreeView, auth_files, images_in, log_out, log_out_of_all, logged_in, open_store,
+    LockFile, Login, PolicyChoice, Prepared, Progress, Pull, Pulled, Quantiles, RegistriesChoice, RegistriesPaths,
+    Result, ResultExt, Silent, StatedEndpoints, StoredIn, Survey, SurveyTotals, SurveyedImage, TreeView, auth_files,
+    images_in, log_out, log_out_of_all, logged_in, open_store,
 };
 pub use tarpon_layer::toc::Format as LayerFormat;
 pub use tarpon_mount::{Capability, Feature, Mode, ModeChoice, Unmounted, Writable, probe};

@@ -35,9 +35,9 @@ pub use credentials::{StoredIn, logged_in, remove_all_logins, remove_login, stor
 pub use destination::{Destination, open_destination, open_destination_with};
 pub use error::Error;
 pub use http::{Challenge, ContentRange};
+pub use local::images_in;
 pub use login::{check_login, check_login_over};
 pub use options::AccessOptions;
-pub use local::images_in;
 pub use registries::{
     Address, ContainerdHosts, Endpoint, EndpointCredentials, Header, Registries, RegistriesError, RegistriesPaths,
     StatedEndpoints,

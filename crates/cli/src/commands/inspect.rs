@@ -65,7 +65,8 @@ impl Inspect {
             return Err(Failure::new(Exit::Usage, "cannot inspect several images or a folder without --stats"));
         };
         let doing = || format!("cannot inspect {}", image.text);
-        let found = runtime()?.block_on(session.engine().inspect(&self.options.request(image.clone())?)).doing(doing)?;
+        let found =
+            runtime()?.block_on(session.engine().inspect(&self.options.request(image.clone())?)).doing(doing)?;
         if self.raw {
             output::bytes(&found.manifest_bytes)
         } else if self.config {

@@ -39,7 +39,8 @@ pub fn images_in(folder: &Path) -> Result<Vec<Source>, SourceError> {
 /// The images of one layout. Those of one name are one image, for several platforms.
 fn images_of(layout: &Path) -> Result<Vec<Source>, SourceError> {
     let doing = layout.join(INDEX).display().to_string();
-    let bytes: Bytes = read_file(&layout.join(INDEX), limits::MANIFEST_BYTES).map_err(|error| failed(&doing, &error))?;
+    let bytes: Bytes =
+        read_file(&layout.join(INDEX), limits::MANIFEST_BYTES).map_err(|error| failed(&doing, &error))?;
     let index = ImageIndex::parse(Verified::seal(bytes))
         .map_err(|error| SourceError::new(Fault::BadData, format!("{doing}: {error}")))?;
     let mut images = Vec::new();
@@ -62,7 +63,8 @@ mod tests {
 
     fn layout(folder: &Path, names: &[Option<&str>]) {
         let manifest = |(number, name): (usize, &Option<&str>)| {
-            let annotations = name.map(|name| format!(r#","annotations":{{"{REF_NAME}":"{name}"}}"#)).unwrap_or_default();
+            let annotations =
+                name.map(|name| format!(r#","annotations":{{"{REF_NAME}":"{name}"}}"#)).unwrap_or_default();
             let digest = Digest::of(number.to_string().as_bytes());
             format!(
                 r#"{{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"{digest}","size":7{annotations}}}"#
@@ -70,7 +72,8 @@ mod tests {
         };
         let manifests: Vec<String> = names.iter().enumerate().map(manifest).collect();
         fs::create_dir_all(folder).unwrap();
-        fs::write(folder.join(INDEX), format!(r#"{{"schemaVersion":2,"manifests":[{}]}}"#, manifests.join(","))).unwrap();
+        fs::write(folder.join(INDEX), format!(r#"{{"schemaVersion":2,"manifests":[{}]}}"#, manifests.join(",")))
+            .unwrap();
     }
 
     fn shown(folder: &Path) -> Vec<String> {

@@ -33,13 +33,7 @@ struct Stats<'a> {
     totals: SurveyTotals,
 }
 
-pub(super) fn run(
-    session: &Session,
-    options: &ImageOptions,
-    targets: Vec<Target>,
-    json: bool,
-    quiet: bool,
-) -> Result {
+pub(super) fn run(session: &Session, options: &ImageOptions, targets: Vec<Target>, json: bool, quiet: bool) -> Result {
     let mut survey = Survey::default();
     let progress = output::progress(quiet);
     let runtime = runtime()?;
@@ -60,7 +54,8 @@ fn images(targets: Vec<Target>) -> Result<Vec<ImageName>> {
         match target {
             Target::Image(image) => images.push(image),
             Target::Folder(folder) => {
-                let found = images_in(&folder).doing(|| format!("cannot inspect the images in {}", folder.display()))?;
+                let found =
+                    images_in(&folder).doing(|| format!("cannot inspect the images in {}", folder.display()))?;
                 images.extend(found.into_iter().map(|source| ImageName { text: source.to_string(), source }));
             }
         }
@@ -98,7 +93,11 @@ fn facts(totals: &SurveyTotals) -> String {
     let copies = totals.files.saturating_sub(totals.contents);
     fact(
         "files",
-        format!("{} in distinct layers, {} of them copies of others", totals.files, size::percent(copies, totals.files)),
+        format!(
+            "{} in distinct layers, {} of them copies of others",
+            totals.files,
+            size::percent(copies, totals.files)
+        ),
     );
     fact(
         "store",

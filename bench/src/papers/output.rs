@@ -7,7 +7,7 @@ use crate::start::table::kinds;
 use crate::stats::median;
 
 /// The table of one experiment.
-pub(crate) struct Told {
+pub(crate) struct PaperTable {
     pub(crate) title: String,
     /// What was measured, and how it differs from the paper.
     pub(crate) about: String,
