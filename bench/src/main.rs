@@ -14,8 +14,10 @@ mod behind;
 mod chart;
 mod link_end;
 mod machine;
+mod papers;
 mod podman;
 mod report;
+mod repository;
 mod runs;
 mod scale;
 mod service;
@@ -24,6 +26,8 @@ mod simulate;
 mod start;
 mod stats;
 mod steady;
+mod store;
+mod together;
 mod trees;
 mod userns;
 mod warm;
@@ -40,6 +44,8 @@ struct Args {
 enum Bench {
     /// Measure the time from an empty store to a ready container, over a slow link
     Start(start::Args),
+    /// Repeat experiments of papers about container images, and show their figures beside the paper's
+    Papers(papers::Args),
     /// Count the instructions of the hot functions and compare them with benches/instructions.json
     Instructions(instructions::Args),
     /// Render the results as a page with charts
@@ -68,6 +74,7 @@ fn main() -> ExitCode {
 fn run(bench: &Bench) -> anyhow::Result<()> {
     match bench {
         Bench::Start(args) => start::run(args),
+        Bench::Papers(args) => papers::run(args),
         Bench::Report(args) => report::run(args),
         Bench::Instructions(args) => instructions::run(args),
         Bench::Scale(args) => scale::run(args),

@@ -9,12 +9,13 @@ use tarpon_harness::paths;
 use super::runs::Runs;
 
 mod html;
+mod papers;
 mod phases;
 mod readme;
 mod scale;
-mod section;
+pub(crate) mod section;
 mod simulate;
-mod slower;
+pub(crate) mod slower;
 mod start;
 mod starts;
 mod steady;
@@ -24,7 +25,7 @@ use section::{Part, Section};
 /// The options of `cargo xtask bench report`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The folder of start.jsonl, steady.jsonl, scale.jsonl and simulate.jsonl; missing files are omitted [default: target/bench]
+    /// The folder of start.jsonl, steady.jsonl, scale.jsonl, simulate.jsonl and papers.jsonl; missing files are omitted [default: target/bench]
     #[arg(long, value_name = "DIR")]
     from: Option<PathBuf>,
     /// The folder to write the report to [default: target/bench/report]
@@ -36,11 +37,12 @@ pub(crate) struct Args {
 type Writer = fn(&Runs) -> Section;
 
 /// The benchmarks, in the order of the report.
-const BENCHES: [(&str, Writer); 4] = [
+const BENCHES: [(&str, Writer); 5] = [
     ("start", start::section),
     ("steady", steady::section),
     ("scale", scale::section),
     ("simulate", simulate::section),
+    ("papers", papers::section),
 ];
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -115,10 +117,17 @@ mod tests {
 {"system": "index, one cache", "hosts": 1000, "containers": 10000, "half": 2.5, "most": 2.6, "seconds": 2.7, "bytes": 12000000, "images": 1.9, "failed": 0}
 "#;
 
+    const PAPERS: &str = r#"{"machine": {}}
+{"experiment": "multimake", "case": "16 images", "system": "podman", "number": 1, "seconds": 80.0}
+{"experiment": "multimake", "case": "16 images", "system": "tarpon", "number": 1, "seconds": 20.0}
+"#;
+
     #[test]
     fn a_report_has_the_pictures_the_machine_and_the_data_beside_it() {
         let [from, to] = [(); 2].map(|()| tempfile::tempdir().unwrap());
-        for (name, text) in [("start", START), ("steady", STEADY), ("scale", SCALE), ("simulate", SIMULATE)] {
+        for (name, text) in
+            [("start", START), ("steady", STEADY), ("scale", SCALE), ("simulate", SIMULATE), ("papers", PAPERS)]
+        {
             fs::write(from.path().join(format!("{name}.jsonl")), text).unwrap();
         }
         run(&Args { from: Some(from.path().into()), to: Some(to.path().into()) }).unwrap();
@@ -132,6 +141,7 @@ mod tests {
             "seconds until all containers are ready",
             "+5 %",
             "2026-01-01",
+            "<td class='number'>4.0</td><td class='number'>68 (Slacker)</td>",
             "<svg",
         ] {
             assert!(page.contains(words), "{words} is missing");

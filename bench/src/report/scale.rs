@@ -70,6 +70,7 @@ fn across(axis: &str) -> (&'static str, Unit) {
         "mounts" => ("Mounts of one image", Unit::Count),
         "containers" => ("Containers started at once", Unit::Count),
         "hosts" => ("Hosts that start at once", Unit::Count),
+        "pulls" => ("Hosts that pull at once", Unit::Count),
         _ => ("First starts at once", Unit::Count),
     }
 }

@@ -1,13 +1,13 @@
 //! A section of the report: text, tables and pictures.
 
 /// A part of the report.
-pub(super) struct Section {
-    pub(super) title: &'static str,
+pub(crate) struct Section {
+    pub(crate) title: &'static str,
     /// Paragraphs, tables and pictures, in order.
-    pub(super) parts: Vec<Part>,
+    pub(crate) parts: Vec<Part>,
 }
 
-pub(super) enum Part {
+pub(crate) enum Part {
     Heading(String),
     Text(String),
     /// A table as the benchmark prints it.
@@ -19,15 +19,15 @@ pub(super) enum Part {
 }
 
 /// A picture of the page.
-pub(super) struct Picture {
-    pub(super) svg: String,
+pub(crate) struct Picture {
+    pub(crate) svg: String,
     /// A file for the picture, for use elsewhere.
-    pub(super) file: Option<String>,
+    pub(crate) file: Option<String>,
 }
 
 impl Picture {
     /// A picture without a file.
-    pub(super) fn inside(svg: String) -> Self {
+    pub(crate) fn inside(svg: String) -> Self {
         Self { svg, file: None }
     }
 }

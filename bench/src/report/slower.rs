@@ -7,16 +7,16 @@ use crate::runs::{Runs, figures};
 use crate::stats::{median, spread};
 
 /// A comparison: the field of a figure, among lines that agree in all these fields but the last, which is the system.
-pub(super) struct Contest<const N: usize> {
-    pub(super) fields: [&'static str; N],
-    pub(super) figure: &'static str,
+pub(crate) struct Contest<const N: usize> {
+    pub(crate) fields: [&'static str; N],
+    pub(crate) figure: &'static str,
     /// Whether the second system competes with the first, which is tarpon.
-    pub(super) competes: fn(&str, &str) -> bool,
+    pub(crate) competes: fn(&str, &str) -> bool,
 }
 
 impl<const N: usize> Contest<N> {
     /// The number of cells in which tarpon was slower, and a table of them.
-    pub(super) fn parts(&self, runs: &Runs) -> Vec<Part> {
+    pub(crate) fn parts(&self, runs: &Runs) -> Vec<Part> {
         let (all, rows) = self.rows(runs);
         if all == 0 {
             return Vec::new();

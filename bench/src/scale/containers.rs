@@ -10,9 +10,9 @@ use tarpon_harness::{paths, process, registry};
 
 use super::setting::{Axis, Setting, log_run};
 use super::store::{fresh_store, on_store};
-use super::together::{Together, WAIT};
 use crate::machine::{self, Resources};
 use crate::runs::Log;
+use crate::together::{Together, WAIT};
 use crate::trees;
 
 /// The runtime of both; it accepts the cgroups of any machine.
@@ -35,7 +35,7 @@ pub(super) fn run(setting: &Setting<'_>, log: &mut Log) -> Result<()> {
     let config = store.join("containers").join(MODEL).join("config.json");
     let config: Value = serde_json::from_slice(&fs::read(&config)?).context("the model has no configuration")?;
     for number in 1..=setting.runs {
-        for &size in Axis::Containers.sizes(setting.args.quick) {
+        for &size in setting.sizes(Axis::Containers) {
             let line = with_tarpon(setting, &image, &store, size).with_context(|| format!("{size} containers"))?;
             log_run(log, Axis::Containers, size, "tarpon run", number, line)?;
             let line = plain(&tree.root, &config, size).with_context(|| format!("{size} plain containers"))?;

@@ -11,12 +11,12 @@ use tarpon_harness::workloads;
 use super::form::TAG;
 use super::setting::{Axis, Setting, log_run};
 use super::store::{fresh_store, on_store};
-use super::together::{Together, WAIT};
 use crate::behind;
 use crate::link_end::Here;
 use crate::machine::{self, Resources};
 use crate::runs::Log;
 use crate::start::packs::Packs;
+use crate::together::{Together, WAIT};
 use crate::warm;
 use crate::wire::Wire;
 
@@ -61,7 +61,7 @@ pub(super) fn behind(setting: &Setting<'_>, link: &str, log: &mut Log) -> Result
     let image = format!("{}/{}:{TAG}", here.registry, workload.image);
     let script = format!("{{ {}; }} && {WAIT}", workload.command);
     for number in 1..=setting.runs {
-        for &size in Axis::Crowd.sizes(setting.args.quick) {
+        for &size in setting.sizes(Axis::Crowd) {
             let store = fresh_store(setting)?;
             machine::make_cold(&[&setting.tarpon])?;
             warm::ask(&here, &workload.image, TAG)?;

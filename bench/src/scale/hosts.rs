@@ -16,19 +16,22 @@ use tarpon_harness::{packages, registry};
 use super::crowd::{received_in_all, workload};
 use super::engine::Engine;
 use super::form::{Form, TAG};
-use super::setting::{Axis, Setting, log_run};
-use super::store::BenchStore;
-use super::together::{Together, WAIT};
+use super::setting::{Axis, PULLS, Setting, log_named, log_run};
+use super::store::of_host;
 use crate::behind;
 use crate::link_end::Here;
 use crate::machine::{self, Accounting, Processors};
+use crate::podman::Podman;
 use crate::runs::{Log, figures};
 use crate::start::packs::Packs;
 use crate::stats::median;
+use crate::store::BenchStore;
+use crate::together::{Together, WAIT};
 use crate::warm;
 
 mod beside;
 mod gluster;
+mod pull;
 mod site;
 mod swarm;
 
@@ -71,26 +74,63 @@ fn listed<T: ValueEnum>(option: &str, values: &[T]) -> Vec<OsString> {
 
 /// The part behind the link.
 pub(super) fn behind(setting: &Setting<'_>, link: &str, log: &mut Log) -> Result<()> {
-    let (here, sizes) = (Here::find()?, Axis::Hosts.sizes(setting.args.quick));
+    let (here, sizes) = (Here::find()?, setting.sizes(Axis::Hosts));
     log.add(&here.measured(link))?;
     let site = Site::new(&here, sizes.iter().copied().max().unwrap_or_default())?;
+    if setting.args.pull {
+        return pulls(setting, &here, &site, log);
+    }
     for number in 1..=setting.runs {
         for &size in sizes {
             for form in chosen(&setting.args.forms) {
                 // What is compared runs one after the other.
                 for engine in chosen(&setting.args.engines).into_iter().filter(|engine| engine.is_for(form)) {
                     let system = format!("{}, {}", form.name(), engine.name());
-                    let stores: Vec<_> = (1..=size).map(|host| BenchStore::of_host(setting, host)).collect();
+                    let stores: Vec<_> = (1..=size).map(|host| of_host(setting, host)).collect();
                     let line = one(setting, &here, form, engine, &site, &stores);
                     stores.iter().try_for_each(BenchStore::remove)?;
-                    // A failed run is also a result, and no reason to lose the others.
-                    let line = line.unwrap_or_else(|error| json!({"error": format!("{error:#}")}));
-                    log_run(log, Axis::Hosts, size, &system, number, line)?;
+                    log_run(log, Axis::Hosts, size, &system, number, failed(line))?;
                 }
             }
         }
     }
     Ok(())
+}
+
+/// The same with pulls: by tarpon with the engines, and by Podman.
+fn pulls(setting: &Setting<'_>, here: &Here, site: &Site, log: &mut Log) -> Result<()> {
+    for number in 1..=setting.runs {
+        for &size in setting.sizes(Axis::Hosts) {
+            let line = with_podman(setting, here, site, size);
+            log_named(log, PULLS, size, "podman", number, failed(line))?;
+            for engine in chosen(&setting.args.engines) {
+                let system = format!("tarpon, {}", engine.name());
+                let stores: Vec<_> = (1..=size).map(|host| of_host(setting, host)).collect();
+                let line = one(setting, here, Form::Gzip, engine, site, &stores);
+                stores.iter().try_for_each(BenchStore::remove)?;
+                log_named(log, PULLS, size, &system, number, failed(line))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A failed run is also a result, and no reason to lose the others.
+fn failed(line: Result<Value>) -> Value {
+    line.unwrap_or_else(|error| json!({"error": format!("{error:#}")}))
+}
+
+/// Pulls the image with Podman on many hosts.
+fn with_podman(setting: &Setting<'_>, here: &Here, site: &Site, hosts: u64) -> Result<Value> {
+    let podmans = pull::podmans(hosts)?;
+    let image = workload(setting)?.image;
+    machine::make_cold(&podmans.first().map(Podman::programs).unwrap_or_default())?;
+    warm::ask(here, &image, TAG)?;
+    let reference = format!("{}/{image}:{TAG}", here.registry);
+    let commands = podmans.iter().map(|podman| pull::with_podman(podman, &reference)).collect();
+    let measured = measured(site, commands).and_then(|(line, together)| together.end().map(|_| line));
+    podmans.iter().try_for_each(Podman::wipe)?;
+    measured
 }
 
 /// Starts the image on as many hosts as there are stores.
@@ -109,14 +149,24 @@ fn one(
     let beside = Beside::start(engine, site, &here.registry, stores.len())?;
     let commands = stores.iter().enumerate().map(|(host, store)| command(setting, here, form, store, host, &beside));
     let commands = commands.collect::<Result<Vec<_>>>()?;
+    let (line, together) = measured(site, commands)?;
+    let servers: Vec<u32> = stores.iter().filter_map(BenchStore::server).collect();
+    together.end()?;
+    servers.into_iter().try_for_each(machine::wait_for_end)?;
+    Ok(line)
+}
+
+/// Starts a command on each of the first hosts, and waits until all are up.
+fn measured(site: &Site, commands: Vec<Command>) -> Result<(Value, Together)> {
+    let hosts = commands.len();
     let (accounting, processors) = (Accounting::begin(), Processors::now());
-    let (received, carried, began) = (machine::received(), site.carried(stores.len())?, Instant::now());
+    let (received, carried, began) = (machine::received(), site.carried(hosts)?, Instant::now());
     let together = Together::start_in(commands.into_iter().zip(site.hosts.iter().map(|host| Some(&host.namespace))))?;
     let busy = processors.and_then(|before| before.busy_since());
     let seconds = accounting.as_ref().and_then(Accounting::seconds);
     let busy_by_hosts = seconds.map(|seconds| share(seconds, began.elapsed()));
     let bytes = received.zip(received_in_all()?).map(|(before, after)| after - before);
-    let between = site.carried(stores.len())? - carried;
+    let between = site.carried(hosts)? - carried;
     let line = json!({
         "seconds": together.up().as_secs_f64(),
         "median": quantile(&together.ups, 50).as_secs_f64(),
@@ -126,13 +176,10 @@ fn one(
         "busy": busy,
         "busy_by_hosts": busy_by_hosts,
     });
-    let servers: Vec<u32> = stores.iter().filter_map(BenchStore::server).collect();
-    together.end()?;
-    servers.into_iter().try_for_each(machine::wait_for_end)?;
-    Ok(line)
+    Ok((line, together))
 }
 
-/// `tarpon run` on a host, which prints that it is up and waits.
+/// `tarpon run` on a host, which prints that it is up and waits; or `tarpon pull`.
 fn command(
     setting: &Setting<'_>,
     here: &Here,
@@ -142,6 +189,10 @@ fn command(
     beside: &Beside,
 ) -> Result<Command> {
     let workload = workload(setting)?;
+    if setting.args.pull {
+        let image = format!("{}/{}:{}", here.registry, workload.image, form.tag());
+        return pull::with_tarpon(setting, store.folder(), &image, host, beside);
+    }
     let mut command = store.command();
     command.args(["run", "--quiet", "-i", "--rm", "--no-learn", "--network", "host", "--tls-verify=false"]);
     if !beside.configure(&mut command, host)? {

@@ -22,12 +22,24 @@ mod mounting;
 mod mounts;
 mod setting;
 mod store;
-mod together;
 
-pub(crate) use setting::Args;
+pub(crate) use setting::{Args, PULLS};
 use setting::{Axis, Setting};
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    let Some(file) = measure(args)? else { return Ok(()) };
+    let runs = Runs::read(&file)?;
+    println!("{}", table(&runs));
+    println!("every run: {}; `cargo xtask bench report` draws them", file.display());
+    let failed = runs.lines.iter().filter(|line| line.get("error").is_some()).count();
+    if failed > 0 {
+        bail!("{failed} runs failed, see above");
+    }
+    Ok(())
+}
+
+/// Writes the runs to a file, and returns it; `None` behind the link, where a part of them is measured.
+pub(crate) fn measure(args: &Args) -> Result<Option<PathBuf>> {
     if !packages::is_root() {
         bail!("mounts and containers need root");
     }
@@ -39,7 +51,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         return match args.only[..] {
             [Axis::Hosts] => hosts::behind(&setting, link, &mut log),
             _ => crowd::behind(&setting, link, &mut log),
-        };
+        }
+        .map(|()| None);
     }
     packages::ensure(&[tool("runc", "runc"), tool("podman", "podman"), tool("unshare", "util-linux")])?;
     let others: Vec<PathBuf> = ["runc", "crun", "podman"].into_iter().filter_map(process::find).collect();
@@ -55,14 +68,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             Axis::Hosts => hosts::run(&setting, &again(&setting, *axis, &file))?,
         }
     }
-    let runs = Runs::read(&file)?;
-    println!("{}", table(&runs));
-    println!("every run: {}; `cargo xtask bench report` draws them", file.display());
-    let failed = runs.lines.iter().filter(|line| line.get("error").is_some()).count();
-    if failed > 0 {
-        bail!("{failed} runs failed, see above");
-    }
-    Ok(())
+    Ok(Some(file))
 }
 
 /// The arguments to run this again behind a link.
@@ -75,6 +81,12 @@ fn again(setting: &Setting<'_>, axis: Axis, file: &Path) -> Vec<OsString> {
         again.push("--quick".into());
     } else {
         again.extend(["--runs".into(), args.runs.to_string().into()]);
+    }
+    if args.pull {
+        again.push("--pull".into());
+    }
+    for size in &args.sizes {
+        again.extend(["--sizes".into(), size.to_string().into()]);
     }
     again
 }

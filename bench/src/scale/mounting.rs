@@ -25,7 +25,7 @@ const CONTENTS: u64 = 1000;
 const STREAMED: u64 = 1024 * MIB;
 
 pub(super) fn run(setting: &Setting<'_>, axis: Axis, log: &mut Log) -> Result<()> {
-    for &size in axis.sizes(setting.args.quick) {
+    for &size in setting.sizes(axis) {
         for (system, image) in forms(setting, axis, size)? {
             for number in 1..=runs(setting, axis, size) {
                 let line = one(setting, &image).with_context(|| format!("{} {size}, {system}", axis.name()))?;

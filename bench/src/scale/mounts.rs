@@ -17,7 +17,7 @@ use crate::stats::median;
 const IMAGE: Shape = Shape { layers: 3, files: 1000, bytes: 100, contents: u64::MAX, gzip: false };
 
 pub(super) fn run(setting: &Setting<'_>, log: &mut Log) -> Result<()> {
-    let sizes = Axis::Mounts.sizes(setting.args.quick);
+    let sizes = setting.sizes(Axis::Mounts);
     let image = images::made("mounts", IMAGE)?;
     let most = sizes.last().copied().unwrap_or_default();
     for number in 1..=setting.runs {

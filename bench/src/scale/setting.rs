@@ -16,6 +16,9 @@ pub(crate) struct Args {
     /// The dimensions to measure [default: all]
     #[arg(long, value_enum, value_delimiter = ',')]
     pub(super) only: Vec<Axis>,
+    /// The sizes to measure [default: those of each dimension]
+    #[arg(long, value_name = "N", value_delimiter = ',', conflicts_with = "quick")]
+    pub(super) sizes: Vec<u64>,
     /// Small sizes and one run
     #[arg(long)]
     pub(super) quick: bool,
@@ -37,6 +40,9 @@ pub(crate) struct Args {
     /// What is known of the image before hosts start it [default: all]
     #[arg(long, value_enum, value_delimiter = ',')]
     pub(super) forms: Vec<Form>,
+    /// Let hosts pull the whole image instead of starting it, and Podman too
+    #[arg(long)]
+    pub(super) pull: bool,
     /// The program to measure [default: a new release build]
     #[arg(long, value_name = "FILE")]
     pub(super) tarpon: Option<PathBuf>,
@@ -69,6 +75,9 @@ pub(super) enum Axis {
     /// Hosts in network namespaces that start one image at once, over a slow link, with and without caches and tiers
     Hosts,
 }
+
+/// The name of hosts that pull, in place of that of their dimension.
+pub(crate) const PULLS: &str = "pulls";
 
 pub(super) const MIB: u64 = 1 << 20;
 
@@ -112,15 +121,34 @@ pub(super) struct Setting<'a> {
     pub(super) runs: u32,
 }
 
+impl Setting<'_> {
+    /// The sizes of a dimension to measure, ascending.
+    pub(super) fn sizes(&self, axis: Axis) -> &[u64] {
+        if self.args.sizes.is_empty() { axis.sizes(self.args.quick) } else { &self.args.sizes }
+    }
+}
+
 /// Adds a figure to the file and prints it.
-pub(super) fn log_run(log: &mut Log, axis: Axis, size: u64, system: &str, number: u32, mut line: Value) -> Result<()> {
-    line["axis"] = axis.name().into();
+pub(super) fn log_run(log: &mut Log, axis: Axis, size: u64, system: &str, number: u32, line: Value) -> Result<()> {
+    log_named(log, axis.name(), size, system, number, line)
+}
+
+/// The same for a dimension of this name.
+pub(super) fn log_named(
+    log: &mut Log,
+    axis: &str,
+    size: u64,
+    system: &str,
+    number: u32,
+    mut line: Value,
+) -> Result<()> {
+    line["axis"] = axis.into();
     line["size"] = size.into();
     line["system"] = system.into();
     line["number"] = number.into();
     match line["error"].as_str() {
-        Some(error) => println!("{} {size} {system} failed: {error}", axis.name()),
-        None => println!("{} {size} {system}: {:.3} s", axis.name(), line["seconds"].as_f64().unwrap_or_default()),
+        Some(error) => println!("{axis} {size} {system} failed: {error}"),
+        None => println!("{axis} {size} {system}: {:.3} s", line["seconds"].as_f64().unwrap_or_default()),
     }
     log.add(&line)
 }

@@ -21,9 +21,9 @@ use super::runs::{Log, Runs};
 use super::warm;
 use super::wire::{Request, Wire};
 
-mod next;
+pub(crate) mod next;
 pub(super) mod packs;
-mod published;
+pub(crate) mod published;
 mod systems;
 pub(super) mod table;
 
@@ -48,7 +48,7 @@ pub(crate) struct Args {
     /// A file of workloads [default: fixtures/corpus/workloads.tsv, which shows the columns]
     #[arg(long, value_name = "FILE")]
     workloads: Option<PathBuf>,
-    /// The systems: podman (pull and run), tarpon-streamed (no index), tarpon-index, tarpon-index-fuse, tarpon-estargz
+    /// The systems: podman (pull and run), podman-warm (the image is local), tarpon-streamed (no index), tarpon-index, tarpon-index-fuse, tarpon-estargz
     /// (the image as eStargz), tarpon-no-learn (index, without learning), tarpon-learned and tarpon-estargz-learned (after a start by
     /// tarpon-index or tarpon-estargz), tarpon-next (the next version of the image, in which some files of /usr differ, after a
     /// start of this one by tarpon-index), tarpon-next-no-learn (the same without learning), tarpon-pack, tarpon-pack-fuse, tarpon-warm, podman-tarpon (additional image store), podman-tarpon-pack, podman-stargz (needs
@@ -85,11 +85,24 @@ pub(crate) struct Args {
 const QUICK: (&str, &str, [&str; 2]) = ("100mbit,10ms", "redis", ["podman", "tarpon-pack"]);
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    let Some(file) = measure(args)? else { return Ok(()) };
+    let runs = Runs::read(&file)?;
+    println!("{}\n{}\n{}", table::table(&runs), table::comparison(&runs), table::summary(&runs).join("\n"));
+    println!("every run: {}; `cargo xtask bench report` draws them", file.display());
+    let failed = runs.lines.iter().filter(|line| line.get("error").is_some()).count();
+    if failed > 0 {
+        bail!("{failed} runs failed, see above");
+    }
+    Ok(())
+}
+
+/// Writes the runs to a file, and returns it; `None` behind the link, where a part of them is measured.
+pub(crate) fn measure(args: &Args) -> Result<Option<PathBuf>> {
     if !packages::is_root() {
         bail!("containers, namespaces and a cold page cache need root");
     }
     if let Some(link) = &args.behind {
-        return behind(args, link);
+        return behind(args, link).map(|()| None);
     }
     let tarpon = tarpon_harness::program::named_or_built(args.tarpon.as_deref())?;
     packages::ensure(&[tool("crun", "crun"), tool("podman", "podman"), tool("unshare", "util-linux")])?;
@@ -114,14 +127,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for link in links(args) {
         behind::run(&link, &again(args, &link, &tarpon, &file))?;
     }
-    let runs = Runs::read(&file)?;
-    println!("{}\n{}\n{}", table::table(&runs), table::comparison(&runs), table::summary(&runs).join("\n"));
-    println!("every run: {}; `cargo xtask bench report` draws them", file.display());
-    let failed = runs.lines.iter().filter(|line| line.get("error").is_some()).count();
-    if failed > 0 {
-        bail!("{failed} runs failed, see above");
-    }
-    Ok(())
+    Ok(Some(file))
 }
 
 /// The arguments to run this again behind a link.
@@ -186,6 +192,15 @@ fn behind(args: &Args, link: &str) -> Result<()> {
         }
     }
     systems.iter().try_for_each(|system| system.wipe())
+}
+
+/// One start of an image by the system of this name, behind a link, from an empty store.
+pub(crate) fn once(system: &str, tarpon: &Path, workload: &Workload, here: &Here, tag: &str) -> Result<Value> {
+    let systems = systems::find(&[system.to_owned()], tarpon)?;
+    let system = systems.first().context("no system")?;
+    let line = one(system.as_ref(), workload, here, tag, false);
+    system.wipe()?;
+    line
 }
 
 /// Prints the result of a run.

@@ -10,19 +10,16 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 use tarpon_harness::workloads::Workload;
-use tarpon_harness::{http, paths, process};
+use tarpon_harness::{paths, process};
 
 use super::published;
 use crate::machine;
+use crate::repository::{LAYER, Repository};
 use crate::sha256::{Hashing, digest_of};
 
-mod changes;
+pub(crate) mod changes;
 
 use changes::Changed;
-
-/// The media types of the image and of its new layer.
-const IMAGE: &str = "application/vnd.oci.image.manifest.v1+json";
-const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
 /// The tag of the next version of the image with this tag.
 pub(super) fn tag(of: &str) -> String {
@@ -47,7 +44,10 @@ impl Next<'_> {
     }
 
     fn prepare_image(&self, image: &str) -> Result<()> {
-        let now = self.manifest(image, self.tag)?.context("the registry does not have it: `cargo xtask images`")?;
+        let now = self
+            .repository(image)
+            .manifest(self.tag)?
+            .context("the registry does not have it: `cargo xtask images`")?;
         let done = paths::benchmarks().join("next").join(image).join(self.tag);
         if fs::read(&done).is_ok_and(|of| of == now) && self.has_index(image)? {
             return Ok(());
@@ -67,7 +67,7 @@ impl Next<'_> {
 
     /// Whether the registry has the next version, and its index.
     fn has_index(&self, image: &str) -> Result<bool> {
-        let Some(next) = self.manifest(image, &tag(self.tag))? else { return Ok(false) };
+        let Some(next) = self.repository(image).manifest(&tag(self.tag))? else { return Ok(false) };
         Ok(published::newest(self.registry, image, &digest_of(&next))?.is_some())
     }
 
@@ -76,50 +76,21 @@ impl Next<'_> {
         let mounted = Mounted::new(self, image)?;
         let (layer, diff_id) = layer(&changes::of(&mounted.root)?)?;
         drop(mounted);
+        let repository = self.repository(image);
         let config = manifest["config"]["digest"].as_str().context("it is not one image")?;
-        let config = self.get(&format!("/v2/{image}/blobs/{config}"), "")?.context("it has no config")?;
+        let config = repository.blob(config)?.context("it has no config")?;
         let mut config: Value = serde_json::from_slice(&config).context("its config is no JSON")?;
         add(&mut config["rootfs"]["diff_ids"], diff_id.into())?;
         // An image need not have a history; one that has must have a line for each layer.
         let _none = add(&mut config["history"], json!({"created_by": "the next version"}));
-        add(&mut manifest["layers"], self.push_blob(image, LAYER, &layer)?)?;
+        add(&mut manifest["layers"], repository.push_blob(LAYER, &layer)?)?;
         let media_type = manifest["config"]["mediaType"].as_str().context("its config has no type")?.to_owned();
-        manifest["config"] = self.push_blob(image, &media_type, config.to_string().as_bytes())?;
-        let (path, body) = (format!("/v2/{image}/manifests/{}", tag(self.tag)), manifest.to_string());
-        let headers = format!("Content-Type: {IMAGE}\r\n");
-        self.accepted(http::request(self.registry, "PUT", &path, &headers, body.as_bytes())?, &path, 201).map(drop)
+        manifest["config"] = repository.push_blob(&media_type, config.to_string().as_bytes())?;
+        repository.put_manifest(&tag(self.tag), &manifest)
     }
 
-    /// Pushes a blob; returns its descriptor.
-    fn push_blob(&self, image: &str, media_type: &str, bytes: &[u8]) -> Result<Value> {
-        let (path, digest) = (format!("/v2/{image}/blobs/uploads/"), digest_of(bytes));
-        let begun = self.accepted(http::request(self.registry, "POST", &path, "", b"")?, &path, 202)?;
-        let location = begun.field("location").context("an upload has no location")?;
-        let path = location.strip_prefix(&format!("http://{}", self.registry)).unwrap_or(location);
-        let path = format!("{path}{}digest={digest}", if path.contains('?') { '&' } else { '?' });
-        self.accepted(http::request(self.registry, "PUT", &path, "", bytes)?, &path, 201)?;
-        Ok(json!({"mediaType": media_type, "digest": digest, "size": bytes.len()}))
-    }
-
-    fn accepted(&self, answer: http::Answer, path: &str, status: u16) -> Result<http::Answer> {
-        if answer.status != status {
-            let text = String::from_utf8_lossy(&answer.body).into_owned();
-            bail!("{} answers {path} with {}: {text}", self.registry, answer.status);
-        }
-        Ok(answer)
-    }
-
-    fn manifest(&self, image: &str, tag: &str) -> Result<Option<Vec<u8>>> {
-        self.get(&format!("/v2/{image}/manifests/{tag}"), &format!("Accept: {IMAGE}\r\n"))
-    }
-
-    /// A document, if it exists.
-    fn get(&self, path: &str, headers: &str) -> Result<Option<Vec<u8>>> {
-        let answer = http::request(self.registry, "GET", path, headers, b"")?;
-        if answer.status == 404 {
-            return Ok(None);
-        }
-        self.accepted(answer, path, 200).map(|answer| Some(answer.body))
+    fn repository<'a>(&'a self, image: &'a str) -> Repository<'a> {
+        Repository { registry: self.registry, image }
     }
 
     fn reference(&self, image: &str, tag: &str) -> String {

@@ -82,7 +82,8 @@ impl Packs<'_> {
         inspected["manifest_digest"].as_str().map(str::to_owned).context("tarpon inspect names no manifest")
     }
 
-    fn trace(&self, workload: &Workload) -> PathBuf {
+    /// The file with the recorded start of a workload.
+    pub(crate) fn trace(&self, workload: &Workload) -> PathBuf {
         self.folder("traces").join(format!("{}.{}.trace", workload.id, self.tag))
     }
 

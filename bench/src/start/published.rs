@@ -19,7 +19,7 @@ pub(super) fn profiles(registry: &str, image: &str, digest: &str) -> Result<Vec<
 }
 
 /// The digest of the newest index of an image.
-pub(super) fn newest(registry: &str, image: &str, digest: &str) -> Result<Option<String>> {
+pub(crate) fn newest(registry: &str, image: &str, digest: &str) -> Result<Option<String>> {
     let Some(list) = referrers(registry, image, digest)? else { return Ok(None) };
     let mut all = list["manifests"].as_array().into_iter().flatten();
     // The newest is the last.

@@ -8,7 +8,7 @@ use tarpon_client::protocol::ScrubStatus;
 use tarpon_client::rootfs::Folders;
 use tarpon_client::{Client, prepare_to_mount, traces};
 use tarpon_images::sources::{InProcess, Sources};
-use tarpon_images::{ImageRequest, Images, Inspection, Prepared, Progress, Pulled, Result, TreeView};
+use tarpon_images::{ImageRequest, Images, Inspection, Prepared, Progress, Pulled, Result, Survey, TreeView};
 use tarpon_oci::Digest;
 use tarpon_podman::Podman;
 use tarpon_store::{Isolation, Store, StoredTrace};
@@ -148,6 +148,14 @@ impl Engine {
     /// As [`Images::inspect`].
     pub async fn inspect(&self, request: &ImageRequest) -> Result<Inspection> {
         self.images.inspect(request).await
+    }
+
+    /// As [`Images::survey`].
+    ///
+    /// # Errors
+    /// The image cannot be read.
+    pub async fn survey(&self, request: &ImageRequest, survey: &mut Survey, progress: &dyn Progress) -> Result<()> {
+        self.images.survey(request, survey, progress).await
     }
 
     /// As [`Images::open_tree`].

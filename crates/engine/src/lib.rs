@@ -40,6 +40,7 @@
 //! | make an image of what was written | [`Engine::commit`]: [`CommitRequest`]; [`Engine::push`]: [`PushRequest`] |
 //! | make an image lazy | [`Engine::record`] and [`Engine::make_index`], then [`Engine::publish_index`]; or [`convert()`], which needs no store |
 //! | look into an image without a mount | [`Engine::inspect`], [`Engine::open_tree`] |
+//! | compare the files of many images | [`Engine::survey`] → [`Survey`] |
 //! | find out why a mount was slow | [`Engine::why`] → [`Explanation`] |
 //! | show images to Podman | [`Engine::podman`] → [`Podman`] |
 //! | list, check or empty the store | [`Engine::store`] |
@@ -88,8 +89,9 @@ pub use tarpon_images::index::places::shown as shown_place;
 pub use tarpon_images::{
     Access, Admission, Cause, Commits, Committed, ContainerdHosts, Credentials, DEFAULT_PROFILE, Error, ErrorKind,
     Flights, ImageRequest, Images, IndexChoice, Inspection, Item, LayerInspection, LayerLimits, LayerPlan, LayerWay,
-    LockFile, Login, PolicyChoice, Prepared, Progress, Pull, Pulled, RegistriesChoice, RegistriesPaths, Result,
-    ResultExt, Silent, StatedEndpoints, StoredIn, TreeView, auth_files, log_out, log_out_of_all, logged_in, open_store,
+    LockFile, Login, PolicyChoice, Prepared, Progress, Pull, Pulled, Quantiles, RegistriesChoice, RegistriesPaths,
+    Result, ResultExt, Silent, StatedEndpoints, StoredIn, Survey, SurveyTotals, SurveyedImage, TreeView, auth_files,
+    images_in, log_out, log_out_of_all, logged_in, open_store,
 };
 pub use tarpon_layer::toc::Format as LayerFormat;
 pub use tarpon_mount::{Capability, Feature, Mode, ModeChoice, Unmounted, Writable, probe};

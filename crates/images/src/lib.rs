@@ -9,6 +9,7 @@
 //! prepare      resolve, index the layers, merge, record
 //! index        indexes of layers from outside of the layers
 //! inspect      the description of an image
+//! survey       sizes of layers and files of many images, and how often the same ones occur
 //! tree_view    the names in a prepared image
 //! prefix       the lowest layers of an image as an image of their own
 //! tiers        the tier, in which hosts share layers
@@ -39,6 +40,7 @@ pub mod preparer;
 pub mod progress;
 mod registries;
 pub mod sources;
+mod survey;
 pub mod tenant;
 pub mod tiers;
 mod tree_view;
@@ -57,6 +59,7 @@ pub use login::{Login, log_out, log_out_of_all, logged_in};
 pub use prepare::preparation::Pulled;
 pub use progress::{LayerPlan, LayerWay, Progress, Silent};
 pub use registries::RegistriesChoice;
+pub use survey::{Quantiles, Survey, SurveyTotals, SurveyedImage, images_in};
 pub use tarpon_policy::PolicyChoice;
 pub use tarpon_registry::{ContainerdHosts, Credentials, RegistriesPaths, StatedEndpoints, StoredIn};
 pub use tree_view::{Item, TreeView};

@@ -35,6 +35,7 @@ pub use credentials::{StoredIn, logged_in, remove_all_logins, remove_login, stor
 pub use destination::{Destination, open_destination, open_destination_with};
 pub use error::Error;
 pub use http::{Challenge, ContentRange};
+pub use local::images_in;
 pub use login::{check_login, check_login_over};
 pub use options::AccessOptions;
 pub use registries::{

@@ -74,6 +74,7 @@ impl<'a> Workshop<'a> {
         let maker = if step.name.starts_with("quirks-") { "dev/quirks-tar" } else { &step.image() };
         let mut command = Command::new(self.corpus().join(script));
         command.arg(maker).env("CORPUS", self.corpus()).env("REGISTRY", self.registry.address());
+        command.envs(step.packages.map(|packages| ("PACKAGES", packages)));
         process::check_logged(&mut command, &self.log(step))
     }
 

@@ -9,10 +9,11 @@ use anyhow::{Context, Result};
 
 mod build;
 mod corpus;
+mod hello;
 pub(crate) mod registry;
 
 use build::Workshop;
-use corpus::Step;
+use corpus::{Choice, Step};
 use registry::Registry;
 
 /// The options of `cargo xtask images`.
@@ -23,6 +24,9 @@ pub(crate) struct Args {
     /// Build only the images that the tests use
     #[arg(long, conflicts_with = "names")]
     quick: bool,
+    /// Build the images of `bench papers`: 25 programs of Debian, and four images of the corpus
+    #[arg(long, conflicts_with_all = ["names", "quick"])]
+    papers: bool,
     /// Build only this tag: gzip, zstdchunked, estargz
     #[arg(long, value_name = "TAG")]
     tag: Vec<String>,
@@ -32,6 +36,16 @@ pub(crate) struct Args {
     /// Stop the registry that an earlier run started, and build nothing
     #[arg(long, exclusive = true)]
     stop: bool,
+}
+
+impl Args {
+    fn choice(&self) -> Choice {
+        match (self.quick, self.papers) {
+            (true, _) => Choice::Quick,
+            (_, true) => Choice::Papers,
+            _ => Choice::All,
+        }
+    }
 }
 
 /// The registry of the images.
@@ -53,7 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
         return Ok(());
     }
-    let steps = corpus::steps(&args.names, args.quick)?;
+    let steps = corpus::steps(&args.names, args.choice())?;
     let steps: Vec<Step> = steps.into_iter().filter(|s| wanted(s, &args.tag)).collect();
     registry.start()?;
     build(&registry, &steps, args.force)?;
@@ -73,14 +87,14 @@ pub(crate) struct TestImages {
 impl TestImages {
     /// Builds the missing images of the quick tests.
     pub(crate) fn prepare() -> Result<Self> {
-        Self::build(test_registry()?, &corpus::steps(&[], true)?)
+        Self::build(test_registry()?, &corpus::steps(&[], Choice::Quick)?)
     }
 
     /// Builds the images with these names that are missing, with this tag, in the registry of `cargo xtask images`.
     pub(crate) fn with(names: &[String], tag: &str) -> Result<Self> {
         // Every image is built from one with the tag `gzip`.
         let tags = [tag.to_owned(), "gzip".to_owned()];
-        let steps = corpus::steps(names, false)?.into_iter().filter(|step| wanted(step, &tags));
+        let steps = corpus::steps(names, Choice::All)?.into_iter().filter(|step| wanted(step, &tags));
         Self::build(registry(), &steps.collect::<Vec<_>>())
     }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 /// One file in so many changes: about as many as in an update of a distribution.
-const EVERY: usize = 20;
+pub(crate) const EVERY: usize = 20;
 
 /// The folder in which files change.
 const FOLDER: &str = "usr";
@@ -70,7 +70,7 @@ fn one(root: &Path, file: &Path) -> Result<Option<Changed>> {
 }
 
 /// What can be appended to a file such that whatever reads it does the same as before.
-fn more(file: &Path, content: &[u8]) -> Option<&'static [u8]> {
+pub(crate) fn more(file: &Path, content: &[u8]) -> Option<&'static [u8]> {
     let is = |extension: &str| file.extension().is_some_and(|found| found == extension);
     match content {
         // Often its presence alone has a meaning.

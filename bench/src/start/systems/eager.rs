@@ -1,4 +1,4 @@
-//! `podman pull`, then `podman run`.
+//! `podman pull`, then `podman run`; or `podman run` alone, of what an earlier run pulled.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,10 @@ use crate::podman::Podman;
 use tarpon_harness::workloads::Workload;
 
 pub(super) struct Eager {
+    pub(super) name: &'static str,
     pub(super) podman: Podman,
+    /// Whether the image is there because a run of `podman` pulled it.
+    pub(super) is_local: bool,
 }
 
 /// Runs `$SCRIPT` in `$IMAGE`.
@@ -32,7 +35,11 @@ pub(super) fn end(podman: &Podman) {
 
 impl System for Eager {
     fn name(&self) -> &'static str {
-        "podman"
+        self.name
+    }
+
+    fn begins_with(&self) -> Option<&'static str> {
+        self.is_local.then_some("podman")
     }
 
     fn programs(&self) -> Vec<&Path> {
@@ -41,12 +48,12 @@ impl System for Eager {
 
     fn wipe(&self) -> Result<()> {
         self.end()?;
-        self.podman.wipe()
+        if self.is_local { Ok(()) } else { self.podman.wipe() }
     }
 
     fn command(&self, _workload: &Workload, image: &str, script: &str) -> Result<Command> {
-        let pull = "$P pull -q --tls-verify=false \"$IMAGE\" >/dev/null";
-        Ok(with_arguments(self.podman.shell("", &format!("{pull} && {RUN}")), image, script))
+        let pull = if self.is_local { "" } else { "$P pull -q --tls-verify=false \"$IMAGE\" >/dev/null && " };
+        Ok(with_arguments(self.podman.shell("", &format!("{pull}{RUN}")), image, script))
     }
 
     fn is_root(&self, mountpoint: &Path) -> bool {

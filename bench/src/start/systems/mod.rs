@@ -33,8 +33,9 @@ pub(super) use system::{Server, System};
 pub(super) type Systems = Vec<Box<dyn System>>;
 
 /// All systems, in the order in which they run.
-const NAMES: [&str; 24] = [
+const NAMES: [&str; 25] = [
     "podman",
+    "podman-warm",
     "tarpon-streamed",
     "tarpon-index",
     "tarpon-index-fuse",
@@ -90,7 +91,9 @@ fn system(name: &'static str, tarpon: &Path) -> Result<Box<dyn System>> {
         mode: "auto",
     };
     Ok(match name {
-        "podman" => Box::new(Eager { podman: Podman::new(store(name), String::new())? }),
+        "podman" | "podman-warm" => {
+            Box::new(Eager { name, podman: Podman::new(store("podman"), String::new())?, is_local: name != "podman" })
+        }
         "tarpon-streamed" => Box::new(Tarpon { index: false, ..cold }),
         "tarpon-index-fuse" => Box::new(Tarpon { mode: "fuse", ..cold }),
         "tarpon-no-learn" => Box::new(Tarpon { learns: false, ..cold }),

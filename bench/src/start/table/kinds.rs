@@ -37,7 +37,7 @@ pub(crate) fn baseline(system: &str) -> Option<&'static str> {
 /// Whether `theirs` is another project's counterpart of `ours`: both must run in the same environment, Podman or containerd, unless
 /// tarpon runs the container by itself.
 pub(crate) fn competes(ours: &str, theirs: &str) -> bool {
-    if !is_ours(ours) || is_ours(theirs) || is_warm(ours) || is_warm(theirs) || is_next(ours) {
+    if !is_ours(ours) || is_ours(theirs) || is_warm(ours) != is_warm(theirs) || is_next(ours) {
         return false;
     }
     let surroundings = |system: &str| system.split('-').next().map(str::to_owned);
@@ -63,8 +63,9 @@ mod tests {
     }
 
     #[test]
-    fn a_warm_store_competes_with_none() {
+    fn a_warm_store_competes_with_a_warm_store() {
         assert!(!competes("tarpon-warm", "podman") && !competes("tarpon-pack", "tarpon-warm"));
+        assert!(competes("tarpon-warm", "podman-warm") && !competes("tarpon-pack", "podman-warm"));
     }
 
     #[test]

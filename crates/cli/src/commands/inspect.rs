@@ -1,12 +1,16 @@
-//! `tarpon inspect`: the parts of an image, and which of them can be read lazily.
+//! `tarpon inspect`: the parts of an image, and which of them can be read lazily; what many images have in common.
+
+mod stats;
 
 use clap::Args;
 use serde::Deserialize;
 use tarpon_engine::Inspection;
 
-use super::image::ImageArgs;
+use self::stats::Target;
+use super::image::ImageOptions;
 use super::session::{Session, runtime};
-use crate::failure::{Context, Result};
+use crate::exit::Exit;
+use crate::failure::{Context, Failure, Result};
 use crate::global::Global;
 use crate::output::{self, Table, escape};
 use crate::size;
@@ -17,13 +21,17 @@ Examples:
   tarpon inspect --pull always docker.io/library/alpine    resolve the tag again
   tarpon inspect --json oci-archive:app.tar | jq '.layers[] | select(.lazy | not)'
   tarpon inspect --raw debian:12 | sha256sum          the manifest, byte for byte
-  tarpon inspect --config debian:12                   the image's config, byte for byte";
+  tarpon inspect --config debian:12                   the image's config, byte for byte
+  tarpon inspect --stats ./layouts app:v1 app:v2      what these images have in common";
 
 /// Show the manifest, config and layers of an image
 ///
 /// Shows what `tarpon mount` would mount. An image in the store is read from there, depending on --pull; of other images, the manifest
 /// and the config are fetched. A layer is lazy if it declares a table of contents, so that its files can be fetched one by one; other
 /// layers are streamed once, at the first mount.
+///
+/// With --stats it compares the files of any number of images: sizes, compression, layers and files that occur more than once, and the bytes
+/// that a store saves which keeps each content once. Layers without a table of contents are read whole for that, and stay in the store.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Inspect {
@@ -36,15 +44,29 @@ pub(crate) struct Inspect {
     /// Print the config, byte for byte
     #[arg(long)]
     config: bool,
+    /// Show how large the layers and files of images are, and how often the same ones occur
+    #[arg(long, conflicts_with_all = ["raw", "config"])]
+    stats: bool,
     #[command(flatten)]
-    image: ImageArgs,
+    options: ImageOptions,
+    /// Image, for example docker.io/library/alpine:3.20; with --stats any number of images and folders: a folder (as a path with a slash)
+    /// is an OCI layout, or has some
+    #[arg(value_name = "IMAGE", required = true, value_parser = stats::target)]
+    images: Vec<Target>,
 }
 
 impl Inspect {
     pub(crate) fn run(self, global: &Global) -> Result {
         let session = Session::open(global)?;
-        let doing = || format!("cannot inspect {}", self.image.text());
-        let found = runtime()?.block_on(session.engine().inspect(&self.image.request()?)).doing(doing)?;
+        if self.stats {
+            return stats::run(&session, &self.options, self.images, self.json, global.quiet);
+        }
+        let [Target::Image(image)] = &self.images[..] else {
+            return Err(Failure::new(Exit::Usage, "cannot inspect several images or a folder without --stats"));
+        };
+        let doing = || format!("cannot inspect {}", image.text);
+        let found =
+            runtime()?.block_on(session.engine().inspect(&self.options.request(image.clone())?)).doing(doing)?;
         if self.raw {
             output::bytes(&found.manifest_bytes)
         } else if self.config {

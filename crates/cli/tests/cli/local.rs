@@ -24,6 +24,28 @@ fn inspect_shows_layers_and_which_are_lazy() {
 }
 
 #[test]
+fn images_are_compared_by_their_layers_and_files() {
+    let world = world();
+    let stats = |options: &[&str]| {
+        let arguments = [&["--quiet", "inspect", "--stats", "--platform", "linux/amd64"], options, &[IMAGE, IMAGE]];
+        world.stdout(&arguments.concat())
+    };
+    let text = stats(&[]);
+    // The table of images is as wide as the name of the temporary folder.
+    let (common, images) = text.split_once("\nIMAGE ").expect("a table of images");
+    insta::assert_snapshot!("inspect_stats", common);
+    assert_eq!(images.lines().count(), 3, "{images}");
+    let json: serde_json::Value = serde_json::from_str(&stats(&["--json"])).expect("JSON");
+    let totals = &json["totals"];
+    assert_eq!(totals["layers"].as_u64(), totals["distinct_layers"].as_u64().map(|distinct| 2 * distinct));
+    assert_eq!(json["images"][0], json["images"][1]);
+    let failed = world.output(&["inspect", "--stats", "./TMP"]);
+    assert_eq!(failed.status.code(), Some(3), "a folder that is not there");
+    let failed = world.output(&["inspect", IMAGE, IMAGE]);
+    assert_eq!(failed.status.code(), Some(2), "several images without --stats");
+}
+
+#[test]
 fn inspect_gives_manifest_and_config_byte_for_byte() {
     let world = world();
     let document = |option| {

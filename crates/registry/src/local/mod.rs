@@ -6,12 +6,14 @@ mod archive;
 mod blobs;
 mod delete;
 mod docker;
+mod folder;
 mod layout;
 mod opened;
 mod referrers;
 mod write;
 
 pub(crate) use blobs::{BlobPlace, LocalBlobs, LocalSource};
+pub use folder::images_in;
 pub(crate) use layout::LayoutIndex;
 pub(crate) use opened::{Local, Root};
 pub(crate) use write::LayoutWriter;

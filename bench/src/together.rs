@@ -17,24 +17,24 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 const PARTING: Duration = Duration::from_secs(20);
 
 /// For `/bin/sh -c` in a container, after its actual work.
-pub(super) const WAIT: &str = "echo tarpon-bench-up; read end || true";
+pub(crate) const WAIT: &str = "echo tarpon-bench-up; read end || true";
 const UP: &str = "tarpon-bench-up";
 
 /// The running commands. Dropping it ends them.
-pub(super) struct Together {
+pub(crate) struct Together {
     children: Vec<Child>,
     /// Time from the first start until each command was up, in ascending order.
-    pub(super) ups: Vec<Duration>,
+    pub(crate) ups: Vec<Duration>,
 }
 
 impl Together {
     /// Starts all commands and waits until they are up.
-    pub(super) fn start(commands: Vec<Command>) -> Result<Self> {
+    pub(crate) fn start(commands: Vec<Command>) -> Result<Self> {
         Self::start_in(commands.into_iter().map(|command| (command, None)))
     }
 
     /// The same, each in a network namespace if one is named.
-    pub(super) fn start_in<'a>(commands: impl Iterator<Item = (Command, Option<&'a Namespace>)>) -> Result<Self> {
+    pub(crate) fn start_in<'a>(commands: impl Iterator<Item = (Command, Option<&'a Namespace>)>) -> Result<Self> {
         let (sender, events) = mpsc::channel();
         let began = Instant::now();
         let mut together = Self { children: Vec::new(), ups: Vec::new() };
@@ -70,12 +70,12 @@ impl Together {
     }
 
     /// Time from the first start until the last command was up.
-    pub(super) fn up(&self) -> Duration {
+    pub(crate) fn up(&self) -> Duration {
         self.ups.last().copied().unwrap_or_default()
     }
 
     /// Ends all commands; returns how long that took.
-    pub(super) fn end(mut self) -> Result<Duration> {
+    pub(crate) fn end(mut self) -> Result<Duration> {
         self.wait(TIMEOUT)
     }
 
