@@ -176,12 +176,17 @@ impl ContainerDirs {
         for entry in std::fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             let (name, place) = (entry.file_name(), ContainerDir { folder: entry.path() });
             let name = name.to_string_lossy();
-            let is_left = [".new-", ".gone-"].iter().any(|begin| name.starts_with(begin))
+            let is_temporary = [".new-", ".gone-"].iter().any(|begin| name.starts_with(begin));
+            if entry.file_type().is_ok_and(|kind| kind.is_file()) {
+                if is_temporary {
+                    let _next_time = std::fs::remove_file(entry.path());
+                }
+                continue;
+            }
+            let is_left = is_temporary
                 || name.parse::<ContainerName>().is_ok() && (place.has_no_lock() || place.has_empty_record());
             if is_left && !place.is_held() && !place.is_mounted() {
-                let is_folder = place.folder.is_dir();
-                let remove = if is_folder { std::fs::remove_dir_all } else { std::fs::remove_file };
-                let _next_time = remove(&place.folder);
+                let _next_time = std::fs::remove_dir_all(&place.folder);
             }
         }
     }
