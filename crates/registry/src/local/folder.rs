@@ -86,7 +86,7 @@ mod tests {
         layout(&folder.path().join("b"), &[Some("v1"), Some("v1"), Some("v2")]);
         layout(&folder.path().join("a"), &[None]);
         fs::create_dir(folder.path().join("other")).unwrap();
-        let unnamed = format!("oci:/a:@{}", Digest::of(b"0"));
+        let unnamed = format!("oci:/a@{}", Digest::of(b"0"));
         assert_eq!(shown(folder.path()), [unnamed.as_str(), "oci:/b:v1", "oci:/b:v2"]);
         assert_eq!(shown(&folder.path().join("b")), ["oci::v1", "oci::v2"]);
     }
