@@ -48,6 +48,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         println!("== {}", paper.name());
         match paper {
             Paper::Slacker => slacker::run(&setting)?,
+            Paper::Multimake => multimake::run(&setting)?,
+            Paper::Sharing => sharing::run(&setting)?,
             Paper::Dadi => dadi::run(&setting)?,
             Paper::Wharf => wharf::run(&setting)?,
             Paper::Pull => pull::run(&setting)?,

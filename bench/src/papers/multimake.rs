@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tarpon_harness::paths;
 
 use super::output::{PaperTable, medians, most_runs, of, shown, table};
-use super::setting::{LINK, Setting};
+use super::setting::{LINK, Part, Setting};
 use super::trial::Trial;
 use super::versions;
 use crate::link_end::Here;
@@ -34,6 +34,11 @@ pub(super) fn versions(setting: &Setting<'_>) -> u32 {
 /// Builds the program, tests it, and then waits.
 pub(super) fn script() -> String {
     format!("cd /tmp && cat > calc.c <<'END'\n{SOURCE}END\ngcc -O2 -Wall -o calc calc.c && ./calc && {WAIT}")
+}
+
+pub(super) fn run(setting: &Setting<'_>) -> Result<()> {
+    versions::publish(setting, versions(setting))?;
+    setting.behind(LINK, Part::Multimake)
 }
 
 /// The part behind the link.

@@ -44,8 +44,12 @@ pub(crate) struct Args {
 /// A paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Paper {
-    /// Slacker, FAST 2016: pull, run and push of many images, many versions at once, sharing of the page cache
+    /// Slacker, FAST 2016: pull, run and push of many images
     Slacker,
+    /// Slacker's MultiMake: a program built in many versions of an image at once
+    Multimake,
+    /// Slacker's sharing of the page cache by containers
+    Sharing,
     /// DADI, USENIX ATC 2020: replayed traces, many containers, many layers
     Dadi,
     /// Wharf, SoCC 2018: hosts that pull one image at once
@@ -60,6 +64,8 @@ impl Paper {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Slacker => "slacker",
+            Self::Multimake => "multimake",
+            Self::Sharing => "sharing",
             Self::Dadi => "dadi",
             Self::Wharf => "wharf",
             Self::Pull => "pull",

@@ -24,9 +24,14 @@ const EXPERIMENT: &str = "sharing";
 const CONTAINERS: u32 = 10;
 const QUICK: u32 = 2;
 
+/// The number of containers.
+fn containers(setting: &Setting<'_>) -> u32 {
+    if setting.quick { QUICK } else { CONTAINERS }
+}
+
 /// The cases: their name, and the tags of the images of the containers.
 fn cases(setting: &Setting<'_>) -> Vec<(String, Vec<String>)> {
-    let most = if setting.quick { QUICK } else { CONTAINERS };
+    let most = containers(setting);
     vec![
         ("1 container".to_owned(), vec![versions::tag(1)]),
         (format!("{most} containers of one image"), vec![versions::tag(1); most as usize]),
@@ -35,6 +40,7 @@ fn cases(setting: &Setting<'_>) -> Vec<(String, Vec<String>)> {
 }
 
 pub(super) fn run(setting: &Setting<'_>) -> Result<()> {
+    versions::publish(setting, containers(setting))?;
     let mut log = Log::append(&setting.file)?;
     for number in 1..=setting.runs {
         for (case, tags) in cases(setting) {

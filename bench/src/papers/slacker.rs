@@ -5,11 +5,11 @@ use std::ffi::OsString;
 use anyhow::Result;
 use serde_json::json;
 
+use super::hub;
 use super::images::{self, TAG};
 use super::options::parsed;
 use super::output::{PaperTable, medians, most_runs, shown, table};
 use super::setting::{LINK, Part, Setting};
-use super::{hub, multimake, sharing, versions};
 use crate::runs::{Log, Runs, figures};
 use crate::start;
 use crate::stats::{median, spread};
@@ -21,10 +21,7 @@ pub(super) fn run(setting: &Setting<'_>) -> Result<()> {
     starts(setting, &SYSTEMS)?;
     // The starts recorded what they read.
     sizes(setting)?;
-    setting.behind(LINK, Part::Development)?;
-    versions::publish(setting, multimake::versions(setting))?;
-    setting.behind(LINK, Part::Multimake)?;
-    sharing::run(setting)
+    setting.behind(LINK, Part::Development)
 }
 
 /// Starts every image with these systems.
