@@ -72,7 +72,9 @@ impl RunFixture {
         // The keeper of a detached container with --rm deletes the directory after the container is gone.
         until(|| {
             let entries = std::fs::read_dir(store.join("containers")).map(Iterator::collect::<Vec<_>>);
-            entries.unwrap_or_default().into_iter().all(|entry| entry.unwrap().file_name() == ".lock")
+            let mut names = entries.unwrap_or_default().into_iter().map(|entry| entry.unwrap().file_name());
+            // The lock and the remembered report of the runtime belong to no container.
+            names.all(|name| [".lock", ".runtime"].iter().any(|kept| name == *kept))
         });
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         assert!(!mounts.contains(store.to_str().unwrap()), "{mounts}");
