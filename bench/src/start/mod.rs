@@ -51,7 +51,7 @@ pub(crate) struct Args {
     /// The systems: podman (pull and run), podman-warm (the image is local), tarpon-streamed (no index), tarpon-index, tarpon-index-fuse, tarpon-estargz
     /// (the image as eStargz), tarpon-no-learn (index, without learning), tarpon-learned and tarpon-estargz-learned (after a start by
     /// tarpon-index or tarpon-estargz), tarpon-next (the next version of the image, in which some files of /usr differ, after a
-    /// start of this one by tarpon-index), tarpon-next-no-learn (the same without learning), tarpon-pack, tarpon-pack-fuse, tarpon-warm, podman-tarpon (additional image store), podman-tarpon-pack, podman-stargz (needs
+    /// start of this one by tarpon-index), tarpon-next-no-learn (the same without learning), tarpon-predicted (index, and the pack of the predicted start of the image's command), tarpon-pack, tarpon-pack-fuse, tarpon-warm, podman-tarpon (additional image store), podman-tarpon-pack, podman-stargz (needs
     /// stargz-store), containerd (pull and run; needs ctr, runc and curl), containerd-tarpon (tarpon's snapshotter),
     /// containerd-tarpon-pack, containerd-stargz (needs containerd-stargz-grpc), containerd-soci (needs soci and
     /// soci-snapshotter-grpc), and of an ordinary user user-podman (pull and run), user-tarpon-index and user-tarpon-pack [default: podman, tarpon-index, tarpon-pack, tarpon-warm, podman-tarpon-pack, and where they are

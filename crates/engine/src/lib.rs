@@ -89,9 +89,9 @@ pub use tarpon_images::index::places::shown as shown_place;
 pub use tarpon_images::{
     Access, Admission, Cause, Commits, Committed, ContainerdHosts, Credentials, DEFAULT_PROFILE, Error, ErrorKind,
     Flights, ImageRequest, Images, IndexChoice, Inspection, Item, LayerInspection, LayerLimits, LayerPlan, LayerWay,
-    LockFile, Login, PolicyChoice, Prepared, Progress, Pull, Pulled, Quantiles, RegistriesChoice, RegistriesPaths,
-    Result, ResultExt, Silent, StatedEndpoints, StoredIn, Survey, SurveyTotals, SurveyedImage, TreeView, auth_files,
-    images_in, log_out, log_out_of_all, logged_in, open_store,
+    LockFile, Login, PREDICTED_PROFILE, PolicyChoice, Prepared, Progress, Pull, Pulled, Quantiles, RegistriesChoice,
+    RegistriesPaths, Result, ResultExt, Silent, StatedEndpoints, StoredIn, Survey, SurveyTotals, SurveyedImage,
+    TreeView, auth_files, images_in, log_out, log_out_of_all, logged_in, open_store,
 };
 pub use tarpon_layer::toc::Format as LayerFormat;
 pub use tarpon_mount::{Capability, Feature, Mode, ModeChoice, Unmounted, Writable, probe};
@@ -104,7 +104,8 @@ pub use tarpon_publish::{
     KnownIndexes, KnownPack, LearnedImage, LearnedRequest, LearnedStart, LearnedState, MAX_CONVERT_JOBS, MAX_SYNC_JOBS,
     Outcome, Platforms, PushRequest, Pushed, PushedLayer, PushedOutcome, RemovedIndexes, SYNC_LIST_BYTES, SyncEntry,
     SyncState, Synced, TocImage, TraceCoverage, Unwanted, check_index, commit, convert, index_destination,
-    known_indexes, make_index, make_index_from, publish_index, push, remove_indexes, sync_indexes,
+    known_indexes, make_index, make_index_from, make_predicted_index, publish_index, push, remove_indexes,
+    sync_indexes,
 };
 pub use tarpon_registry::serve as registry;
 pub use tarpon_server::{

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flate2::write::GzEncoder;
+use serde_json::json;
 use support::{EngineFixture, Notes, Served, load, serve};
 use tarpon_engine::oci::{Compression, Digest, Source};
 use tarpon_engine::trace::{Header, Touch, Trace};
@@ -18,7 +19,7 @@ use tarpon_engine::{
 };
 use tarpon_fetch::BootIndex;
 use tarpon_testkit::fixture::Fixture;
-use tarpon_testkit::layers::{Dialect, EstargzOptions, Image, Item, Layer, estargz, tar};
+use tarpon_testkit::layers::{Dialect, EstargzOptions, Image, ImageBuilder, Item, Layer, estargz, tar};
 
 const PART: Range<u64> = 1_000_000..1_040_000;
 const OTHER_PART: Range<u64> = 2_000_000..2_010_000;
@@ -129,6 +130,14 @@ impl PackFixture {
     /// Makes an index and publishes it beside the image.
     async fn publish(&self, starts: &[Trace]) -> ImageIndexArtifact {
         let made = self.make(starts).await;
+        self.push(&made, &self.layout()).await;
+        made
+    }
+
+    /// Makes an index with a predicted start and publishes it beside the image.
+    async fn publish_predicted(&self) -> ImageIndexArtifact {
+        let layout = Source::OciLayout { directory: self.layout(), tag: None };
+        let made = self.engine.make_predicted_index(&self.request(None), &layout, &self.notes).await.unwrap();
         self.push(&made, &self.layout()).await;
         made
     }
@@ -395,6 +404,53 @@ async fn a_rebuilt_image_takes_over_what_it_still_has() {
         fixture.engine.make_index_from(&fixture.request(None), &old_name, Some("web"), &fixture.notes).await.unwrap();
     assert!(one.boots.iter().any(|pack| pack.profile == "web" && pack.fit.is_some()));
     assert!(one.boots.iter().any(|pack| pack.profile == "default" && pack.fit.is_none()), "kept, as ever");
+}
+
+/// The image, started by the tool with a configuration.
+fn with_command() -> Image {
+    ImageBuilder::new().layer(gzipped(&items(&[]))).config("Cmd", json!(["/tool", "conf"])).build()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_predicted_start_is_here_before_it_is_asked_for_although_nothing_was_recorded() {
+    let fixture = PackFixture::new(with_command());
+    let made = fixture.publish_predicted().await;
+    assert_eq!(profiles(&made), ["predicted"]);
+    fixture.lose_layers();
+    let started = fixture.start("default").await;
+    assert!(started.has_pack, "{:?}", started.notes);
+    let tool = tool();
+    started.assert_reads(&start("default", &[(&tool, 0..tool.len() as u64), (&conf(), 0..4)])).await;
+    assert_eq!(started.read(&large(), PART).await, None, "no argument names it");
+    for profile in ["web", "none"] {
+        assert!(!fixture.start(profile).await.has_pack, "{profile} is another start");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recorded_default_start_replaces_the_predicted_one_for_good() {
+    let fixture = PackFixture::new(with_command());
+    fixture.publish_predicted().await;
+    let web = fixture.publish(&[web_start()]).await;
+    assert_eq!(profiles(&web), ["predicted", "web"], "that is another start");
+    let recorded = fixture.publish(&[default_start()]).await;
+    assert_eq!(profiles(&recorded), ["default", "web"]);
+    assert_eq!(profiles(&fixture.publish_predicted().await), ["default", "web"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_without_a_command_gets_an_index_and_no_pack() {
+    let fixture = PackFixture::new(image());
+    assert!(profiles(&fixture.publish_predicted().await).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_predicted_pack_is_not_taken_over_for_another_image() {
+    let fixture = PackFixture::new(with_command());
+    fixture.publish_predicted().await;
+    let text = fixture.request(None).text;
+    let none = fixture.engine.make_index_from(&fixture.request(None), &text, None, &fixture.notes).await.unwrap_err();
+    assert_eq!(none.kind, ErrorKind::NotFound, "{none}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -25,6 +25,7 @@ use crate::local::LocalObject;
 use crate::observed::{Observed, ReadObserver};
 use crate::pack::BootIndex;
 use crate::pack::places::Pack;
+use crate::pack::places::PackOrigin;
 use crate::prefetch::governor::state::Governor;
 use crate::prefetch::hints::Hint;
 use crate::prefetch::policy::{Facts, Prefetch};
@@ -226,14 +227,23 @@ impl ImageHandle {
     /// Starts the replay of the boot pack, whose frames the image's source has as a blob, behind what readers wait for. Once per
     /// image: a second pack is ignored, and `false` is returned.
     pub fn replay(&self, index: &BootIndex) -> bool {
-        let (host, image) = (self.host.clone(), self.image.clone());
-        let pack = Arc::new(Pack::new(index, &image.table));
-        let replay = |pack| self.host.runtime.spawn(host.replay(image, pack)).abort_handle();
-        self.image.prefetch.start_pack(pack.clone(), || replay(pack))
+        self.replay_of(index, PackOrigin::Recorded)
     }
 
-    /// Starts to fetch what the hints lead to, behind what readers wait for. `false` if there is a boot pack, which is more
-    /// precise, or other hints are being followed.
+    /// As [`ImageHandle::replay`], for a boot pack of a predicted start: hints and neighbours, which know what it lacks, are fetched too.
+    pub fn replay_predicted(&self, index: &BootIndex) -> bool {
+        self.replay_of(index, PackOrigin::Predicted)
+    }
+
+    fn replay_of(&self, index: &BootIndex, origin: PackOrigin) -> bool {
+        let (host, image) = (self.host.clone(), self.image.clone());
+        let pack = Arc::new(Pack::new(index, &image.table, origin));
+        let replay = |pack, replaying| self.host.runtime.spawn(host.replay(image, pack, replaying)).abort_handle();
+        self.image.prefetch.start_pack(pack.clone(), |replaying| replay(pack, replaying))
+    }
+
+    /// Starts to fetch what the hints lead to, behind what readers wait for and behind a predicted boot pack. `false` if there is a recorded
+    /// boot pack, which is more precise, or other hints are being followed.
     pub fn follow(&self, hints: Vec<Hint>) -> bool {
         let (host, image) = (self.host.clone(), self.image.clone());
         self.image.prefetch.start_hints(|| self.host.runtime.spawn(host.follow(image, hints)).abort_handle())

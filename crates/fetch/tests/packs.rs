@@ -10,7 +10,7 @@ use bytes::Bytes;
 use common::{World, noise};
 use proptest::prelude::*;
 use tarpon_blob::Fault;
-use tarpon_fetch::{BootIndex, BootPiece, BootWriter, Config, Fetcher, ImageHandle};
+use tarpon_fetch::{BootIndex, BootPiece, BootWriter, Config, Fetcher, Hint, ImageHandle};
 use tarpon_oci::Digest;
 use tarpon_testkit::source::{Form, MemorySource, MemoryStore, PackedLayer, Packer, Refusal, Then, table_of};
 use tokio::runtime::Handle;
@@ -105,6 +105,32 @@ async fn a_reader_that_is_ahead_of_the_replay_overtakes_it_and_nothing_comes_twi
     replayed(&world, &world.image).await;
     assert_eq!(world.store.complete(), 20);
     assert_eq!((asked_of(&world, &files.layer.bytes), asked_of(&world, &pack)), (0, pack.len() as u64));
+}
+
+#[tokio::test(start_paused = true)]
+async fn hints_fetch_what_a_predicted_pack_lacks_and_nothing_of_it_again() {
+    let files = files();
+    let (in_both, in_hints) = (&files.small[0], &files.small[12]);
+    let hint = |object: &Digest| Hint::Object { object: *object, range: 0..40 << 10 };
+    let mut writer = BootWriter::new(Vec::new()).unwrap();
+    add(&mut writer, &in_both.0, &in_both.1, 0..in_both.1.len());
+    let (index, pack) = writer.finish("predicted".into()).unwrap();
+
+    let alone = files.world(&pack);
+    assert!(alone.image.follow(vec![hint(&in_hints.0)]));
+    replayed(&alone, &alone.image).await;
+
+    let world = files.world(&pack);
+    assert!(world.image.replay_predicted(&index));
+    assert!(world.image.follow(vec![hint(&in_both.0), hint(&in_hints.0)]));
+    replayed(&world, &world.image).await;
+    for (object, content) in [in_both, in_hints] {
+        assert_eq!(world.store.object(object).unwrap(), content);
+    }
+    assert_eq!(asked_of(&world, &pack), pack.len() as u64);
+    assert_eq!(asked_of(&world, &files.layer.bytes), asked_of(&alone, &files.layer.bytes));
+    let recorded = files.world(&pack);
+    assert!(recorded.image.replay(&index) && !recorded.image.follow(vec![hint(&in_hints.0)]), "that one has all");
 }
 
 #[tokio::test(start_paused = true)]

@@ -73,6 +73,9 @@ impl Default for LayerLimits {
     }
 }
 
+/// The profile of a start that was predicted, and not recorded. Where the wanted start is the default one, and none was recorded, it serves
+/// instead.
+pub const PREDICTED_PROFILE: &str = "predicted";
 /// The default profile of a start.
 pub const DEFAULT_PROFILE: &str = "default";
 

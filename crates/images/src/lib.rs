@@ -51,7 +51,7 @@ pub use auth_files::auth_files;
 pub use commits::{Commits, Committed};
 pub use error::{Cause, Error, ErrorKind, Result, ResultExt};
 pub use flights::Flights;
-pub use image::{DEFAULT_PROFILE, ImageRequest, IndexChoice, LayerLimits, Prepared, Pull};
+pub use image::{DEFAULT_PROFILE, ImageRequest, IndexChoice, LayerLimits, PREDICTED_PROFILE, Prepared, Pull};
 pub use images::{Images, open_store};
 pub use inspect::{Inspection, LayerInspection};
 pub use lock_file::LockFile;

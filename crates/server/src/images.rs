@@ -15,7 +15,7 @@ use tarpon_client::protocol::MountRequest;
 use tarpon_fetch::{Background, BootIndex, Fetcher, ImageHandle, Stats};
 use tarpon_images::index::places;
 use tarpon_images::sources::{OpenedImage, Sources};
-use tarpon_images::{Access, access};
+use tarpon_images::{Access, PREDICTED_PROFILE, access};
 use tarpon_layer::chunks::ChunkTable;
 use tarpon_mount::TreeFile;
 use tarpon_oci::{Blob, Digest};
@@ -41,7 +41,7 @@ pub struct LoadedImage {
     pack_repository: Option<Arc<dyn OpenedImage>>,
     endpoints: Arc<ImageEndpoints>,
     handle: ImageHandle,
-    has_pack: bool,
+    pack: Option<PackKind>,
     was_mounted: AtomicBool,
     /// Transfers for this image in earlier servers.
     earlier: Transfers,
@@ -52,6 +52,22 @@ pub struct LoadedImage {
     checking: Mutex<()>,
     /// The start that is being observed.
     pub(crate) start: Mutex<Option<Arc<Start>>>,
+}
+
+/// How the content of an image's boot pack was chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PackKind {
+    Recorded,
+    Predicted,
+}
+
+/// Starts the replay of the pack, if it is the first one.
+fn replay(handle: &ImageHandle, pack: &BootIndex) -> Option<PackKind> {
+    if pack.profile == PREDICTED_PROFILE {
+        handle.replay_predicted(pack).then_some(PackKind::Predicted)
+    } else {
+        handle.replay(pack).then_some(PackKind::Recorded)
+    }
 }
 
 /// Minimum interval between two checks of a mounted image's local objects. When many containers start at once, only one checks.
@@ -101,12 +117,19 @@ impl LoadedImage {
 
     /// Whether a boot pack provides parts of it.
     pub fn has_pack(&self) -> bool {
-        self.has_pack
+        self.pack.is_some()
+    }
+
+    /// Whether a boot pack provides all that a start reads.
+    pub(crate) fn has_recorded_pack(&self) -> bool {
+        self.pack == Some(PackKind::Recorded)
     }
 
     /// Starts to fetch what the trace, or else the landmarks of the layers, name. `false`: neither names anything, or a boot pack does it.
     pub(crate) fn follow(&self, trace: Option<&Trace>) -> bool {
-        !self.has_pack && hints::follow(&self.handle, &self.record.layers, trace)
+        // A predicted pack is more precise than landmarks, and lacks what a trace may have.
+        let is_needed = if trace.is_some() { !self.has_recorded_pack() } else { !self.has_pack() };
+        is_needed && hints::follow(&self.handle, &self.record.layers, trace)
     }
 
     pub(crate) fn store(&self) -> &Store {
@@ -463,7 +486,7 @@ impl LoadedImages {
         for layer in found.record.layers.iter().filter(|layer| layer.verification.is_refuted()) {
             handle.distrust(&layer.digest, "its index was found to be wrong");
         }
-        let has_pack = pack.is_some_and(|pack| handle.replay(&pack));
+        let pack = pack.and_then(|pack| replay(&handle, &pack));
         let file = found.tree.file().try_clone().context(ErrorKind::Store, step)?;
         let inode = file.metadata().ok().map(|metadata| metadata.ino());
         let tree = TreeFile { file: Arc::new(file), bytes: Bytes::from_owner(found.tree) };
@@ -481,7 +504,7 @@ impl LoadedImages {
             pack_repository,
             endpoints,
             handle,
-            has_pack,
+            pack,
             was_mounted: AtomicBool::new(false),
             earlier,
             tree_place: (found.tree_path, inode),

@@ -2,7 +2,8 @@
 //!
 //! The reads of the first minute after the first one that had to wait become a trace in the store, under the name of the repository and the
 //! command. The next start, also of another version, follows it as hints: a trace names content, so what both versions have is known.
-//! Images with a boot pack, recorded mounts and local sources need none.
+//! Images with a recorded boot pack, recorded mounts and local sources need none. With a predicted pack, the trace has what the pack lacks, and
+//! is followed behind it.
 //!
 //! A start by a known command follows the trace at once. One without a command may be of anything, and in Podman's stores may come hours
 //! later: it follows the trace from the first read that waits for something in it.
@@ -41,7 +42,7 @@ impl LoadedImage {
         is_certain: bool,
     ) -> impl FnOnce() + Send + use<> {
         let profile = Profile::of(self.handle().name(), &self.record.platform, command);
-        let profile = profile.filter(|_| learns && !self.has_pack() && !self.source().is_local());
+        let profile = profile.filter(|_| learns && !self.has_recorded_pack() && !self.source().is_local());
         let start = profile.map(|profile| self.observe_start(profile, is_certain));
         let image = self.clone();
         move || {

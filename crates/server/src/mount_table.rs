@@ -300,7 +300,9 @@ impl MountTable {
                 None
             }
             Some(Err(why)) => Some(format!("the trace is not followed: {why}")),
-            Some(Ok(_)) if image.has_pack() => Some("the trace is not followed: the image has a boot pack".to_owned()),
+            Some(Ok(_)) if image.has_recorded_pack() => {
+                Some("the trace is not followed: the image has a boot pack".to_owned())
+            }
             Some(Ok(trace)) if image.follow(Some(&trace)) => None,
             Some(Ok(_)) => Some("the trace is not followed: it is empty, or another one is being followed".to_owned()),
         }

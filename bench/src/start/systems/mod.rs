@@ -19,7 +19,7 @@ use containerd::{Containerd, Snapshotter};
 use eager::Eager;
 use shown::Shown;
 use stargz::Stargz;
-use tarpon::{Begin, Tarpon};
+use tarpon::{Begin, Pack, Tarpon};
 use user::{User, Way};
 
 use system::store;
@@ -33,7 +33,7 @@ pub(super) use system::{Server, System};
 pub(super) type Systems = Vec<Box<dyn System>>;
 
 /// All systems, in the order in which they run.
-const NAMES: [&str; 25] = [
+const NAMES: [&str; 26] = [
     "podman",
     "podman-warm",
     "tarpon-streamed",
@@ -45,6 +45,7 @@ const NAMES: [&str; 25] = [
     "tarpon-next",
     "tarpon-estargz",
     "tarpon-estargz-learned",
+    "tarpon-predicted",
     "tarpon-pack",
     "tarpon-pack-fuse",
     "tarpon-warm",
@@ -85,7 +86,7 @@ fn system(name: &'static str, tarpon: &Path) -> Result<Box<dyn System>> {
         format: None,
         next: false,
         index: true,
-        pack: false,
+        pack: Pack::None,
         begin: Begin::Nothing,
         learns: true,
         mode: "auto",
@@ -107,9 +108,10 @@ fn system(name: &'static str, tarpon: &Path) -> Result<Box<dyn System>> {
             begin: Begin::Learned("tarpon-estargz"),
             ..cold
         }),
-        "tarpon-pack" => Box::new(Tarpon { pack: true, ..cold }),
-        "tarpon-pack-fuse" => Box::new(Tarpon { pack: true, mode: "fuse", ..cold }),
-        "tarpon-warm" => Box::new(Tarpon { pack: true, begin: Begin::Store("tarpon-pack"), ..cold }),
+        "tarpon-predicted" => Box::new(Tarpon { pack: Pack::Predicted, ..cold }),
+        "tarpon-pack" => Box::new(Tarpon { pack: Pack::Recorded, ..cold }),
+        "tarpon-pack-fuse" => Box::new(Tarpon { pack: Pack::Recorded, mode: "fuse", ..cold }),
+        "tarpon-warm" => Box::new(Tarpon { pack: Pack::Recorded, begin: Begin::Store("tarpon-pack"), ..cold }),
         "podman-tarpon" => Box::new(Shown::new(name, tarpon, false)?),
         "podman-tarpon-pack" => Box::new(Shown::new(name, tarpon, true)?),
         "podman-stargz" => Box::new(Stargz::new(name)?),

@@ -21,13 +21,33 @@ pub(super) struct Tarpon {
     pub(super) next: bool,
     /// Use the index attached to the image.
     pub(super) index: bool,
-    /// Use the boot pack of the workload.
-    pub(super) pack: bool,
+    pub(super) pack: Pack,
     /// What of an earlier run is there at the start.
     pub(super) begin: Begin,
     /// Whether starts are learned.
     pub(super) learns: bool,
     pub(super) mode: &'static str,
+}
+
+/// The boot pack that is used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pack {
+    None,
+    /// That of the recorded workload.
+    Recorded,
+    /// That of the predicted start of the image's own command.
+    Predicted,
+}
+
+impl Pack {
+    fn profile(self, workload: &Workload) -> Option<&str> {
+        match self {
+            Self::None => None,
+            Self::Recorded => Some(&workload.id),
+            // No workload has this id, so that the image has no recorded pack of it.
+            Self::Predicted => Some("default"),
+        }
+    }
 }
 
 /// What of an earlier run is there at the start.
@@ -166,7 +186,7 @@ impl System for Tarpon {
         fs::create_dir_all(self.store())?;
         let mut command = on(&self.program, &self.store());
         command.args(["run", "--rm", "--quiet", "--network", "host", "--tls-verify=false", "--name", CONTAINER]);
-        command.args(["--mode", self.mode]).args(chosen(self.index, self.pack.then_some(workload.id.as_str())));
+        command.args(["--mode", self.mode]).args(chosen(self.index, self.pack.profile(workload)));
         command.args((!self.learns).then_some("--no-learn"));
         command.args(["--entrypoint", "/bin/sh", image, "-c", script]);
         Ok(command)
@@ -185,7 +205,7 @@ impl System for Tarpon {
     }
 
     fn needs_pack(&self) -> bool {
-        self.pack && self.begin == Begin::Nothing
+        self.pack != Pack::None && self.begin == Begin::Nothing
     }
 
     fn needs_learned(&self) -> bool {

@@ -8,8 +8,8 @@ use clap::builder::TypedValueParser;
 use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 use rustix::fs::{Access as Mode, access};
 use tarpon_engine::{
-    Access, DEFAULT_PROFILE, ErrorKind, ImageRequest, IndexChoice, LayerLimits, LockFile, PROFILE_BYTES, PolicyChoice,
-    Pull, RegistriesChoice, ResultExt as _, TierLocation, auth_files,
+    Access, DEFAULT_PROFILE, ErrorKind, ImageRequest, IndexChoice, LayerLimits, LockFile, PREDICTED_PROFILE,
+    PROFILE_BYTES, PolicyChoice, Pull, RegistriesChoice, ResultExt as _, TierLocation, auth_files,
 };
 use tarpon_oci::{IndexRepo, InvalidIndexRepo, InvalidSource, Platform, Source};
 
@@ -267,6 +267,9 @@ fn profile_name(name: &str) -> Result<String, String> {
     let is_plain = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
     if name.is_empty() || name.len() > PROFILE_BYTES || !name.chars().all(is_plain) {
         return Err(format!("expected up to {PROFILE_BYTES} letters, digits, -, _ and ."));
+    }
+    if name == PREDICTED_PROFILE {
+        return Err("this name is that of predicted starts, which `tarpon index` publishes".to_owned());
     }
     Ok(name.to_owned())
 }

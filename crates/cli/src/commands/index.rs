@@ -56,8 +56,9 @@ The image does not change: its digest, signatures and layers stay the same.";
 /// Create an index for lazy mounts of an unconverted image
 ///
 /// Reads each layer without a table of contents (plain gzip or zstd) once, and records its files and their positions. The result is a
-/// small artifact that refers to the image; clients fetch it instead of the layers. Without --push or --layout only its size is
-/// printed: the index itself is not kept.
+/// small artifact that refers to the image; clients fetch it instead of the layers. What the start of the image's command is likely to
+/// read is published with it, as a boot pack (see --no-predict). Without --push or --layout only the size is printed: the index itself
+/// is not kept.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, mut_arg("lock_file", as_output), mut_arg("index", |index| index.hide(true).env(None::<&str>)), mut_arg("sign_by_key", |key| key.requires("push")), args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Index {
@@ -69,6 +70,13 @@ pub(crate) struct Index {
     /// Write the index to this OCI layout instead
     #[arg(long, value_name = "DIR", alias = "output", conflicts_with = "verify")]
     layout: Option<PathBuf>,
+    /// Publish no boot pack of a predicted start
+    ///
+    /// Without it, the published index has a boot pack with what the start of the image's command is likely to read: programs with their
+    /// libraries, scripts, and the modules that programs of Python and Node.js import. Nothing is run for it. A pack of a recorded start
+    /// replaces it.
+    #[arg(long, conflicts_with = "verify")]
+    no_predict: bool,
     /// Compare the published index with this digest to the layers; exit with 6 if they differ
     #[arg(long, value_name = "DIGEST")]
     verify: Option<Digest>,
@@ -127,7 +135,12 @@ impl Index {
         if destination.is_none() && !global.quiet {
             output::note(&format!("the index will not be saved: {HOW_TO_KEEP}"));
         }
-        let made = runtime.block_on(session.engine().make_index(&request, &[], &*progress)).doing(doing)?;
+        let made = match destination.as_ref().filter(|_| !self.no_predict) {
+            Some((place, _)) => {
+                runtime.block_on(session.engine().make_predicted_index(&request, place, &*progress)).doing(doing)?
+            }
+            None => runtime.block_on(session.engine().make_index(&request, &[], &*progress)).doing(doing)?,
+        };
         drop(progress);
         if let Some((place, access)) = &destination {
             let engine = session.engine();
@@ -194,5 +207,9 @@ fn text(made: &ImageIndexArtifact) -> String {
     let share = 100.0 * made.index_size as f64 / made.layers_size.max(1) as f64;
     let (index, layers) = (size::human(made.index_size), size::human(made.layers_size));
     facts.row(["size".to_owned(), format!("{index}, {share:.2} % of {layers} in {} layers", made.layers.len())]);
+    for pack in &made.boots {
+        let (name, size) = (escape(pack.profile.as_bytes()), size::human(pack.size));
+        facts.row(["boot pack".to_owned(), format!("{name}, {size}")]);
+    }
     facts.to_string()
 }

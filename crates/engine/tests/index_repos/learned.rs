@@ -20,12 +20,12 @@ use crate::fixture::{Repos, image, start};
 use crate::signed::{demand_signatures, key};
 
 /// The trace that this many equal starts of the image left.
-fn learned(name: &str, manifest: Digest, starts: u32) -> Trace {
+pub(crate) fn learned(name: &str, manifest: Digest, starts: u32) -> Trace {
     let Trace { header, touches } = start();
     Trace { header: Header { image: name.to_owned(), manifest, starts, ..header }, touches }
 }
 
-fn keep(engine: &Engine, trace: &Trace) {
+pub(crate) fn keep(engine: &Engine, trace: &Trace) {
     // The name depends on the command as well.
     let key = Digest::of(format!("{} {:?}", trace.header.image, trace.header.command).as_bytes());
     engine.store().set_trace(&key, &trace.write()).unwrap();
@@ -38,7 +38,7 @@ fn host(repos: &Repos, store: &str, starts: u32) -> Engine {
     engine
 }
 
-fn request(repos: &Repos) -> LearnedRequest {
+pub(crate) fn request(repos: &Repos) -> LearnedRequest {
     let ImageRequest { index_repos, access, .. } = repos.request("app:v1");
     LearnedRequest { images: Vec::new(), after: 3, publish_private: false, index_repos, access }
 }
@@ -53,11 +53,11 @@ async fn publish_signed(engine: &Engine, request: &LearnedRequest, key: Option<&
     done
 }
 
-async fn publish(engine: &Engine, request: &LearnedRequest) -> Vec<LearnedStart> {
+pub(crate) async fn publish(engine: &Engine, request: &LearnedRequest) -> Vec<LearnedStart> {
     publish_signed(engine, request, None).await
 }
 
-fn published(start: &LearnedStart) -> Digest {
+pub(crate) fn published(start: &LearnedStart) -> Digest {
     match &start.state {
         LearnedState::Published { index_digest, pack_size, .. } if *pack_size > 0 => *index_digest,
         state => panic!("{state:?}"),

@@ -6,6 +6,7 @@ mod fixture;
 mod learned;
 mod manage;
 mod packs;
+mod predicted;
 mod signed;
 #[path = "../support/mod.rs"]
 mod support;

@@ -20,7 +20,17 @@ pub(crate) struct Pack {
     frames: Vec<Frame>,
     /// Number of a chunk in the table → number of the frame.
     places: HashMap<u32, u32>,
+    origin: PackOrigin,
     given_up: AtomicBool,
+}
+
+/// How the content of a boot pack was chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PackOrigin {
+    /// By the record of a start: it has all that the start reads.
+    Recorded,
+    /// By a prediction: the start reads more.
+    Predicted,
 }
 
 struct Frame {
@@ -37,7 +47,7 @@ struct Member {
 
 impl Pack {
     /// The part of the pack that the table can use.
-    pub(crate) fn new(index: &BootIndex, table: &ChunkTable<Bytes>) -> Self {
+    pub(crate) fn new(index: &BootIndex, table: &ChunkTable<Bytes>, origin: PackOrigin) -> Self {
         let mut places = HashMap::new();
         let mut frames = Vec::with_capacity(index.frames.len());
         let mut offset = 0;
@@ -54,12 +64,17 @@ impl Pack {
             frames.push(Frame { offset, length, chunks });
             offset += length;
         }
-        Self { blob: index.blob, frames, places, given_up: AtomicBool::new(false) }
+        Self { blob: index.blob, frames, places, origin, given_up: AtomicBool::new(false) }
     }
 
     /// Stops using the pack: it is absent, or does not match its index. Returns `true` the first time.
     pub(crate) fn give_up(&self) -> bool {
         !self.given_up.swap(true, Relaxed)
+    }
+
+    /// Whether it has all that a start reads.
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.origin == PackOrigin::Recorded
     }
 
     /// Whether it holds the chunk.

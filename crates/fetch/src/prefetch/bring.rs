@@ -15,7 +15,7 @@ use crate::host::FetchHost;
 use crate::image::Image;
 use crate::object::Object;
 use crate::pack::BootIndex;
-use crate::pack::places::Pack;
+use crate::pack::places::{Pack, PackOrigin};
 use crate::pieces::{piece_in_frame, piece_in_layer, placed};
 use crate::plan::{self, Piece};
 use crate::prefetch::hints::{self, Hint};
@@ -165,7 +165,7 @@ impl FetchHost {
 impl Work {
     fn new(host: Arc<FetchHost>, image: Arc<Image>, content: &StartContent) -> Self {
         let pieces = match content {
-            StartContent::Pack(index) => Pieces::Pack(Arc::new(Pack::new(index, &image.table))),
+            StartContent::Pack(index) => Pieces::Pack(Arc::new(Pack::new(index, &image.table, PackOrigin::Recorded))),
             StartContent::Hints(hints) => Pieces::Chunks(image.hinted_pieces(hints)),
         };
         Self { host, image, pieces }

@@ -1,4 +1,4 @@
-//! Hints: the bytes that a start is likely to touch, for images without a boot pack.
+//! Hints: the bytes that a start is likely to touch, for images without a recorded boot pack.
 //!
 //! A hint names a place to fetch first, by content (a trace) or by position (the landmark of an eStargz layer). The bytes are
 //! fetched by range, checked and kept like all others. A wrong hint costs bandwidth, up to [`HINT_BYTES`].
@@ -97,6 +97,7 @@ impl Image {
 impl FetchHost {
     /// Fetches what the hints lead to, in their order, behind what readers wait for.
     pub(crate) async fn follow(self: Arc<Self>, image: Arc<Image>, hints: Vec<Hint>) {
+        image.prefetch.replay_end().await;
         let _guard = Predicting::begin(&image.prefetch);
         let of = image.clone();
         let Ok(numbers) = self.runtime.spawn_blocking(move || Arc::new(of.hinted(&hints))).await else { return };

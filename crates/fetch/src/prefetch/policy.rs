@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use super::rules::{Obstacle, Prefetcher, Step};
@@ -39,8 +40,12 @@ pub(crate) struct Prefetch {
 struct Running {
     /// Number of [`Predicting`]s.
     predictions: usize,
-    /// The task of the latest of them.
-    prediction: Option<AbortHandle>,
+    /// The task that replays the boot pack.
+    replay: Option<AbortHandle>,
+    /// Closed at the end of that task.
+    replay_end: Option<watch::Receiver<()>>,
+    /// The task that follows the latest hints.
+    hints: Option<AbortHandle>,
     /// Whether there is a [`Downloading`].
     downloads: bool,
     download: Option<AbortHandle>,
@@ -50,9 +55,16 @@ struct Running {
 
 impl Running {
     fn predicts(&self) -> bool {
-        self.prediction.as_ref().is_some_and(|task| !task.is_finished())
+        [&self.replay, &self.hints].into_iter().any(is_running)
     }
 }
+
+fn is_running(task: &Option<AbortHandle>) -> bool {
+    task.as_ref().is_some_and(|task| !task.is_finished())
+}
+
+/// Held by the task that replays a boot pack.
+pub(crate) struct Replaying(#[expect(dead_code, reason = "its drop is the event")] watch::Sender<()>);
 
 impl Prefetch {
     pub(crate) fn new(facts: Facts) -> Self {
@@ -88,7 +100,8 @@ impl Prefetch {
             Obstacle::SourceFails => facts.breaker.has_outage(),
             Obstacle::SourceIsLocal => facts.source_is_local,
             Obstacle::HasPack => self.pack.get().is_some(),
-            Obstacle::PackInUse => self.pack_in_use().is_some(),
+            Obstacle::HasRecordedPack => self.pack.get().is_some_and(|pack| pack.is_recorded()),
+            Obstacle::PackInUse => self.pack_in_use().is_some_and(|pack| pack.is_recorded()),
             Obstacle::PackHasChunk => {
                 self.pack_in_use().is_some_and(|pack| chunk().is_some_and(|chunk| pack.has(chunk)))
             }
@@ -109,12 +122,24 @@ impl Prefetch {
     }
 
     /// Makes this the boot pack of the image, and starts to replay it. `false` if the rules forbid it.
-    pub(crate) fn start_pack(&self, pack: Arc<Pack>, spawn: impl FnOnce() -> AbortHandle) -> bool {
+    pub(crate) fn start_pack(&self, pack: Arc<Pack>, spawn: impl FnOnce(Replaying) -> AbortHandle) -> bool {
         let starts = self.use_pack(pack);
         if starts {
-            self.running.lock().prediction = Some(spawn());
+            let (replaying, end) = watch::channel(());
+            let mut running = self.running.lock();
+            running.replay_end = Some(end);
+            running.replay = Some(spawn(Replaying(replaying)));
         }
         starts
+    }
+
+    /// Returns when no boot pack is being replayed.
+    pub(crate) async fn replay_end(&self) {
+        let end = self.running.lock().replay_end.clone();
+        if let Some(mut end) = end {
+            // Nothing is sent: the channel is closed.
+            let _closed = end.changed().await;
+        }
     }
 
     /// Makes this the boot pack of the image, which the caller fetches. `false` if the rules forbid it.
@@ -126,19 +151,17 @@ impl Prefetch {
     pub(crate) fn start_hints(&self, spawn: impl FnOnce() -> AbortHandle) -> bool {
         let may = self.may(Prefetcher::Hints, Step::Begin);
         let mut running = self.running.lock();
-        let starts = may && !running.predicts();
+        let starts = may && !is_running(&running.hints);
         if starts {
-            running.prediction = Some(spawn());
+            running.hints = Some(spawn());
         }
         starts
     }
 
     /// Stops following hints. Requests on the wire complete. A boot pack is not affected.
     pub(crate) fn stop_hints(&self) {
-        if self.pack.get().is_none() {
-            let task = self.running.lock().prediction.take();
-            task.inspect(AbortHandle::abort);
-        }
+        let task = self.running.lock().hints.take();
+        task.inspect(AbortHandle::abort);
     }
 
     /// Whether the task of a boot pack or of hints has not ended.
@@ -175,7 +198,7 @@ impl Prefetch {
     pub(crate) fn close(&self) {
         let mut running = self.running.lock();
         running.closed = true;
-        let tasks = [running.prediction.take(), running.download.take()];
+        let tasks = [running.replay.take(), running.hints.take(), running.download.take()];
         drop(running);
         tasks.into_iter().flatten().for_each(|task| task.abort());
     }

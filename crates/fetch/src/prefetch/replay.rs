@@ -12,7 +12,7 @@ use crate::pack::places::Pack;
 use crate::pieces::piece_in_frame;
 use crate::plan::Piece;
 use crate::prefetch::open_requests::OpenRequests;
-use crate::prefetch::policy::Predicting;
+use crate::prefetch::policy::{Predicting, Replaying};
 use crate::prefetch::rules::{Prefetcher, Step};
 
 /// The first request: small, so that what a start touches first does not wait for what it touches later.
@@ -24,7 +24,7 @@ pub const REPLAY_REQUESTS: usize = 2;
 
 impl FetchHost {
     /// Fetches all frames of the pack that contain anything missing.
-    pub(crate) async fn replay(self: Arc<Self>, image: Arc<Image>, pack: Arc<Pack>) {
+    pub(crate) async fn replay(self: Arc<Self>, image: Arc<Image>, pack: Arc<Pack>, _replaying: Replaying) {
         let _guard = Predicting::begin(&image.prefetch);
         image.journal.note(Event::PackBegan { bytes: pack.bytes() });
         let mut open_requests = OpenRequests::default();

@@ -52,7 +52,9 @@ pub(crate) enum Obstacle {
     SourceIsLocal,
     /// The image has a boot pack, even if it is not used any more.
     HasPack,
-    /// The boot pack is in use: it predicts better.
+    /// The image has a recorded boot pack, even if it is not used any more.
+    HasRecordedPack,
+    /// A recorded boot pack is in use: it predicts better.
     PackInUse,
     /// The boot pack in use has the chunk.
     PackHasChunk,
@@ -72,7 +74,7 @@ impl fmt::Display for Obstacle {
             Self::StoreRefuses => "the store accepts nothing",
             Self::SourceFails => "the source fails",
             Self::SourceIsLocal => "the source is local",
-            Self::HasPack | Self::PackInUse => "the image has a boot pack",
+            Self::HasPack | Self::HasRecordedPack | Self::PackInUse => "the image has a boot pack",
             Self::PackHasChunk => "the boot pack has the chunk",
             Self::PredictionRuns => "a boot pack or hints are being fetched",
             Self::DownloadRuns => "the rest of the image is being fetched",
@@ -114,7 +116,10 @@ const NO_NEIGHBOURS: &[Obstacle] = &[
 impl Prefetcher {
     #[inline]
     pub(super) const fn rules(self) -> Rules {
-        use Obstacle::{HasPack, PackHasChunk, PredictionRuns, ReadersQuiet, SourceFails, SourceIsLocal, StoreRefuses};
+        use Obstacle::{
+            HasPack, HasRecordedPack, PackHasChunk, PredictionRuns, ReadersQuiet, SourceFails, SourceIsLocal,
+            StoreRefuses,
+        };
         match self {
             // The boot pack contains what the recorded start read ahead.
             Self::ReadAhead => {
@@ -125,7 +130,7 @@ impl Prefetcher {
             }
             // The first request after a failure tries the source again, and that may be this one.
             Self::Hints => Rules {
-                begin: &[HasPack],
+                begin: &[HasRecordedPack],
                 first: &[StoreRefuses],
                 next: &[StoreRefuses, SourceFails],
                 lane: Lane::Trace,

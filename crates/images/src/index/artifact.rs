@@ -18,6 +18,8 @@ use tarpon_oci::{
     Blob, Descriptor, Digest, ImageIndex, InvalidManifest, MediaType, NewArtifact, NewDescriptor, Verified, limits,
 };
 
+use crate::image::{DEFAULT_PROFILE, PREDICTED_PROFILE};
+
 /// The kind of artifact.
 pub const ARTIFACT_TYPE: &str = "application/vnd.tarpon.index.v1";
 /// The type of the blob with the indexes of layers, which comes first.
@@ -158,11 +160,23 @@ pub(super) fn listed_layers(entry: &Descriptor) -> Vec<Descriptor> {
 
 /// The blob with the frames of the boot pack for a profile, among the layers of an artifact.
 pub(super) fn boot_frames(layers: &[Descriptor], profile: &str) -> Option<Blob> {
-    let is_meant = |layer: &&Descriptor| {
-        layer.media_type == MediaType::Other(BOOT_FRAMES_TYPE.to_owned())
-            && layer.annotations.get(PROFILE).is_some_and(|named| named == profile)
+    of_start(layers, BOOT_FRAMES_TYPE, profile).map(Descriptor::blob)
+}
+
+/// The blob with the index of the boot pack for a profile, among the layers of an artifact.
+pub(super) fn boot_index<'a>(layers: &'a [Descriptor], profile: &str) -> Option<&'a Descriptor> {
+    of_start(layers, BOOT_INDEX_TYPE, profile)
+}
+
+/// The part of a boot pack for a profile: of a recorded start, or for the default profile of the predicted one.
+fn of_start<'a>(layers: &'a [Descriptor], part: &str, profile: &str) -> Option<&'a Descriptor> {
+    let of = |profile: &str| {
+        layers.iter().find(|layer| {
+            layer.media_type == MediaType::Other(part.to_owned())
+                && layer.annotations.get(PROFILE).is_some_and(|named| named == profile)
+        })
     };
-    layers.iter().find(is_meant).map(Descriptor::blob)
+    of(profile).or_else(|| of(PREDICTED_PROFILE).filter(|_| profile == DEFAULT_PROFILE))
 }
 
 /// The descriptors of a boot pack: its index and its frames.

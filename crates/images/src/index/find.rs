@@ -330,8 +330,8 @@ impl Search<'_> {
         let index = layers
             .first()
             .filter(|layer| is_index(layer) && layer.size <= limits::INDEX_ARTIFACT_BYTES && !wanted.is_empty());
-        let boot = pack.and_then(|pack| boots_among(layers).find(|(name, _)| *name == pack.profile));
-        let boot = boot.map(|(_, layer)| layer).filter(|layer| layer.size <= limits::BOOT_INDEX_BYTES);
+        let boot = pack.and_then(|pack| artifact::boot_index(layers, pack.profile));
+        let boot = boot.filter(|layer| layer.size <= limits::BOOT_INDEX_BYTES);
         let fetch = |layer: &Descriptor| {
             let blob = layer.blob();
             async move { Fetched { blob, bytes: whole(repository, blob).await } }.boxed()
@@ -486,9 +486,8 @@ async fn boot(
     place: Option<usize>,
 ) -> Result<Option<Verified<Bytes>>, String> {
     let Some(PackWanted { profile, .. }) = pack else { return Ok(None) };
-    let mut packs = boots(artifact);
-    let Some((_, layer)) = packs.clone().find(|(name, _)| *name == profile) else {
-        return match packs.next() {
+    let Some(layer) = artifact::boot_index(&artifact.layers, profile) else {
+        return match boots(artifact).next() {
             None if profile == DEFAULT_PROFILE => Ok(None),
             _ => Err("the index has none of this name".to_owned()),
         };

@@ -11,12 +11,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::Serialize;
 use tarpon_fetch::{BOOT_PIECES, BootIndex, BootPiece, BootWriter, Fetcher};
+use tarpon_images::PREDICTED_PROFILE;
 use tarpon_images::index::artifact::{self, Indexed};
 use tarpon_images::prepare::assemble::chunks_of;
 use tarpon_images::prepare::layer::Layer;
 use tarpon_layer::chunks::ChunkTable;
 use tarpon_layer::{ChunkPlace, LayerIndex, ObjectId};
-use tarpon_oci::{Blob, Digest, NewDescriptor, Verified, limits};
+use tarpon_oci::{Blob, Digest, NewDescriptor, RunConfig, Verified, limits};
+use tarpon_prediction::predict;
 use tarpon_registry::Repository;
 use tarpon_store::{MappedFile, Store};
 use tarpon_trace::{self as trace, Trace};
@@ -27,6 +29,8 @@ use crate::{Cause, Error, ErrorKind, Result};
 const STEP: &str = "make the boot pack";
 /// Bytes read at a time where a longer part of an object is hashed.
 const READ_BYTES: u64 = 4 << 20;
+/// Bytes of a piece of a predicted start: a reader waits for the whole frame of a piece, which has 256 KiB.
+const PREDICTED_PIECE_BYTES: usize = 128 << 10;
 
 /// The parts of a recorded start that a pack is made from.
 #[derive(Debug, Clone)]
@@ -35,20 +39,27 @@ pub(super) struct Start {
     pub(super) profile: String,
     /// What it touches, in the order of first touch.
     pub(super) pieces: Vec<(ObjectId, Range<u64>)>,
+    /// Whether it was observed beside a predicted pack, and lacks what that one had.
+    pub(super) is_partial: bool,
 }
 
 impl Start {
     /// The start that was traced.
     pub(super) fn traced(trace: &Trace) -> Self {
         let pieces = trace::pieces(trace).into_iter().map(|piece| (piece.object, piece.range)).collect();
-        Self { profile: trace.header.profile.clone(), pieces }
+        Self { profile: trace.header.profile.clone(), pieces, is_partial: false }
+    }
+
+    /// The start that was learned.
+    pub(super) fn learned(trace: &Trace) -> Self {
+        Self { is_partial: true, ..Self::traced(trace) }
     }
 
     /// The start for which a pack was made. Contents have the same names in every image.
     pub(super) fn packed(index: &BootIndex) -> Self {
         let piece = |piece: &BootPiece| (piece.object, piece.offset..piece.offset.saturating_add(piece.length.into()));
         let pieces = index.frames.iter().flat_map(|frame| &frame.pieces).map(piece).collect();
-        Self { profile: index.profile.clone(), pieces }
+        Self { profile: index.profile.clone(), pieces, is_partial: false }
     }
 
     /// Number of files and bytes that it touches.
@@ -147,6 +158,17 @@ impl Packer {
         Ok(Self { store, fetcher, runtime, _image })
     }
 
+    /// What the start of the image's command reads, as far as that can be predicted. None: nothing is known of it.
+    pub(super) fn predict(&self, layers: &[Layer], config: &RunConfig) -> Result<Option<Start>> {
+        let layers: Vec<LayerIndex> = layers.iter().map(|layer| layer.index.clone()).collect();
+        let read = |object: &ObjectId, range: Range<u64>| {
+            self.read(object, range.start, range.end - range.start).map_err(tarpon_prediction::Error::from)
+        };
+        let found = predict(&layers, config, &read).map_err(|error| failed("predict the start", error))?;
+        let pieces: Vec<_> = found.into_iter().flat_map(|(object, range)| parts(object, range)).collect();
+        Ok((!pieces.is_empty()).then(|| Start { profile: PREDICTED_PROFILE.to_owned(), pieces, is_partial: false }))
+    }
+
     /// Cuts the chunks of the layers at the ends of what the starts touch.
     pub(super) fn cut<'a>(&self, layers: &mut [Layer], starts: impl IntoIterator<Item = &'a Start>) -> Result<()> {
         let mut places: HashMap<ObjectId, BTreeSet<u64>> = HashMap::new();
@@ -224,6 +246,12 @@ impl Packer {
         let fit = TraceCoverage { files, bytes, kept_files: kept_files.len(), kept_bytes };
         if index.frames.is_empty() { Ok(None) } else { finished(&index, spool, decoded_size, fit).map(Some) }
     }
+}
+
+/// A range as pieces of a pack.
+fn parts(object: ObjectId, range: Range<u64>) -> impl Iterator<Item = (ObjectId, Range<u64>)> {
+    let starts = (range.start..range.end).step_by(PREDICTED_PIECE_BYTES);
+    starts.map(move |start| (object, start..range.end.min(start.saturating_add(PREDICTED_PIECE_BYTES as u64))))
 }
 
 fn finished(index: &BootIndex, spool: File, decoded_size: u64, fit: TraceCoverage) -> Result<BootPack> {

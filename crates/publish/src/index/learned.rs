@@ -24,8 +24,9 @@ use tarpon_registry::Repository;
 use tarpon_store::Store;
 use tarpon_trace::Trace;
 
-use super::make::{Upload, destination, make_index};
+use super::make::{Upload, destination, make_learned_index};
 use super::manage::{listed, read};
+use super::readers::check_readers;
 use super::sign::sign;
 use crate::{Error, ErrorKind, Result, ResultExt as _};
 
@@ -246,7 +247,7 @@ async fn publish_one(
     }
     let mut trace = learned.trace.clone();
     DEFAULT_PROFILE.clone_into(&mut trace.header.profile);
-    let made = make_index(images, &image, &[trace], &Silent).boxed().await?;
+    let made = make_learned_index(images, &image, &trace, &Silent).boxed().await?;
     let upload = Upload::contents(&made, &place, &image.access).boxed().await?;
     let target = access::open_origin(&place.to_string(), &access_to_place)?;
     let known = pack_at(&target, &learned.manifest, wanted).await.map_err(|error| looked(&place, error))?;
@@ -272,24 +273,6 @@ fn check_place(places: &IndexPlaces<'_>, place: &Source, key: Option<&SigningKey
         return Err(Error::new(ErrorKind::Forbidden, step, why).hint("--sign-by-key signs what is published"));
     }
     Ok(())
-}
-
-/// Refuses contents that not everybody may read, unless they stay in their repository.
-async fn check_readers(image: &ImageRequest, manifest: &Digest, place: &Source) -> Result<()> {
-    let is_own = match (&image.source, place) {
-        (Source::Registry(image), Source::Registry(place)) => {
-            (image.registry(), image.repository()) == (place.registry(), place.repository())
-        }
-        _ => false,
-    };
-    if is_own {
-        return Ok(());
-    }
-    let Err(why) = access::is_public(&image.text, manifest, &image.access).await? else { return Ok(()) };
-    let place = shown(&place.to_string()).to_owned();
-    let cause = format!("the image needs credentials, and {place} may have other readers ({why})");
-    Err(Error::new(ErrorKind::Forbidden, "publish its contents", cause)
-        .hint("without --index-repo they go to the image's own repository; --publish-private publishes them anyway"))
 }
 
 /// Which packs make another one needless.

@@ -8,15 +8,16 @@ use tarpon_images::index::places::{IndexPlaces, access_to, shown};
 use tarpon_images::prepare::layer::Layer;
 use tarpon_images::prepare::preparation::index_layers;
 use tarpon_images::progress::Progress;
-use tarpon_images::{Access, ImageRequest, Images, access, admission};
+use tarpon_images::{Access, DEFAULT_PROFILE, ImageRequest, Images, PREDICTED_PROFILE, access, admission};
 use tarpon_oci::media_type::OCI_MANIFEST;
-use tarpon_oci::{Digest, EMPTY_CONFIG, NewDescriptor, Source};
-use tarpon_registry::{Destination, Repository};
+use tarpon_oci::{Digest, EMPTY_CONFIG, NewDescriptor, RunConfig, Source};
+use tarpon_registry::{Destination, Repository, ResolvedImage};
 use tarpon_store::Store;
 use tarpon_trace::Trace;
 
 use super::boot::{self, BootPack, Packer, Start};
 use super::packs::{self, Published};
+use super::readers::check_readers;
 use crate::{Error, ErrorKind, Result, ResultExt};
 
 /// The index of an image, ready to be published.
@@ -67,7 +68,30 @@ pub async fn make_index(
     progress: &dyn Progress,
 ) -> Result<ImageIndexArtifact> {
     let starts = traces.iter().map(Start::traced).collect();
-    index_for(images, request, starts, progress).await
+    index_for(images, request, starts, None, progress).await
+}
+
+/// As [`make_index`], with a pack of the predicted start of the image's command, unless a recorded default one is kept. `destination` is where
+/// the index will be published: an index repository may have readers of its own, so it gets no contents of an image that not everybody may
+/// read.
+pub async fn make_predicted_index(
+    images: &Images,
+    request: &ImageRequest,
+    destination: &Source,
+    progress: &dyn Progress,
+) -> Result<ImageIndexArtifact> {
+    index_for(images, request, Vec::new(), Some(destination), progress).await
+}
+
+/// As [`make_index`], with the trace of a learned start. The contents of a predicted pack, beside which it may have been learned, are part of
+/// the start.
+pub(super) async fn make_learned_index(
+    images: &Images,
+    request: &ImageRequest,
+    trace: &Trace,
+    progress: &dyn Progress,
+) -> Result<ImageIndexArtifact> {
+    index_for(images, request, vec![Start::learned(trace)], None, progress).await
 }
 
 /// As [`make_index`], with packs derived from those of another image: of `profile`, or all packs of the newest index in its
@@ -85,20 +109,23 @@ pub async fn make_index_from(
     let image = admission::resolve(&repository, &old.access, &old.platform).await?;
     let found = packs::kept(&IndexPlaces::of(&old)?, &repository, &image).await?;
     found.notes.iter().for_each(|note| progress.note(note));
-    let is_wanted = |start: &Start| profile.is_none_or(|profile| start.profile == profile);
+    // What is predicted for the old image is not what the new one reads.
+    let is_wanted =
+        |start: &Start| profile.is_none_or(|profile| start.profile == profile) && start.profile != PREDICTED_PROFILE;
     let starts: Vec<Start> = found.packs.into_iter().map(|pack| pack.start).filter(is_wanted).collect();
     if starts.is_empty() {
         let which = profile.map_or_else(|| "no boot pack".to_owned(), |profile| format!("no boot pack {profile:?}"));
         let cause = format!("{} has {which}", image.name);
         return Err(Error::new(ErrorKind::NotFound, "take boot packs over", cause));
     }
-    index_for(images, request, starts, progress).await
+    index_for(images, request, starts, None, progress).await
 }
 
 async fn index_for(
     images: &Images,
     request: &ImageRequest,
-    starts: Vec<Start>,
+    mut starts: Vec<Start>,
+    predict_for: Option<&Source>,
     progress: &dyn Progress,
 ) -> Result<ImageIndexArtifact> {
     each_once(&starts)?;
@@ -115,9 +142,23 @@ async fn index_for(
     }
     found.notes.iter().for_each(|note| progress.note(note));
     let is_other = |kept: &Published| starts.iter().all(|start| start.profile != kept.start.profile);
-    let kept = found.packs.into_iter().filter(is_other).collect();
+    let mut kept: Vec<Published> = found.packs.into_iter().filter(is_other).collect();
+    let has_default =
+        starts.iter().chain(kept.iter().map(|kept| &kept.start)).any(|start| start.profile == DEFAULT_PROFILE);
+    if has_default || predict_for.is_some() {
+        let predicted = kept.iter().find(|kept| kept.start.profile == PREDICTED_PROFILE);
+        let predicted = predicted.map(|kept| kept.start.pieces.as_slice()).unwrap_or_default();
+        starts.iter_mut().filter(|start| start.is_partial).for_each(|start| start.pieces.extend_from_slice(predicted));
+        kept.retain(|kept| kept.start.profile != PREDICTED_PROFILE);
+    }
+    let config = match predict_for.filter(|_| !has_default) {
+        Some(destination) => predictable(&repository, &image, request, destination, progress).await?,
+        None => None,
+    };
     let (store, name) = (part.store().clone(), request.text.clone());
-    let packing = tokio::task::spawn_blocking(move || pack(store, &repository, layers, &name, &starts, kept));
+    let packing = tokio::task::spawn_blocking(move || {
+        pack(store, &repository, layers, &name, Starts { known: starts, predicted: config }, kept)
+    });
     let packed = packing.await.context(ErrorKind::Other, "write the index")??;
     packed.notes.iter().for_each(|note| progress.note(note));
     let subject = tarpon_oci::Blob { digest: *image.manifest.digest(), size: image.manifest.bytes.len() as u64 };
@@ -201,6 +242,29 @@ impl<'a> Upload<'a> {
     }
 }
 
+/// The starts for which packs are made.
+struct Starts {
+    known: Vec<Start>,
+    /// How the image is started, if that start is to be predicted.
+    predicted: Option<RunConfig>,
+}
+
+/// How the image is started, if its contents may be published at `destination`.
+async fn predictable(
+    repository: &Repository,
+    image: &ResolvedImage,
+    request: &ImageRequest,
+    destination: &Source,
+    progress: &dyn Progress,
+) -> Result<Option<RunConfig>> {
+    if let Err(error) = check_readers(request, image.manifest.digest(), destination).boxed().await {
+        progress.note(&format!("no start is predicted: {error}"));
+        return Ok(None);
+    }
+    let config = repository.config(image).boxed().await;
+    config.map(|config| Some(config.run)).map_err(|error| access::registry("read the image's config", error))
+}
+
 /// The parts of an artifact.
 struct Packed {
     layers: Vec<IndexedLayer>,
@@ -224,22 +288,27 @@ fn pack(
     repository: &Repository,
     mut layers: Vec<Layer>,
     name: &str,
-    starts: &[Start],
+    starts: Starts,
     kept: Vec<Published>,
 ) -> Result<Packed> {
+    let Starts { known: mut starts, predicted } = starts;
     let (mut boots, mut notes) = (Vec::with_capacity(starts.len() + kept.len()), Vec::new());
-    if !starts.is_empty() || !kept.is_empty() {
+    let is_recorded = !starts.is_empty();
+    if is_recorded || predicted.is_some() || !kept.is_empty() {
         let packer = Packer::new(store, repository, &layers, name)?;
+        if let Some(config) = predicted {
+            starts.extend(packer.predict(&layers, &config)?);
+        }
         // Kept packs hold whole chunks of the index that they were made with.
         packer.cut(&mut layers, starts.iter().chain(kept.iter().map(|kept| &kept.start)))?;
-        for (start, pack) in starts.iter().zip(packer.packs(&layers, starts)?) {
+        for (start, pack) in starts.iter().zip(packer.packs(&layers, &starts)?) {
             match pack {
                 Some(pack) => boots.push(pack),
                 None => notes.push(format!("the image has nothing of what the start {} touched", start.profile)),
             }
         }
     }
-    if boots.is_empty() && !starts.is_empty() {
+    if boots.is_empty() && is_recorded {
         let cause = "the image has nothing of what was touched";
         return Err(Error::new(ErrorKind::Refused, "make the boot pack", cause));
     }

@@ -9,6 +9,7 @@ mod learned;
 mod make;
 mod manage;
 mod packs;
+mod readers;
 mod sign;
 mod sync;
 #[cfg(test)]
@@ -19,7 +20,9 @@ pub use self::check::{IndexCheck, check_index};
 pub use self::learned::{
     DEFAULT_STARTS, Failed, LearnedImage, LearnedRequest, LearnedStart, LearnedState, learned_images, publish_learned,
 };
-pub use self::make::{ImageIndexArtifact, IndexedLayer, destination, make_index, make_index_from, publish_index};
+pub use self::make::{
+    ImageIndexArtifact, IndexedLayer, destination, make_index, make_index_from, make_predicted_index, publish_index,
+};
 pub use self::manage::{
     IndexSignature, KnownIndex, KnownIndexes, KnownPack, RemovedIndexes, Unwanted, known_indexes, remove_indexes,
 };

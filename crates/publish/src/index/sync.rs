@@ -15,7 +15,7 @@ use tarpon_oci::{Digest, Source};
 use tarpon_policy::SigningKey;
 use tarpon_registry::{Repository, ResolvedImage};
 
-use super::make::{destination, make_index, publish_index};
+use super::make::{destination, make_predicted_index, publish_index};
 use super::manage::{listed, read};
 use super::sign::sign;
 use crate::{Error, ErrorKind, Result, ResultExt as _};
@@ -226,7 +226,7 @@ async fn sync_one(
         sign_again(key, &repository, &index_digest, &place, &access_to_place).await?;
         return Ok(SyncState::Known { index_digest });
     }
-    let made = make_index(images, request, &[], &Silent).boxed().await?;
+    let made = make_predicted_index(images, request, &place, &Silent).boxed().await?;
     let _alone = match place {
         Source::Registry(_) => None,
         _ => Some(locks.layout.lock().await),

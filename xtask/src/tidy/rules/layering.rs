@@ -9,6 +9,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("inflate", &[]),
     ("layer", &["oci", "inflate"]),
     ("tree", &["oci", "layer"]),
+    ("prediction", &["oci", "layer", "tree"]),
     ("blob", &["oci"]),
     ("fetch", &["oci", "layer", "blob"]),
     ("trace", &["oci"]),
@@ -38,6 +39,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &[
             "oci",
             "layer",
+            "prediction",
             "blob",
             "registry",
             "store",

@@ -9,14 +9,14 @@ use tarpon_testkit::source::{Form, Packer, table_of};
 use tokio::time::Instant;
 
 use super::super::rules::{Background, Obstacle};
-use super::{Downloading, Facts, Predicting, Prefetch, Prefetcher, Step};
+use super::{Downloading, Facts, Predicting, Prefetch, Prefetcher, Replaying, Step};
 use crate::breaker::{Attempt, Breaker};
 use crate::bypass::Bypass;
 use crate::config::Config;
 use crate::error::PieceError;
 use crate::journal::Journal;
 use crate::lanes::{Lane, Lanes, Priority};
-use crate::pack::places::Pack;
+use crate::pack::places::{Pack, PackOrigin};
 use crate::pack::{BootFrame, BootIndex, BootPiece};
 use crate::prefetch::governor::state::StallGuard;
 
@@ -26,8 +26,11 @@ const IN_PACK: u32 = 0;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PackState {
     Absent,
+    /// Of a recorded start.
     InUse,
     GivenUp,
+    /// Of a predicted start, in use.
+    Predicted,
 }
 
 /// Everything that a rule may depend on.
@@ -65,19 +68,28 @@ struct Fixture {
     _stall: Option<StallGuard>,
 }
 
-fn pack() -> Arc<Pack> {
+fn pack(origin: PackOrigin) -> Arc<Pack> {
     let mut packer = Packer::new(Form::Gzip);
     let object = packer.object(b"content", 4096);
     let blob = Blob { digest: Digest::of(b"pack"), size: 100 };
     let pieces = vec![BootPiece { object, offset: 0, length: 7 }];
     let index = BootIndex { profile: "default".into(), blob, frames: vec![BootFrame { length: 100, pieces }] };
-    let pack = Pack::new(&index, &table_of(&[&packer.finish()]));
+    let pack = Pack::new(&index, &table_of(&[&packer.finish()]), origin);
     assert!(pack.has(IN_PACK));
     Arc::new(pack)
 }
 
 fn idle_task() -> tokio::task::AbortHandle {
     tokio::spawn(std::future::pending::<()>()).abort_handle()
+}
+
+/// A replay that never ends by itself.
+fn idle_replay(replaying: Replaying) -> tokio::task::AbortHandle {
+    let task = async move {
+        let _replaying = replaying;
+        std::future::pending::<()>().await;
+    };
+    tokio::spawn(task).abort_handle()
 }
 
 impl World {
@@ -98,8 +110,9 @@ impl World {
         }));
         prefetch.running.lock().downloads = self.download_runs;
         if self.pack != PackState::Absent {
-            let pack = pack();
-            assert!(prefetch.start_pack(pack.clone(), idle_task));
+            let is_predicted = self.pack == PackState::Predicted;
+            let pack = pack(if is_predicted { PackOrigin::Predicted } else { PackOrigin::Recorded });
+            assert!(prefetch.start_pack(pack.clone(), idle_replay));
             if self.pack == PackState::GivenUp {
                 pack.give_up();
             }
@@ -150,6 +163,7 @@ async fn read_ahead_leaves_chunks_to_the_boot_pack_that_has_them() {
     };
     assert!(!begins(PackState::InUse, Some(IN_PACK)));
     assert!(begins(PackState::InUse, Some(IN_PACK + 1)) && begins(PackState::InUse, None));
+    assert!(!begins(PackState::Predicted, Some(IN_PACK)) && begins(PackState::Predicted, Some(IN_PACK + 1)));
     assert!(begins(PackState::GivenUp, Some(IN_PACK)) && begins(PackState::Absent, Some(IN_PACK)));
 }
 
@@ -162,6 +176,7 @@ async fn read_ahead_requests_nothing_while_the_store_refuses() {
 async fn neighbours_need_an_image_without_a_better_prediction() {
     assert_may(Prefetcher::Neighbours, World { pack: PackState::InUse, ..CALM }, &[]);
     assert_may(Prefetcher::Neighbours, World { pack: PackState::GivenUp, ..CALM }, &STEPS);
+    assert_may(Prefetcher::Neighbours, World { pack: PackState::Predicted, ..CALM }, &STEPS);
     assert_may(Prefetcher::Neighbours, World { prediction_runs: true, ..CALM }, &[]);
     assert_may(Prefetcher::Neighbours, World { download_runs: true, ..CALM }, &[]);
 }
@@ -179,7 +194,7 @@ async fn neighbours_need_a_store_that_accepts_them() {
 }
 
 #[tokio::test]
-async fn hints_do_not_start_in_an_image_with_a_boot_pack_even_after_the_pack_was_abandoned() {
+async fn hints_do_not_start_in_an_image_with_a_recorded_boot_pack_even_after_the_pack_was_abandoned() {
     for pack in [PackState::InUse, PackState::GivenUp] {
         assert_may(Prefetcher::Hints, World { pack, ..CALM }, &[Step::First, Step::Next]);
     }
@@ -200,7 +215,7 @@ async fn hints_and_boot_packs_end_when_the_store_refuses() {
 #[tokio::test]
 async fn an_image_takes_one_boot_pack() {
     let fixture = World { pack: PackState::GivenUp, ..CALM }.build();
-    assert!(!fixture.prefetch.start_pack(pack(), || unreachable!("it has one")));
+    assert!(!fixture.prefetch.start_pack(pack(PackOrigin::Recorded), |_| unreachable!("it has one")));
 }
 
 #[tokio::test]
@@ -210,6 +225,17 @@ async fn hints_are_followed_one_task_at_a_time() {
     assert!(!fixture.prefetch.start_hints(idle_task));
     fixture.prefetch.stop_hints();
     assert!(!fixture.prefetch.predicts() && fixture.prefetch.start_hints(idle_task));
+}
+
+#[tokio::test]
+async fn hints_are_followed_behind_a_predicted_boot_pack() {
+    let fixture = World { pack: PackState::Predicted, ..CALM }.build();
+    assert!(fixture.prefetch.start_hints(idle_task));
+    let mut end = Box::pin(fixture.prefetch.replay_end());
+    assert!(end.as_mut().now_or_never().is_none(), "the pack is being replayed");
+    fixture.prefetch.close();
+    end.await;
+    assert!(CALM.build().prefetch.replay_end().now_or_never().is_some(), "there is no pack");
 }
 
 #[tokio::test]
@@ -285,7 +311,7 @@ async fn an_idle_backfill_waits_for_all_requests_and_a_prompt_one_for_those_of_r
 fn naive(prefetcher: Prefetcher, step: Step, world: World) -> bool {
     let World { store_refuses, source_fails, source_is_local, pack, prediction_runs, download_runs, .. } = world;
     match (prefetcher, step) {
-        (Prefetcher::ReadAhead, Step::Begin) => pack != PackState::InUse,
+        (Prefetcher::ReadAhead, Step::Begin) => !matches!(pack, PackState::InUse | PackState::Predicted),
         (Prefetcher::ReadAhead | Prefetcher::BootPack, Step::First | Step::Next) => !store_refuses,
         (Prefetcher::Neighbours, _) => {
             !(pack == PackState::InUse
@@ -296,7 +322,8 @@ fn naive(prefetcher: Prefetcher, step: Step, world: World) -> bool {
                 || world.demand_on_wire
                 || store_refuses)
         }
-        (Prefetcher::Hints | Prefetcher::BootPack, Step::Begin) => pack == PackState::Absent,
+        (Prefetcher::Hints, Step::Begin) => matches!(pack, PackState::Absent | PackState::Predicted),
+        (Prefetcher::BootPack, Step::Begin) => pack == PackState::Absent,
         (Prefetcher::Hints, Step::First) => !store_refuses,
         (Prefetcher::Hints, Step::Next) => !store_refuses && !source_fails,
         (Prefetcher::WholeImage, Step::Begin) => !(prediction_runs || source_is_local || store_refuses || source_fails),
@@ -308,7 +335,7 @@ fn naive(prefetcher: Prefetcher, step: Step, world: World) -> bool {
 #[tokio::test]
 async fn the_policy_agrees_with_the_naive_rules_in_every_state() {
     for bits in 0_u32..1 << 7 {
-        for pack in [PackState::Absent, PackState::InUse, PackState::GivenUp] {
+        for pack in [PackState::Absent, PackState::InUse, PackState::GivenUp, PackState::Predicted] {
             let is = |bit: u32| bits >> bit & 1 == 1;
             let world = World {
                 store_refuses: is(0),

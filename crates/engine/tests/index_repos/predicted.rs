@@ -1,0 +1,93 @@
+//! Predicted starts: where their contents may go, and what becomes of them when the start is learned.
+
+use serde_json::json;
+use tarpon_engine::oci::{Compression, Digest, Source};
+use tarpon_engine::registry::Contents;
+use tarpon_engine::{Access, ImageRequest, LearnedRequest, index_destination, known_indexes};
+use tarpon_fetch::BootIndex;
+use tarpon_testkit::fixture::Fixture;
+use tarpon_testkit::layers::{Dialect, Image, ImageBuilder, Item, Layer, tar};
+use tarpon_testkit::registry::{Auth, PASSWORD, USER};
+
+use crate::fixture::{LISTS, Repos, text};
+use crate::learned::{keep, learned, publish, published, request};
+use crate::support::load;
+
+const TOOL: &[u8] = b"the program that the image starts";
+
+fn image() -> Image {
+    let items = [Item::file("tool", TOOL).mode(0o755), Item::file("text", text())];
+    let layer = Layer::plain(&tar(&items, Dialect::Pax), Compression::Gzip);
+    ImageBuilder::new().layer(layer).config("Cmd", json!(["/tool"])).build()
+}
+
+/// A registry with the image `app:v1`, which takes indexes too.
+async fn registry(auth: Auth) -> (Fixture, Image) {
+    let (mut contents, image) = (Contents::new(), image());
+    image.add_to(&mut contents, "app", "v1");
+    let registry = Fixture::with_registry(contents, auth).await;
+    registry.registry().model().set_referrers(LISTS);
+    (registry, image)
+}
+
+#[tokio::test]
+async fn a_predicted_start_of_a_private_image_goes_to_its_own_repository_only() {
+    let repos = Repos::new().await;
+    let (registry, _) = registry(Auth::Basic).await;
+    let access = Access { creds: Some(format!("{USER}:{PASSWORD}")), ..repos.request("app:v1").access };
+    let text = registry.name("app:v1");
+    let source: Source = text.parse().unwrap();
+    let request = ImageRequest { text, source, access, ..repos.request("app:v1") };
+    let engine = repos.engine("store");
+
+    let (place, _) = index_destination(&request).unwrap();
+    let made = engine.make_predicted_index(&request, &place, &repos.notes).await.unwrap();
+    assert!(made.boots.is_empty(), "others may read the index repository");
+    let notes = repos.notes.take();
+    let why = |note: &String| note.contains("no start is predicted") && note.contains("the image needs credentials");
+    assert!(notes.iter().any(why), "{notes:?}");
+
+    let own = ImageRequest { index_repos: Vec::new(), ..request };
+    let (place, _) = index_destination(&own).unwrap();
+    let made = engine.make_predicted_index(&own, &place, &repos.notes).await.unwrap();
+    assert_eq!(made.boots.len(), 1);
+}
+
+#[tokio::test]
+async fn a_learned_start_is_published_with_what_was_predicted_and_replaces_it() {
+    let repos = Repos::new().await;
+    let (registry, image) = registry(Auth::Anonymous).await;
+    let name = registry.name("app:v1");
+    let own = ImageRequest {
+        text: name.clone(),
+        source: name.parse().unwrap(),
+        index_repos: Vec::new(),
+        ..repos.request("app:v1")
+    };
+    let engine = repos.engine("store");
+    let (place, _) = index_destination(&own).unwrap();
+    let predicted = engine.make_predicted_index(&own, &place, &repos.notes).await.unwrap();
+    engine.publish_index(&predicted, &place, &own.access).await.unwrap();
+
+    // Of the text alone: the pack had the tool, so no read of it was seen.
+    keep(&engine, &learned(&name, image.digest(), 3));
+    let request = LearnedRequest { index_repos: Vec::new(), ..request(&repos) };
+    let index = published(&publish(&engine, &request).await[0]);
+    let newest = known_indexes(&own).await.unwrap().indexes.swap_remove(0);
+    assert_eq!(newest.index_digest, index);
+    let profiles: Vec<_> = newest.packs.iter().map(|pack| pack.profile.as_str()).collect();
+    assert_eq!(profiles, ["default"]);
+
+    let other = repos.engine("other");
+    let prepared =
+        other.prepare(&ImageRequest { index: tarpon_engine::IndexChoice::Registry, ..own }, &repos.notes).await;
+    let boot = load(&other, &prepared.unwrap()).boot.unwrap();
+    let pieces: Vec<Digest> = BootIndex::read(&boot)
+        .unwrap()
+        .frames
+        .iter()
+        .flat_map(|frame| &frame.pieces)
+        .map(|piece| piece.object)
+        .collect();
+    assert!(pieces.contains(&Digest::of(TOOL)) && pieces.contains(&Digest::of(&text())));
+}

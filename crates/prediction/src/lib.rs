@@ -1,0 +1,60 @@
+//! Predicts what the start of an image's command reads, without running it.
+//!
+//! ```text
+//! program        a command: programs, scripts, files that arguments name
+//! shell          the commands in scripts and in arguments
+//! libraries      the libraries of a program, found as the dynamic linker finds them
+//! elf            headers of an ELF file, and the parts of it that a start reads
+//! configuration  the files of a server below /etc, and the modules that they name
+//! python         the modules that a Python program imports
+//! node           the modules that a Node.js program requires
+//! files          the image's files, by path
+//! ```
+//!
+//! A prediction decides what a boot pack has, and so only order and speed. What it has needlessly costs bandwidth, what it lacks is fetched
+//! when it is read. All reading is bounded: files are as hostile as their image.
+
+mod configuration;
+mod elf;
+mod files;
+mod libraries;
+mod node;
+mod program;
+mod python;
+mod shell;
+
+use std::ops::Range;
+
+use tarpon_layer::{LayerIndex, ObjectId};
+use tarpon_oci::RunConfig;
+
+use self::files::TreeFiles;
+use self::program::Prediction;
+
+pub use self::files::{File, Files, ReadObject};
+
+/// A part of a file's content.
+pub type Piece = (ObjectId, Range<u64>);
+/// Why a prediction ends: the layers cannot be merged, or a content cannot be read.
+pub type Error = Box<dyn std::error::Error + Send + Sync>;
+/// The result of a step.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// The contents that the start of the image's command reads, in the order in which it reads them. `read` reads a range of an object, which is
+/// inside of it.
+///
+/// # Errors
+/// The layers cannot be merged, or `read` fails.
+pub fn predict(layers: &[LayerIndex], config: &RunConfig, read: &ReadObject<'_>) -> Result<Vec<Piece>> {
+    let tree = tarpon_tree::merge(layers)?;
+    predict_in(&TreeFiles { tree: &tree, read }, config)
+}
+
+/// As [`predict`], with any source of files.
+///
+/// # Errors
+/// As [`Files::read`].
+pub fn predict_in(files: &dyn Files, config: &RunConfig) -> Result<Vec<Piece>> {
+    let command: Vec<String> = config.entrypoint.iter().chain(&config.cmd).cloned().collect();
+    Prediction::new(files, config)?.of_command(&command)
+}

@@ -1,0 +1,243 @@
+//! The modules that a Node.js program requires.
+
+mod packages;
+mod specifiers;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashSet;
+use std::rc::Rc;
+
+use self::packages::{ABOVE, Package, Packages};
+use self::specifiers::{Kind, Specifier, specifiers};
+use super::files::{File, Files, file_name, join, parent};
+use super::python::Listings;
+use crate::Result;
+
+/// Files of one program. Large servers load one to three thousand.
+const FILES: usize = 4096;
+/// Bytes of one source that is searched. Longer ones are bundles, which contain what they need.
+const SOURCE_BYTES: u64 = 1 << 20;
+/// Bytes of all sources that are searched: 4096 files of usual length. Each is read from the registry.
+const ALL_SOURCE_BYTES: u64 = 64 << 20;
+/// Modules that are looked up: sixteen for each file.
+const LOOKUPS: usize = 1 << 16;
+/// Where Debian installs packages, which its Node.js searches last.
+const GLOBAL: [&[u8]; 4] = [
+    b"/usr/share/nodejs",
+    b"/usr/lib/nodejs",
+    b"/usr/lib/x86_64-linux-gnu/nodejs",
+    b"/usr/lib/aarch64-linux-gnu/nodejs",
+];
+/// Endings that a name may lack.
+const ENDINGS: [&[u8]; 3] = [b".js", b".json", b".node"];
+/// Modules that are part of the program.
+const BUILT_IN: &str = " assert assert/strict async_hooks buffer child_process cluster console constants crypto dgram \
+    diagnostics_channel dns dns/promises domain events fs fs/promises http http2 https inspector inspector/promises module net \
+    os path path/posix path/win32 perf_hooks process punycode querystring readline readline/promises repl stream \
+    stream/consumers stream/promises stream/web string_decoder sys timers timers/promises tls trace_events tty url util \
+    util/types v8 vm wasi worker_threads zlib ";
+
+/// The files that Node.js reads to load `script`, in the order of its requires. The script itself is not one of them.
+///
+/// # Errors
+/// The content of a file cannot be fetched.
+pub(super) fn modules(files: &dyn Files, script: &File) -> Result<Vec<File>> {
+    let mut loader = Loader {
+        files,
+        listings: Listings::of(files),
+        packages: Packages::default(),
+        read: Vec::new(),
+        paths: HashSet::from([script.path.clone()]),
+        source_bytes: 0,
+    };
+    loader.load(script)?;
+    Ok(loader.read)
+}
+
+struct Loader<'a> {
+    files: &'a dyn Files,
+    listings: Listings<'a>,
+    packages: Packages,
+    read: Vec<File>,
+    paths: HashSet<Vec<u8>>,
+    source_bytes: u64,
+}
+
+impl Loader<'_> {
+    /// Loads modules, each with what it requires itself before the next one.
+    fn load(&mut self, script: &File) -> Result<()> {
+        // The next one last, each with the directory of the module that requires it.
+        let mut left = self.required_by(script)?;
+        let mut lookups = 0;
+        while let Some((directory, specifier)) = left.pop() {
+            lookups += 1;
+            if lookups > LOOKUPS || self.read.len() >= FILES {
+                break;
+            }
+            let Some(file) = self.resolve(&directory, &specifier)? else { continue };
+            if !self.paths.contains(&file.path) {
+                let required = self.required_by(&file)?;
+                self.add(&file);
+                left.extend(required);
+            }
+        }
+        Ok(())
+    }
+
+    /// What a module requires, the last first. Its `package.json` is read to find out its kind.
+    fn required_by(&mut self, file: &File) -> Result<Vec<(Rc<[u8]>, Specifier)>> {
+        let name = file_name(&file.path);
+        if name.ends_with(b".json") || name.ends_with(b".node") {
+            return Ok(Vec::new());
+        }
+        let directory: Rc<[u8]> = parent(&file.path).into();
+        if !name.ends_with(b".cjs") && !name.ends_with(b".mjs") {
+            self.package_around(&directory)?;
+        }
+        let bytes = self.source_bytes.saturating_add(file.size);
+        if file.size > SOURCE_BYTES || bytes > ALL_SOURCE_BYTES {
+            return Ok(Vec::new());
+        }
+        self.source_bytes = bytes;
+        let found = specifiers(&self.files.read(file, 0..file.size)?);
+        let mut seen = HashSet::new();
+        let found: Vec<_> = found.into_iter().filter(|specifier| seen.insert(specifier.text.clone())).collect();
+        Ok(found.into_iter().rev().map(|specifier| (Rc::clone(&directory), specifier)).collect())
+    }
+
+    /// The file of a module that a module in a directory names.
+    fn resolve(&mut self, directory: &[u8], specifier: &Specifier) -> Result<Option<File>> {
+        let Ok(text) = std::str::from_utf8(&specifier.text) else { return Ok(None) };
+        if text.starts_with('/') || is_relative(text) {
+            return self.at_path(directory, text.as_bytes());
+        }
+        if !text.starts_with('#') {
+            return self.in_packages(directory, text, specifier.kind);
+        }
+        let Some(package) = self.package_around(directory)? else { return Ok(None) };
+        match package.imported(text, specifier.kind) {
+            Some(target) if is_relative(&target) => {
+                Ok(self.listings.find(&absolute(&package.directory, target.as_bytes())))
+            }
+            Some(target) => self.in_packages(directory, &target, specifier.kind),
+            None => Ok(None),
+        }
+    }
+
+    /// A module of a package: `NAME`, `NAME/PART`, `@SCOPE/NAME` or `@SCOPE/NAME/PART`.
+    fn in_packages(&mut self, directory: &[u8], text: &str, kind: Kind) -> Result<Option<File>> {
+        if text.starts_with("node:") || BUILT_IN.contains(&format!(" {text} ")) {
+            return Ok(None);
+        }
+        let slashes = if text.starts_with('@') { 1 } else { 0 };
+        let end = text.match_indices('/').nth(slashes).map_or(text.len(), |(at, _)| at);
+        let (name, part) = text.split_at_checked(end).unwrap_or_default();
+        let part = part.trim_start_matches('/');
+        if let Some(own) = self.package_around(directory)?
+            && own.has_exports()
+            && own.name.as_deref() == Some(name)
+        {
+            return Ok(self.exported(&own, part, kind));
+        }
+        for searched in searched(directory) {
+            let package = join(&searched, name.as_bytes());
+            if let Some(found) = self.in_package(&package, part, kind)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A part of the package at a path, or the file there.
+    fn in_package(&mut self, path: &[u8], part: &str, kind: Kind) -> Result<Option<File>> {
+        if self.has_directory(path)
+            && let Some(package) = self.package(path)?
+            && package.has_exports()
+            && let Some(file) = self.exported(&package, part, kind)
+        {
+            return Ok(Some(file));
+        }
+        self.at_path(path, part.as_bytes())
+    }
+
+    fn exported(&mut self, package: &Package, part: &str, kind: Kind) -> Option<File> {
+        let part = if part.is_empty() { ".".to_owned() } else { format!("./{part}") };
+        let target = package.exported(&part, kind)?;
+        self.listings.find(&absolute(&package.directory, target.as_bytes()))
+    }
+
+    /// A path is that of a file, without its ending, or of a directory.
+    fn at_path(&mut self, directory: &[u8], path: &[u8]) -> Result<Option<File>> {
+        let is_file = ![b"".as_slice(), b".", b".."].contains(&file_name(path)) || path.is_empty();
+        let path = absolute(directory, path);
+        match is_file.then(|| self.as_file(&path)).flatten() {
+            None if self.has_directory(&path) => self.as_directory(&path),
+            file => Ok(file),
+        }
+    }
+
+    fn as_file(&mut self, path: &[u8]) -> Option<File> {
+        let endings = std::iter::once(b"".as_slice()).chain(ENDINGS);
+        endings.map(|ending| [path, ending].concat()).find_map(|path| self.listings.find(&path))
+    }
+
+    fn as_directory(&mut self, path: &[u8]) -> Result<Option<File>> {
+        let main = self.package(path)?.and_then(|package| package.main.clone());
+        if let Some(main) = main {
+            let main = absolute(path, main.as_bytes());
+            if let Some(file) = self.as_file(&main).or_else(|| self.as_file(&join(&main, b"index"))) {
+                return Ok(Some(file));
+            }
+        }
+        Ok(self.as_file(&join(path, b"index")))
+    }
+
+    fn has_directory(&mut self, path: &[u8]) -> bool {
+        (path.is_empty() || self.listings.has(parent(path), file_name(path))) && self.listings.names(path).is_some()
+    }
+
+    /// The package that a directory is. Node.js reads its `package.json`.
+    fn package(&mut self, directory: &[u8]) -> Result<Option<Rc<Package>>> {
+        let package = self.packages.at(self.files, &mut self.listings, directory)?;
+        package.iter().for_each(|package| self.add(&package.file));
+        Ok(package)
+    }
+
+    fn package_around(&mut self, directory: &[u8]) -> Result<Option<Rc<Package>>> {
+        let package = self.packages.around(self.files, &mut self.listings, directory)?;
+        package.iter().for_each(|package| self.add(&package.file));
+        Ok(package)
+    }
+
+    fn add(&mut self, file: &File) {
+        if self.read.len() < FILES && self.paths.insert(file.path.clone()) {
+            self.read.push(file.clone());
+        }
+    }
+}
+
+fn is_relative(text: &str) -> bool {
+    text == "." || text == ".." || text.starts_with("./") || text.starts_with("../")
+}
+
+/// Where the packages are that a module in a directory can use.
+fn searched(directory: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    let above = std::iter::successors(Some(directory), |here| (!here.is_empty()).then(|| parent(here)));
+    let above = above.filter(|here| file_name(here) != b"node_modules").take(ABOVE);
+    above.map(|here| join(here, b"node_modules")).chain(GLOBAL.map(<[u8]>::to_vec))
+}
+
+/// A path without `.` and `..`. As in Node.js, `..` does not look at links.
+fn absolute(directory: &[u8], path: &[u8]) -> Vec<u8> {
+    let whole = join(directory, path);
+    let mut names: Vec<&[u8]> = Vec::new();
+    for name in whole.split(|byte| *byte == b'/') {
+        match name {
+            b"" | b"." => {}
+            b".." => drop(names.pop()),
+            _ => names.push(name),
+        }
+    }
+    names.into_iter().flat_map(|name| [b"/".as_slice(), name]).collect::<Vec<_>>().concat()
+}

@@ -1,0 +1,290 @@
+//! What the start of a command reads: programs, their libraries, scripts, files that arguments name.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use tarpon_layer::ObjectId;
+use tarpon_oci::RunConfig;
+
+use super::elf::Elf;
+use super::files::{File, Files, file_name, join};
+use super::libraries::{Libraries, Loaded};
+use super::{configuration, node, python, shell};
+use crate::{Piece, Result};
+
+/// Decoded bytes of a prediction. Six recorded starts read 6 to 32 MB; what is predicted needlessly delays the rest.
+const BYTES: u64 = 64 << 20;
+/// Bytes of a program that is read whole. Of Redis, nginx and Python a start reads about half, scattered.
+const PROGRAM_BYTES: u64 = 16 << 20;
+/// Commands that lead to each other: Linux follows four `#!` lines, and entry points call one or two further scripts.
+const DEPTH: usize = 6;
+/// Commands of one start. Entry points name up to about twenty programs.
+const COMMANDS: usize = 128;
+/// A program that a script merely names may never run: only a small one is predicted.
+const NAMED_PROGRAM_BYTES: u64 = 1 << 20;
+/// Bytes of a file that an argument names, such as a configuration.
+const ARGUMENT_BYTES: u64 = 1 << 20;
+/// Bytes of a `#!` line, of which Linux reads 256.
+const SCRIPT_LINE_BYTES: u64 = 256;
+/// The `PATH` of a container without one.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// What the runtime reads before it starts the command.
+const RUNTIME: [&[u8]; 2] = [b"/etc/passwd", b"/etc/group"];
+/// What the C library and the commonest libraries read.
+const LIBRARY: [&[u8]; 5] = [
+    b"/etc/ld.so.cache",
+    b"/etc/nsswitch.conf",
+    b"/etc/localtime",
+    b"/etc/ssl/openssl.cnf",
+    b"/usr/lib/ssl/openssl.cnf",
+];
+
+/// A command on the way of a start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Command {
+    pub(crate) words: Vec<Vec<u8>>,
+    /// It runs. Otherwise a script names it.
+    pub(crate) runs: bool,
+}
+
+impl Command {
+    pub(crate) fn run(words: &[Vec<u8>]) -> Self {
+        Self { words: words.to_vec(), runs: true }
+    }
+
+    pub(crate) fn named(word: Vec<u8>) -> Self {
+        Self { words: vec![word], runs: false }
+    }
+}
+
+/// The files and ranges of a start, in the order in which they are read.
+pub(crate) struct Prediction<'a> {
+    files: &'a dyn Files,
+    libraries: Libraries<'a>,
+    path: Vec<Vec<u8>>,
+    directory: Vec<u8>,
+    pieces: Vec<Piece>,
+    seen: HashSet<ObjectId>,
+    bytes: u64,
+}
+
+impl<'a> Prediction<'a> {
+    /// Of a container with this configuration.
+    ///
+    /// # Errors
+    /// A configuration file of the dynamic linker cannot be read.
+    pub(crate) fn new(files: &'a dyn Files, config: &RunConfig) -> Result<Self> {
+        let variable = |name: &str| {
+            let values = config.env.iter().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+            values.last()
+        };
+        let path = variable("PATH").unwrap_or(DEFAULT_PATH).split(':').filter(|name| !name.is_empty());
+        Ok(Self {
+            files,
+            libraries: Libraries::of(files, variable("LD_LIBRARY_PATH").unwrap_or_default().as_bytes())?,
+            path: path.map(|name| name.as_bytes().to_vec()).collect(),
+            directory: join(b"/", config.working_dir.as_bytes()),
+            pieces: Vec::new(),
+            seen: HashSet::new(),
+            bytes: 0,
+        })
+    }
+
+    /// What the start of a command reads.
+    ///
+    /// # Errors
+    /// The content of a file cannot be read.
+    pub(crate) fn of_command(mut self, command: &[String]) -> Result<Vec<Piece>> {
+        RUNTIME.iter().for_each(|path| self.add_path(path));
+        let words: Vec<Vec<u8>> = command.iter().map(|word| word.as_bytes().to_vec()).collect();
+        // What is left to do, the next one last, each with the number of commands that led to it.
+        let mut left = vec![(Command::run(&words), 0)];
+        let mut done = 0;
+        while let Some((command, depth)) = left.pop().filter(|_| done < COMMANDS) {
+            if depth < DEPTH {
+                let found = self.command(&command)?;
+                left.extend(found.into_iter().rev().map(|command| (command, depth + 1)));
+                done += 1;
+            }
+        }
+        LIBRARY.iter().for_each(|path| self.add_path(path));
+        Ok(self.pieces)
+    }
+
+    /// Adds what a command reads itself, and returns the commands that it runs or names.
+    fn command(&mut self, command: &Command) -> Result<Vec<Command>> {
+        let Some((name, arguments)) = command.words.split_first() else { return Ok(Vec::new()) };
+        let Some((invoked_as, program)) = self.program(name) else { return Ok(Vec::new()) };
+        if !command.runs && program.size > NAMED_PROGRAM_BYTES {
+            return Ok(Vec::new());
+        }
+        if let Some(interpreter) = self.interpreter(&program)? {
+            self.add_file(&program);
+            let words = [interpreter, vec![program.path], arguments.to_vec()].concat();
+            return Ok(vec![Command { words, runs: command.runs }]);
+        }
+        self.add_program(&program)?;
+        if !command.runs {
+            return Ok(Vec::new());
+        }
+        let named = self.add_arguments(arguments);
+        self.run(&invoked_as, &program, arguments, &named)
+    }
+
+    /// Adds what a program of a known kind reads, and returns the commands that it runs.
+    fn run(&mut self, invoked_as: &[u8], program: &File, words: &[Vec<u8>], named: &[File]) -> Result<Vec<Command>> {
+        let (name, binary) = (file_name(invoked_as), file_name(&program.path));
+        if name.starts_with(b"python") || binary.starts_with(b"python") {
+            let modules = python::modules(self.files, program, invoked_as, named.first())?;
+            self.add_modules(&modules)?;
+        } else if matches!(name, b"node" | b"nodejs") {
+            let modules = named.first().map(|script| node::modules(self.files, script)).transpose()?;
+            self.add_modules(&modules.unwrap_or_default())?;
+        } else if shell::is_shell(name) {
+            return shell::commands(self.files, words, named);
+        } else if shell::is_wrapper(name) {
+            let is_program = |word: &&[u8]| self.program(word).is_some();
+            return Ok(shell::wrapped(words, &is_program).into_iter().collect());
+        } else {
+            let modules = configuration::read(self.files, name)?;
+            self.add_modules(&modules)?;
+        }
+        Ok(Vec::new())
+    }
+
+    /// The words of the `#!` line of a script.
+    fn interpreter(&self, program: &File) -> Result<Option<Vec<Vec<u8>>>> {
+        let head = self.files.read(program, 0..SCRIPT_LINE_BYTES)?;
+        Ok(head.strip_prefix(b"#!").map(shell::interpreter).filter(|words| !words.is_empty()))
+    }
+
+    /// A program and its libraries.
+    fn add_program(&mut self, program: &File) -> Result<()> {
+        let Some(elf) = Elf::read(self.files, program)? else {
+            self.add_file(program);
+            return Ok(());
+        };
+        let whole = |file: &File, elf: &Elf| {
+            if file.size <= PROGRAM_BYTES { vec![0..file.size] } else { elf.touched(file.size) }
+        };
+        let own = whole(program, &elf);
+        self.add(program, own);
+        // The code of a small launcher is in a library of its name: `python3` and `libpython3.11.so`.
+        let name: Vec<u8> = file_name(&program.path).iter().copied().take_while(u8::is_ascii_alphabetic).collect();
+        for library in self.libraries.of_program(&Loaded { file: program.clone(), elf })? {
+            let stem = file_name(&library.file.path).strip_prefix(b"lib").unwrap_or_default();
+            let is_main = name.len() > 2 && stem.starts_with(&name);
+            let parts =
+                if is_main { whole(&library.file, &library.elf) } else { library.elf.touched(library.file.size) };
+            self.add(&library.file, parts);
+        }
+        Ok(())
+    }
+
+    /// Files that a program reads whole, and libraries that it loads, with those that they need.
+    fn add_modules(&mut self, modules: &[File]) -> Result<()> {
+        for module in modules.iter().filter(|module| module.size <= PROGRAM_BYTES) {
+            let Some(elf) = Elf::read(self.files, module)? else {
+                self.add_file(module);
+                continue;
+            };
+            self.add(module, elf.touched(module.size));
+            for library in self.libraries.of_program(&Loaded { file: module.clone(), elf })? {
+                self.add(&library.file, library.elf.touched(library.file.size));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the files that arguments name, and returns them.
+    fn add_arguments(&mut self, arguments: &[Vec<u8>]) -> Vec<File> {
+        let named = arguments.iter().filter(|word| !word.is_empty() && !word.starts_with(b"-"));
+        let found: Vec<File> = named.filter_map(|word| self.files.find(&join(&self.directory, word))).collect();
+        found.iter().filter(|file| file.size <= ARGUMENT_BYTES).for_each(|file| self.add_file(file));
+        found
+    }
+
+    /// The path by which the program of this name is called, and the program.
+    fn program(&self, name: &[u8]) -> Option<(Vec<u8>, File)> {
+        let at = |path: Vec<u8>| {
+            let file = self.files.find(&path).filter(|file| file.is_executable)?;
+            Some((path, file))
+        };
+        if name.contains(&b'/') {
+            return at(join(&self.directory, name));
+        }
+        self.path.iter().find_map(|directory| at(join(directory, name)))
+    }
+
+    fn add_path(&mut self, path: &[u8]) {
+        if let Some(file) = self.files.find(path) {
+            self.add_file(&file);
+        }
+    }
+
+    fn add_file(&mut self, file: &File) {
+        self.add(file, vec![0..file.size]);
+    }
+
+    fn add(&mut self, file: &File, ranges: Vec<Range<u64>>) {
+        let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+        if self.bytes.saturating_add(bytes) <= BYTES && self.seen.insert(file.object) {
+            self.bytes += bytes;
+            self.pieces.extend(ranges.into_iter().map(|range| (file.object, range)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tarpon_oci::Digest;
+
+    use super::*;
+    use crate::files::tests::MapFiles;
+
+    /// The paths of what the start of an image with this command reads, in order.
+    fn predicted(files: &MapFiles, entrypoint: &[&str], command: &[&str], directory: &str) -> Vec<String> {
+        let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        let config = RunConfig {
+            entrypoint: owned(entrypoint),
+            cmd: owned(command),
+            working_dir: directory.to_owned(),
+            ..RunConfig::default()
+        };
+        let pieces = crate::predict_in(files, &config).unwrap();
+        let name = |object: &ObjectId| {
+            let path = files.0.keys().find(|path| Digest::of(path) == *object).unwrap();
+            String::from_utf8(path.clone()).unwrap()
+        };
+        pieces.iter().map(|(object, _)| name(object)).collect()
+    }
+
+    #[test]
+    fn an_entry_point_leads_to_its_interpreter_and_the_programs_that_it_names() {
+        let script =
+            "#!/bin/sh\n# find is only mentioned\nset -e\nif [ \"$(id -u)\" = 0 ]; then chown app .; fi\nexec \"$@\"\n";
+        let files = MapFiles::default()
+            .with("/usr/local/bin/entry.sh", script)
+            .with("/bin/sh", "a shell")
+            .with("/usr/bin/id", "a program")
+            .with("/usr/bin/chown", "a program")
+            .with("/usr/bin/find", "a program")
+            .with("/usr/bin/other", "a program")
+            .with("/usr/sbin/server", "a program")
+            .with("/data/server.conf", "a configuration");
+        let found = predicted(&files, &["entry.sh"], &["server", "server.conf"], "/data");
+        let expected = [
+            "/usr/local/bin/entry.sh",
+            "/bin/sh",
+            "/usr/bin/id",
+            "/usr/bin/chown",
+            "/usr/sbin/server",
+            "/data/server.conf",
+        ];
+        let mut sorted = (found.clone(), expected.map(str::to_owned).to_vec());
+        sorted.0.sort();
+        sorted.1.sort();
+        assert_eq!(sorted.0, sorted.1, "{found:?}");
+        assert_eq!(found[0], "/usr/local/bin/entry.sh");
+    }
+}

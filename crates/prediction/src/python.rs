@@ -1,0 +1,397 @@
+//! The modules that a Python program imports.
+
+mod imports;
+mod listings;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+
+use self::imports::{Import, NAME, Role, imports};
+pub(super) use self::listings::Listings;
+use super::files::{File, Files, file_name, join, parent};
+use crate::Result;
+
+/// Modules of one program. Large ones (a machine learning framework, a web framework with its plugins) import two to three thousand.
+const MODULES: usize = 4096;
+/// Bytes of one source that is searched for imports. Longer ones are tables or generated, and import little.
+const SOURCE_BYTES: u64 = 1 << 20;
+/// Bytes of all sources that are searched: 4096 modules of usual length. Each is read from the registry.
+const ALL_SOURCE_BYTES: u64 = 64 << 20;
+/// Imports that are followed or looked up in vain: thirty for each module.
+const IMPORTS: usize = 1 << 17;
+/// Directories in which modules are searched. `*.pth` files add few.
+const SEARCHED: usize = 64;
+/// Packages around a script.
+const NESTED: usize = 16;
+
+/// Modules that are part of the program `python3` at least since 3.11: their files are not read.
+const FROZEN: [&[u8]; 17] = [
+    b"abc",
+    b"codecs",
+    b"io",
+    b"_collections_abc",
+    b"_sitebuiltins",
+    b"genericpath",
+    b"ntpath",
+    b"posixpath",
+    b"os",
+    b"site",
+    b"stat",
+    b"importlib.util",
+    b"importlib.machinery",
+    b"runpy",
+    b"zipimport",
+    b"importlib._bootstrap",
+    b"importlib._bootstrap_external",
+];
+/// Those of them, the last ones, that are part of it in all versions.
+const ALWAYS_FROZEN: usize = 3;
+/// The minor version from which all of them are.
+const FROZEN_SINCE: u32 = 11;
+/// What each start imports.
+const START: [&[u8]; 7] =
+    [b"encodings", b"encodings.aliases", b"encodings.utf_8", b"io", b"os", b"site", b"_bootlocale"];
+const CUSTOM: [&[u8]; 2] = [b"sitecustomize", b"usercustomize"];
+/// What modules import that is not in their source: extensions, and functions that they call.
+const HIDDEN: [(&[u8], &[u8]); 5] = [
+    (b"_decimal", b"numbers"),
+    (b"_elementtree", b"pyexpat"),
+    (b"_pickle", b"copyreg"),
+    (b"hashlib", b"_blake2"),
+    // Versions that have it, until 3.9, also read this encoding at start.
+    (b"_bootlocale", b"encodings.latin_1"),
+];
+
+/// The files that an interpreter reads when it starts and runs `script` (None: only its start), in the order of their imports. The script
+/// itself is not one of them.
+///
+/// # Errors
+/// The content of a file cannot be fetched.
+pub(super) fn modules(
+    files: &dyn Files,
+    interpreter: &File,
+    invoked_as: &[u8],
+    script: Option<&File>,
+) -> Result<Vec<File>> {
+    let mut listings = Listings::of(files);
+    let prefix = parent(parent(&interpreter.path));
+    let Some(minor) = minor_version(&mut listings, &interpreter.path) else { return Ok(Vec::new()) };
+    let mut loader = Loader::new(files, listings, minor);
+    loader.start(prefix, parent(parent(invoked_as)))?;
+    if let Some(script) = script {
+        loader.script(script)?;
+    }
+    Ok(loader.read)
+}
+
+/// X of Python 3.X.
+fn minor_version(listings: &mut Listings<'_>, interpreter: &[u8]) -> Option<u32> {
+    let of = |name: &[u8]| -> Option<u32> {
+        let rest = name.strip_prefix(b"python3.")?;
+        let digits: Vec<u8> = rest.iter().copied().take_while(u8::is_ascii_digit).collect();
+        std::str::from_utf8(&digits).ok()?.parse().ok()
+    };
+    of(file_name(interpreter)).or_else(|| {
+        let names = listings.names(&join(parent(parent(interpreter)), b"lib"))?;
+        names.iter().filter_map(|name| of(name)).max()
+    })
+}
+
+/// An absolute name of a module to import.
+struct Request {
+    name: Vec<u8>,
+    /// It is imported only if one of these could not be.
+    instead_of: Rc<[Vec<u8>]>,
+}
+
+impl Request {
+    fn of(name: &[u8]) -> Self {
+        Self { name: name.to_vec(), instead_of: Rc::new([]) }
+    }
+}
+
+/// Where a module is.
+#[derive(Default)]
+struct Module {
+    /// What has its submodules. None: it is not a package.
+    directories: Vec<Vec<u8>>,
+    source: Option<File>,
+    /// The file that the interpreter reads.
+    read: Option<File>,
+}
+
+struct Loader<'a> {
+    files: &'a dyn Files,
+    listings: Listings<'a>,
+    minor: u32,
+    /// Where modules are searched, in this order.
+    search: Vec<Vec<u8>>,
+    /// The directories of each module that was searched. None: it was not found.
+    modules: HashMap<Vec<u8>, Option<Vec<Vec<u8>>>>,
+    read: Vec<File>,
+    paths: HashSet<Vec<u8>>,
+    source_bytes: u64,
+    imports: usize,
+    found: usize,
+}
+
+impl<'a> Loader<'a> {
+    fn new(files: &'a dyn Files, listings: Listings<'a>, minor: u32) -> Self {
+        Self {
+            files,
+            listings,
+            minor,
+            search: Vec::new(),
+            modules: HashMap::new(),
+            read: Vec::new(),
+            paths: HashSet::new(),
+            source_bytes: 0,
+            imports: 0,
+            found: 0,
+        }
+    }
+
+    /// The start of the interpreter of a prefix, which may be called from a virtual environment.
+    fn start(&mut self, prefix: &[u8], environment: &[u8]) -> Result<()> {
+        let version = format!("python3.{}", self.minor).into_bytes();
+        let below = |base: &[u8], library: &[u8], rest: &[u8]| [base, b"/", library, b"/", &*version, rest].concat();
+        // Fedora has 64-bit modules in `lib64`.
+        for library in [b"lib".as_slice(), b"lib64"] {
+            self.search_in(below(prefix, library, b""));
+            self.search_in(below(prefix, library, b"/lib-dynload"));
+        }
+        let mut sites = Vec::new();
+        let mut has_system_sites = true;
+        if let Some(config) = self.listings.find(&join(environment, b"pyvenv.cfg")) {
+            let text = self.source(&config)?;
+            let words: Vec<u8> = text.iter().copied().filter(|byte| *byte != b' ').collect();
+            has_system_sites = words
+                .split(|byte| *byte == b'\n')
+                .any(|line| line.trim_ascii() == b"include-system-site-packages=true");
+            self.add(config);
+            sites.push(below(environment, b"lib", b"/site-packages"));
+        }
+        if has_system_sites {
+            sites.push(below(b"/root/.local", b"lib", b"/site-packages"));
+            // Debian's interpreter, in `/usr`, reads also what `pip` installed in `/usr/local`.
+            sites.push(below(&join(prefix, b"local"), b"lib", b"/dist-packages"));
+            sites.push(below(prefix, b"lib", b"/site-packages"));
+            sites.push(below(prefix, b"lib64", b"/site-packages"));
+            sites.push(join(prefix, b"lib/python3/dist-packages"));
+        }
+        self.import(START.into_iter().map(Request::of).collect())?;
+        for site in sites {
+            self.site(&site)?;
+        }
+        self.import(CUSTOM.into_iter().map(Request::of).collect())
+    }
+
+    /// A directory of installed packages, and what its `*.pth` files add.
+    fn site(&mut self, site: &[u8]) -> Result<()> {
+        let Some(names) = self.listings.names(site) else { return Ok(()) };
+        self.search_in(site.to_vec());
+        for name in names.iter().filter(|name| name.ends_with(b".pth")) {
+            let Some(file) = self.listings.find(&join(site, name)) else { continue };
+            let text = self.source(&file)?;
+            self.add(file);
+            for line in text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii) {
+                if line.starts_with(b"import ") || line.starts_with(b"import\t") {
+                    let requests = requests(&imports(line, Role::Module), b"");
+                    self.import(requests)?;
+                } else if !line.is_empty() && !line.starts_with(b"#") {
+                    self.search_in(join(site, line));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The imports of the program itself.
+    fn script(&mut self, script: &File) -> Result<()> {
+        let directory = parent(&script.path);
+        let (root, package) = self.package_around(directory);
+        self.search.insert(0, directory.to_vec());
+        if root != directory {
+            self.search.insert(1, root.to_vec());
+        }
+        // The start looked for modules elsewhere.
+        self.modules.retain(|_, module| module.is_some());
+        let mut first = Vec::new();
+        if file_name(&script.path) == b"__main__.py" {
+            first.extend([b"runpy".as_slice(), &package].map(Request::of));
+        }
+        first.extend(requests(&imports(&self.source(script)?, Role::Script), &package));
+        self.import(first)
+    }
+
+    /// The package that a directory is, and the directory where it is found.
+    fn package_around<'d>(&mut self, directory: &'d [u8]) -> (&'d [u8], Vec<u8>) {
+        let mut names = Vec::new();
+        let mut root = directory;
+        while names.len() < NESTED && self.listings.has(root, b"__init__.py") {
+            names.push(file_name(root));
+            root = parent(root);
+        }
+        names.reverse();
+        (root, names.join(&b'.'))
+    }
+
+    /// Imports modules, each with what it imports itself before the next one, as the interpreter does.
+    fn import(&mut self, mut left: Vec<Request>) -> Result<()> {
+        left.reverse();
+        while let Some(request) = left.pop() {
+            if self.found >= MODULES || self.imports >= IMPORTS {
+                break;
+            }
+            if self.modules.contains_key(&request.name) || self.is_needless(&request) {
+                continue;
+            }
+            if let Some((package, _)) = rsplit_dot(&request.name)
+                && !self.modules.contains_key(package)
+            {
+                let package = Request::of(package);
+                left.extend([request, package]);
+                continue;
+            }
+            self.imports += 1;
+            left.extend(self.load(&request.name)?.into_iter().rev());
+        }
+        Ok(())
+    }
+
+    /// Whether all that it stands for is there. A module with `_` that has no file is part of the interpreter.
+    fn is_needless(&self, request: &Request) -> bool {
+        let is_there = |name: &Vec<u8>| match self.modules.get(name) {
+            Some(Some(_)) => true,
+            Some(None) => name.starts_with(b"_"),
+            None => false,
+        };
+        !request.instead_of.is_empty() && request.instead_of.iter().all(is_there)
+    }
+
+    /// Loads one module, whose package is loaded, and returns what it imports.
+    fn load(&mut self, name: &[u8]) -> Result<Vec<Request>> {
+        let (directories, stem) = match rsplit_dot(name) {
+            Some((package, stem)) => (self.modules.get(package).cloned().flatten().unwrap_or_default(), stem),
+            None => (self.search.clone(), name),
+        };
+        let Some(module) = self.locate(&directories, stem) else {
+            self.modules.insert(name.to_vec(), None);
+            return Ok(Vec::new());
+        };
+        self.found += 1;
+        let package =
+            if module.directories.is_empty() { rsplit_dot(name).map_or(b"".as_slice(), |(it, _)| it) } else { name };
+        self.modules.insert(name.to_vec(), Some(module.directories));
+        if let Some(read) = module.read.filter(|_| !self.is_frozen(name)) {
+            self.add(read);
+        }
+        let source = module.source.map(|source| self.source(&source)).transpose()?;
+        let mut next = requests(&imports(&source.unwrap_or_default(), Role::Module), package);
+        next.extend(HIDDEN.iter().filter(|(by, _)| *by == name).map(|(_, hidden)| Request::of(hidden)));
+        Ok(next)
+    }
+
+    fn is_frozen(&self, name: &[u8]) -> bool {
+        let first = if self.minor >= FROZEN_SINCE { 0 } else { FROZEN.len() - ALWAYS_FROZEN };
+        FROZEN.iter().skip(first).any(|frozen| *frozen == name)
+    }
+
+    /// A module in the first directory that has it. Directories without code are one package together.
+    fn locate(&mut self, directories: &[Vec<u8>], stem: &[u8]) -> Option<Module> {
+        let mut parts = Vec::new();
+        for directory in directories {
+            let below = self.listings.has(directory, stem).then(|| join(directory, stem));
+            if let Some(below) = &below
+                && let Some(module) = self.in_directory(below, b"__init__")
+            {
+                return Some(Module { directories: vec![below.clone()], ..module });
+            }
+            if let Some(module) = self.in_directory(directory, stem) {
+                return Some(module);
+            }
+            parts.extend(below.filter(|below| self.listings.names(below).is_some()));
+        }
+        (!parts.is_empty()).then(|| Module { directories: parts, ..Module::default() })
+    }
+
+    /// A module of a directory: an extension, a source, or a compiled module without source.
+    fn in_directory(&mut self, directory: &[u8], stem: &[u8]) -> Option<Module> {
+        let names = self.listings.names(directory)?;
+        // Flags may follow the version: `cpython-37m-x86_64-linux-gnu.so`.
+        let tag = [stem, format!(".cpython-3{}", self.minor).as_bytes()].concat();
+        let is_of_version = |name: &&Vec<u8>| {
+            let rest = name.strip_prefix(tag.as_slice()).unwrap_or_default();
+            rest.ends_with(b".so") && !rest.first().is_some_and(u8::is_ascii_digit)
+        };
+        let tagged = names.range(tag.clone()..).take_while(|name| name.starts_with(&tag)).find(is_of_version);
+        let plain = [b".abi3.so".as_slice(), b".so"].map(|end| [stem, end].concat());
+        if let Some(extension) = tagged.or_else(|| plain.iter().find(|name| names.contains(*name))) {
+            return Some(Module { read: self.listings.find(&join(directory, extension)), ..Module::default() });
+        }
+        let source = [stem, b".py"].concat();
+        if names.contains(&source) {
+            let source = self.listings.find(&join(directory, &source));
+            let cached = [b"__pycache__/", stem, format!(".cpython-3{}.pyc", self.minor).as_bytes()].concat();
+            let read = self.listings.find(&join(directory, &cached)).or_else(|| source.clone());
+            return Some(Module { source, read, ..Module::default() });
+        }
+        let compiled = [stem, b".pyc"].concat();
+        let read = names.contains(&compiled).then(|| self.listings.find(&join(directory, &compiled)))?;
+        Some(Module { read, ..Module::default() })
+    }
+
+    /// The text of a source. Empty: it is too long.
+    fn source(&mut self, file: &File) -> Result<Vec<u8>> {
+        let bytes = self.source_bytes.saturating_add(file.size);
+        if file.size > SOURCE_BYTES || bytes > ALL_SOURCE_BYTES {
+            return Ok(Vec::new());
+        }
+        self.source_bytes = bytes;
+        Ok(self.files.read(file, 0..file.size)?.to_vec())
+    }
+
+    fn search_in(&mut self, directory: Vec<u8>) {
+        if self.search.len() < SEARCHED
+            && !self.search.contains(&directory)
+            && self.listings.names(&directory).is_some()
+        {
+            self.search.push(directory);
+        }
+    }
+
+    fn add(&mut self, file: File) {
+        if self.paths.insert(file.path.clone()) {
+            self.read.push(file);
+        }
+    }
+}
+
+/// The absolute names of what a module of a package imports.
+fn requests(imports: &[Import], package: &[u8]) -> Vec<Request> {
+    let request = |import: &Import| {
+        let name = absolute(import.dots, &import.module, package)?;
+        let instead_of = import.instead_of.iter().filter_map(|(dots, module)| absolute(*dots, module, package));
+        Some(Request { name, instead_of: instead_of.collect() })
+    };
+    imports.iter().filter_map(request).collect()
+}
+
+/// The absolute name of a module, for an import in a module of a package.
+fn absolute(dots: usize, module: &[u8], package: &[u8]) -> Option<Vec<u8>> {
+    let mut package = if dots == 0 { b"" } else { package };
+    for _ in 1..dots {
+        package = rsplit_dot(package)?.0;
+    }
+    let is_outside = dots > 0 && package.is_empty();
+    let parts: Vec<&[u8]> = [package, module].into_iter().filter(|part| !part.is_empty()).collect();
+    let name = parts.join(&b'.');
+    (!is_outside && !name.is_empty() && name.len() <= NAME).then_some(name)
+}
+
+fn rsplit_dot(name: &[u8]) -> Option<(&[u8], &[u8])> {
+    let at = name.iter().rposition(|byte| *byte == b'.')?;
+    Some((name.get(..at)?, name.get(at + 1..)?))
+}

@@ -1,0 +1,45 @@
+//! The names in directories, each directory listed once.
+
+use std::collections::{BTreeSet, HashMap};
+use std::rc::Rc;
+
+use super::super::files::{File, Files, file_name, parent};
+
+/// Names in the directories that are listed. A large environment has about a hundred thousand files.
+const LISTED: usize = 1 << 20;
+
+type Names = Rc<BTreeSet<Vec<u8>>>;
+
+/// The names in the directories of an image.
+pub(crate) struct Listings<'a> {
+    files: &'a dyn Files,
+    known: HashMap<Vec<u8>, Option<Names>>,
+    listed: usize,
+}
+
+impl<'a> Listings<'a> {
+    pub(crate) fn of(files: &'a dyn Files) -> Self {
+        Self { files, known: HashMap::new(), listed: 0 }
+    }
+
+    /// The names in a directory. None: there is no such directory, or too much was listed.
+    pub(crate) fn names(&mut self, directory: &[u8]) -> Option<Names> {
+        if let Some(known) = self.known.get(directory) {
+            return known.clone();
+        }
+        let names = if self.listed < LISTED { self.files.list(directory) } else { None };
+        self.listed += names.as_ref().map_or(1, Vec::len);
+        let names: Option<Names> = names.map(|names| Rc::new(names.into_iter().collect()));
+        self.known.insert(directory.to_vec(), names.clone());
+        names
+    }
+
+    pub(crate) fn has(&mut self, directory: &[u8], name: &[u8]) -> bool {
+        self.names(directory).is_some_and(|names| names.contains(name))
+    }
+
+    /// The file at a path. Most paths that are tried do not exist, which the listing of the directory shows.
+    pub(crate) fn find(&mut self, path: &[u8]) -> Option<File> {
+        self.has(parent(path), file_name(path)).then(|| self.files.find(path)).flatten()
+    }
+}

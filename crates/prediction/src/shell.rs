@@ -1,0 +1,148 @@
+//! The commands in scripts of a shell, in `#!` lines, and in the arguments of programs that run a command.
+//!
+//! A script is not parsed: its words that are names of programs count. That is enough for entry points, which check, change owners and then
+//! run their arguments.
+
+use std::collections::HashSet;
+
+use super::files::{File, Files};
+use super::program::Command;
+use crate::Result;
+
+/// Bytes of a script whose words are read: longer ones are programs of their own.
+const SCRIPT_BYTES: u64 = 64 << 10;
+/// Words of a script.
+const WORDS: usize = 4096;
+const SHELLS: [&[u8]; 5] = [b"sh", b"bash", b"dash", b"ash", b"busybox"];
+/// Programs that run the command in their arguments.
+const WRAPPERS: [&[u8]; 15] = [
+    b"env",
+    b"tini",
+    b"tini-static",
+    b"dumb-init",
+    b"catatonit",
+    b"gosu",
+    b"su-exec",
+    b"setpriv",
+    b"chroot",
+    b"nice",
+    b"ionice",
+    b"timeout",
+    b"nohup",
+    b"stdbuf",
+    b"sudo",
+];
+/// Commands of the shell itself, although programs have these names too.
+const BUILT_IN: [&[u8]; 9] = [b"echo", b"printf", b"test", b"[", b"true", b"false", b"kill", b"pwd", b"time"];
+
+pub(crate) fn is_shell(name: &[u8]) -> bool {
+    SHELLS.contains(&name)
+}
+
+pub(crate) fn is_wrapper(name: &[u8]) -> bool {
+    WRAPPERS.contains(&name)
+}
+
+/// The words of a `#!` line, without these two characters. As in Linux there is one argument; `env -S` splits it.
+pub(crate) fn interpreter(line: &[u8]) -> Vec<Vec<u8>> {
+    let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii();
+    let (program, argument) = match line.iter().position(u8::is_ascii_whitespace) {
+        Some(at) => line.split_at(at),
+        None => (line, &[][..]),
+    };
+    let argument = argument.trim_ascii();
+    let arguments = match argument.strip_prefix(b"-S") {
+        Some(text) => text.split(u8::is_ascii_whitespace).collect(),
+        None => vec![argument],
+    };
+    let words = [program].into_iter().chain(arguments).filter(|word| !word.is_empty());
+    words.map(<[u8]>::to_vec).collect()
+}
+
+/// The command in the arguments of a program that runs it: from the first word on that is the name of a program.
+pub(crate) fn wrapped(words: &[Vec<u8>], is_program: &dyn Fn(&&[u8]) -> bool) -> Option<Command> {
+    let is_it = |word: &Vec<u8>| !word.starts_with(b"-") && !word.contains(&b'=') && is_program(&word.as_slice());
+    let at = words.iter().position(is_it)?;
+    words.get(at..).map(Command::run)
+}
+
+/// The commands that a shell runs or names, by its arguments: those of `-c`, or of a script, whose own arguments most entry points run in
+/// the end. `named`: the files among the arguments.
+///
+/// # Errors
+/// The script cannot be read.
+pub(crate) fn commands(files: &dyn Files, arguments: &[Vec<u8>], named: &[File]) -> Result<Vec<Command>> {
+    if let [option, text, ..] = arguments
+        && option.starts_with(b"-")
+        && option.ends_with(b"c")
+    {
+        let words = words(text);
+        let last = words.iter().rposition(|word| word == b"exec").map_or(0, |at| at + 1);
+        let last = words.get(last..).filter(|command| !command.is_empty()).map(Command::run);
+        return Ok(last.into_iter().chain(words.into_iter().map(Command::named)).collect());
+    }
+    let Some(script) = named.first() else { return Ok(Vec::new()) };
+    let text = files.read(script, 0..SCRIPT_BYTES)?;
+    let mut commands: Vec<Command> = words(&text).into_iter().map(Command::named).collect();
+    let after = arguments.iter().position(|word| !word.starts_with(b"-")).map_or(arguments.len(), |at| at + 1);
+    if let Some(command @ [first, ..]) = arguments.get(after..)
+        && !first.starts_with(b"-")
+    {
+        commands.push(Command::run(command));
+    }
+    Ok(commands)
+}
+
+/// The words of a script that may be names of programs, each once. Comments are omitted.
+fn words(text: &[u8]) -> Vec<Vec<u8>> {
+    let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"_./+-[".contains(byte);
+    let mut seen = HashSet::new();
+    let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii_start().starts_with(b"#"));
+    let words = lines.flat_map(|line| line.split(|byte| !is_part(byte)));
+    let words = words.filter(|word| !word.is_empty() && !BUILT_IN.contains(word));
+    words.filter(|word| seen.insert(*word)).take(WORDS).map(<[u8]>::to_vec).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owned(words: &[&str]) -> Vec<Vec<u8>> {
+        words.iter().map(|word| word.as_bytes().to_vec()).collect()
+    }
+
+    #[test]
+    fn a_script_line_has_one_argument_unless_env_splits_it() {
+        assert_eq!(interpreter(b"/bin/sh\nexec x"), owned(&["/bin/sh"]));
+        assert_eq!(interpreter(b" /bin/sh -e -u \n"), owned(&["/bin/sh", "-e -u"]));
+        assert_eq!(interpreter(b"/usr/bin/env -S node --x a\n"), owned(&["/usr/bin/env", "node", "--x", "a"]));
+        assert!(interpreter(b"\n").is_empty());
+    }
+
+    #[test]
+    fn a_wrapper_runs_what_begins_with_a_program() {
+        let is_program = |word: &&[u8]| *word == b"server";
+        let words = owned(&["--user=5", "A=server", "app", "server", "-x"]);
+        assert_eq!(wrapped(&words, &is_program), Some(Command::run(&owned(&["server", "-x"]))));
+        assert_eq!(wrapped(&owned(&["app"]), &is_program), None);
+    }
+
+    #[test]
+    fn a_command_line_runs_what_follows_exec_and_names_the_rest() {
+        struct NoFiles;
+        impl Files for NoFiles {
+            fn find(&self, _: &[u8]) -> Option<File> {
+                None
+            }
+            fn list(&self, _: &[u8]) -> Option<Vec<Vec<u8>>> {
+                None
+            }
+            fn read(&self, _: &File, _: std::ops::Range<u64>) -> Result<bytes::Bytes> {
+                Ok(bytes::Bytes::new())
+            }
+        }
+        let found = commands(&NoFiles, &owned(&["-ec", "mkdir /x; exec server --port 1"]), &[]).unwrap();
+        assert_eq!(found[0], Command::run(&owned(&["server", "--port", "1"])));
+        assert!(found.contains(&Command::named(b"mkdir".to_vec())));
+    }
+}
