@@ -3,7 +3,7 @@
 //! Packages of nginx, Apache and others load modules by files in such folders; folders `…-available` have what could be enabled.
 
 use super::files::{File, Files, file_name, join};
-use crate::Result;
+use crate::error::Result;
 
 /// Files of a configuration. That of Apache has 150.
 const FILES: usize = 512;

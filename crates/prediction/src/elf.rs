@@ -2,6 +2,7 @@
 //!
 //! Source: System V ABI, chapters 4 (object files) and 5 (program loading and dynamic linking).
 
+use std::iter;
 use std::ops::Range;
 
 use bytes::Bytes;
@@ -13,7 +14,7 @@ use object::read::elf::{Dyn as _, FileHeader, ProgramHeader as _};
 use object::{Endianness, FileKind, pod};
 
 use super::files::{File, Files};
-use crate::Result;
+use crate::error::Result;
 
 /// Bytes from the beginning that hold the header and the program headers. Linkers put these first; a file has about ten.
 const HEAD_BYTES: u64 = 64 << 10;
@@ -159,7 +160,7 @@ impl Elf {
     /// dynamic linker reads and relocates, and the beginning of its code.
     pub(super) fn touched(&self, size: u64) -> Vec<Range<u64>> {
         if size <= WHOLE_BYTES {
-            return vec![0..size];
+            return iter::once(0..size).collect();
         }
         let code = self.segments.iter().position(|segment| segment.is_code);
         let mut ranges = Vec::new();
@@ -258,7 +259,7 @@ mod tests {
     fn of_a_large_library_the_symbols_the_data_and_the_beginning_of_the_code_are_read() {
         let segment = 4 << 20;
         let elf = read(shared_object(&["liba.so"], &[], segment)).unwrap();
-        assert_eq!(elf.touched(WHOLE_BYTES), [0..WHOLE_BYTES]);
+        assert_eq!(elf.touched(WHOLE_BYTES).as_slice(), std::slice::from_ref(&(0..WHOLE_BYTES)));
         assert_eq!(elf.touched(3 * segment), [0..segment, segment..segment + CODE_BYTES, 2 * segment..3 * segment]);
     }
 

@@ -1,17 +1,21 @@
 //! The files of an image, by the paths that its programs use.
 
+use std::iter;
 use std::ops::Range;
 
 use bytes::Bytes;
 use tarpon_layer::ObjectId;
 use tarpon_tree::{DentryId, Kind, Tree};
 
-use crate::Result;
+use crate::error::Result;
 
 /// Symbolic links that are followed in one path, as in Linux.
 const LINKS: usize = 40;
-/// Execute permission of anybody.
+/// Permission to execute: of the owner, the group, or others.
 const EXECUTE: u16 = 0o111;
+
+/// A part of a file's content.
+pub type Piece = (ObjectId, Range<u64>);
 
 /// A file that is not empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,8 +26,15 @@ pub struct File {
     pub object: ObjectId,
     /// Bytes of its content.
     pub size: u64,
-    /// Whether anybody may execute it.
+    /// Whether its owner, its group or others may execute it.
     pub is_executable: bool,
+}
+
+impl File {
+    /// All of it, as a list of ranges.
+    pub(crate) fn whole(&self) -> Vec<Range<u64>> {
+        iter::once(0..self.size).collect()
+    }
 }
 
 /// The root file system of an image.

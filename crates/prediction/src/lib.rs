@@ -8,37 +8,33 @@
 //! configuration  the files of a server below /etc, and the modules that they name
 //! python         the modules that a Python program imports
 //! node           the modules that a Node.js program requires
+//! listings       a cache of directory listings
 //! files          the image's files, by path
 //! ```
 //!
 //! A prediction decides what a boot pack has, and so only order and speed. What it has needlessly costs bandwidth, what it lacks is fetched
 //! when it is read. All reading is bounded: files are as hostile as their image.
 
+mod command;
 mod configuration;
 mod elf;
+mod error;
 mod files;
 mod libraries;
+mod listings;
 mod node;
 mod program;
 mod python;
 mod shell;
 
-use std::ops::Range;
-
-use tarpon_layer::{LayerIndex, ObjectId};
+use tarpon_layer::LayerIndex;
 use tarpon_oci::RunConfig;
 
 use self::files::TreeFiles;
 use self::program::Prediction;
 
-pub use self::files::{File, Files, ReadObject};
-
-/// A part of a file's content.
-pub type Piece = (ObjectId, Range<u64>);
-/// Why a prediction ends: the layers cannot be merged, or a content cannot be read.
-pub type Error = Box<dyn std::error::Error + Send + Sync>;
-/// The result of a step.
-pub type Result<T> = std::result::Result<T, Error>;
+pub use self::error::{Error, Result};
+pub use self::files::{File, Files, Piece, ReadObject};
 
 /// The contents that the start of the image's command reads, in the order in which it reads them. `read` reads a range of an object, which is
 /// inside of it.

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use super::elf::Elf;
 use super::files::{File, Files, join, parent};
-use crate::Result;
+use crate::error::Result;
 
 /// Directories that are searched last, in glibc and musl.
 const DEFAULT_DIRECTORIES: [&[u8]; 5] = [b"/lib64", b"/usr/lib64", b"/lib", b"/usr/local/lib", b"/usr/lib"];

@@ -11,8 +11,8 @@ use std::rc::Rc;
 use self::packages::{ABOVE, Package, Packages};
 use self::specifiers::{Kind, Specifier, specifiers};
 use super::files::{File, Files, file_name, join, parent};
-use super::python::Listings;
-use crate::Result;
+use super::listings::Listings;
+use crate::error::Result;
 
 /// Files of one program. Large servers load one to three thousand.
 const FILES: usize = 4096;

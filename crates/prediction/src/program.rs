@@ -6,11 +6,12 @@ use std::ops::Range;
 use tarpon_layer::ObjectId;
 use tarpon_oci::RunConfig;
 
+use super::command::Command;
 use super::elf::Elf;
-use super::files::{File, Files, file_name, join};
+use super::files::{File, Files, Piece, file_name, join};
 use super::libraries::{Libraries, Loaded};
 use super::{configuration, node, python, shell};
-use crate::{Piece, Result};
+use crate::error::Result;
 
 /// Decoded bytes of a prediction. Six recorded starts read 6 to 32 MB; what is predicted needlessly delays the rest.
 const BYTES: u64 = 64 << 20;
@@ -39,24 +40,6 @@ const LIBRARY: [&[u8]; 5] = [
     b"/usr/lib/ssl/openssl.cnf",
 ];
 
-/// A command on the way of a start.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Command {
-    pub(crate) words: Vec<Vec<u8>>,
-    /// It runs. Otherwise a script names it.
-    pub(crate) runs: bool,
-}
-
-impl Command {
-    pub(crate) fn run(words: &[Vec<u8>]) -> Self {
-        Self { words: words.to_vec(), runs: true }
-    }
-
-    pub(crate) fn named(word: Vec<u8>) -> Self {
-        Self { words: vec![word], runs: false }
-    }
-}
-
 /// The files and ranges of a start, in the order in which they are read.
 pub(crate) struct Prediction<'a> {
     files: &'a dyn Files,
@@ -75,8 +58,8 @@ impl<'a> Prediction<'a> {
     /// A configuration file of the dynamic linker cannot be read.
     pub(crate) fn new(files: &'a dyn Files, config: &RunConfig) -> Result<Self> {
         let variable = |name: &str| {
-            let values = config.env.iter().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
-            values.last()
+            let mut values = config.env.iter().rev().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+            values.next()
         };
         let path = variable("PATH").unwrap_or(DEFAULT_PATH).split(':').filter(|name| !name.is_empty());
         Ok(Self {
@@ -165,7 +148,7 @@ impl<'a> Prediction<'a> {
             return Ok(());
         };
         let whole = |file: &File, elf: &Elf| {
-            if file.size <= PROGRAM_BYTES { vec![0..file.size] } else { elf.touched(file.size) }
+            if file.size <= PROGRAM_BYTES { file.whole() } else { elf.touched(file.size) }
         };
         let own = whole(program, &elf);
         self.add(program, own);
@@ -223,7 +206,7 @@ impl<'a> Prediction<'a> {
     }
 
     fn add_file(&mut self, file: &File) {
-        self.add(file, vec![0..file.size]);
+        self.add(file, file.whole());
     }
 
     fn add(&mut self, file: &File, ranges: Vec<Range<u64>>) {

@@ -1,7 +1,6 @@
 //! The modules that a Python program imports.
 
 mod imports;
-mod listings;
 #[cfg(test)]
 mod tests;
 
@@ -9,9 +8,9 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use self::imports::{Import, NAME, Role, imports};
-pub(super) use self::listings::Listings;
 use super::files::{File, Files, file_name, join, parent};
-use crate::Result;
+use super::listings::Listings;
+use crate::error::Result;
 
 /// Modules of one program. Large ones (a machine learning framework, a web framework with its plugins) import two to three thousand.
 const MODULES: usize = 4096;

@@ -5,9 +5,9 @@
 
 use std::collections::HashSet;
 
+use super::command::Command;
 use super::files::{File, Files};
-use super::program::Command;
-use crate::Result;
+use crate::error::Result;
 
 /// Bytes of a script whose words are read: longer ones are programs of their own.
 const SCRIPT_BYTES: u64 = 64 << 10;

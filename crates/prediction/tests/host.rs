@@ -1,4 +1,5 @@
-//! Predictions about programs of this host, compared with what its dynamic linker lists and with what its programs read.
+//! Predictions about programs of this host, compared with what its dynamic linker lists.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;

@@ -6,9 +6,9 @@ use std::rc::Rc;
 use serde_json::{Map, Value};
 
 use super::super::files::{File, Files, file_name, join, parent};
-use super::super::python::Listings;
+use super::super::listings::Listings;
 use super::specifiers::Kind;
-use crate::Result;
+use crate::error::Result;
 
 /// Bytes of one `package.json`.
 const PACKAGE_BYTES: u64 = 1 << 20;
@@ -131,7 +131,7 @@ impl Packages {
         Ok(None)
     }
 
-    /// A file that is too long, or is not JSON, says nothing.
+    /// A file that is too long, or is not JSON, counts as empty.
     fn parse(&mut self, files: &dyn Files, file: File, directory: &[u8]) -> Result<Package> {
         let bytes = self.bytes.saturating_add(file.size);
         let mut value = Value::Null;

@@ -79,7 +79,21 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("cli", &["oci", "userns", "engine", "daemon", "snapshotter"]),
     (
         "testkit",
-        &["oci", "layer", "tree", "blob", "policy", "registry", "store", "fetch", "trace", "fs", "mount", "worker"],
+        &[
+            "oci",
+            "layer",
+            "tree",
+            "prediction",
+            "blob",
+            "policy",
+            "registry",
+            "store",
+            "fetch",
+            "trace",
+            "fs",
+            "mount",
+            "worker",
+        ],
     ),
 ];
 

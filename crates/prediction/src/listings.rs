@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
-use super::super::files::{File, Files, file_name, parent};
+use super::files::{File, Files, file_name, parent};
 
 /// Names in the directories that are listed. A large environment has about a hundred thousand files.
 const LISTED: usize = 1 << 20;
