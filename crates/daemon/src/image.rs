@@ -120,6 +120,7 @@ impl ImageSelection {
             index: self.index()?,
             index_repos: Vec::new(),
             profile: self.profile(),
+            starts: false,
             access: Access {
                 creds: creds.clone(),
                 authfiles: authfile.as_ref().map_or_else(auth_files, |file| vec![file.clone()]),

@@ -98,6 +98,8 @@ pub struct ImageRequest {
     pub index_repos: Vec<IndexRepo>,
     /// Profile of the start whose boot pack is used, out of an index's packs. None: no boot pack.
     pub profile: Option<String>,
+    /// Whether a command starts in the image at once, so that a predicted boot pack is fetched before something in it is read.
+    pub starts: bool,
     /// How to access it.
     pub access: Access,
     /// What may be fetched of its layers to prepare it.
@@ -122,6 +124,7 @@ impl ImageRequest {
             index: IndexChoice::None,
             index_repos: Vec::new(),
             profile: None,
+            starts: false,
             access: Access::default(),
             limits: LayerLimits::default(),
         }

@@ -1,7 +1,7 @@
 //! The images whose objects this server can fetch.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,6 +42,8 @@ pub struct LoadedImage {
     endpoints: Arc<ImageEndpoints>,
     handle: ImageHandle,
     pack: Option<PackKind>,
+    /// Its predicted boot pack, until the replay begins.
+    pub(crate) waiting_pack: Mutex<Option<BootIndex>>,
     was_mounted: AtomicBool,
     /// Transfers for this image in earlier servers.
     earlier: Transfers,
@@ -59,15 +61,6 @@ pub struct LoadedImage {
 enum PackKind {
     Recorded,
     Predicted,
-}
-
-/// Starts the replay of the pack, if it is the first one.
-fn replay(handle: &ImageHandle, pack: &BootIndex) -> Option<PackKind> {
-    if pack.profile == PREDICTED_PROFILE {
-        handle.replay_predicted(pack).then_some(PackKind::Predicted)
-    } else {
-        handle.replay(pack).then_some(PackKind::Recorded)
-    }
 }
 
 /// Minimum interval between two checks of a mounted image's local objects. When many containers start at once, only one checks.
@@ -123,6 +116,20 @@ impl LoadedImage {
     /// Whether a boot pack provides all that a start reads.
     pub(crate) fn has_recorded_pack(&self) -> bool {
         self.pack == Some(PackKind::Recorded)
+    }
+
+    /// The contents of its predicted boot pack, if the replay of it has not begun.
+    pub(crate) fn predicted(&self) -> HashSet<Digest> {
+        let pack = self.waiting_pack.lock();
+        let pieces = pack.iter().flat_map(|pack| &pack.frames).flat_map(|frame| &frame.pieces);
+        pieces.map(|piece| piece.object).collect()
+    }
+
+    /// Starts the replay of its predicted boot pack, if there is one, once.
+    pub(crate) fn replay_predicted(&self) {
+        if let Some(pack) = self.waiting_pack.lock().take() {
+            self.handle.replay_predicted(&pack);
+        }
     }
 
     /// Starts to fetch what the trace, or else the landmarks of the layers, name. `false`: neither names anything, or a boot pack does it.
@@ -486,7 +493,12 @@ impl LoadedImages {
         for layer in found.record.layers.iter().filter(|layer| layer.verification.is_refuted()) {
             handle.distrust(&layer.digest, "its index was found to be wrong");
         }
-        let pack = pack.and_then(|pack| replay(&handle, &pack));
+        let (predicted, recorded): (Vec<_>, Vec<_>) =
+            pack.into_iter().partition(|pack| pack.profile == PREDICTED_PROFILE);
+        let is_recorded = recorded.first().is_some_and(|pack| handle.replay(pack));
+        let waiting_pack = predicted.into_iter().next();
+        let pack =
+            if is_recorded { Some(PackKind::Recorded) } else { waiting_pack.as_ref().map(|_| PackKind::Predicted) };
         let file = found.tree.file().try_clone().context(ErrorKind::Store, step)?;
         let inode = file.metadata().ok().map(|metadata| metadata.ino());
         let tree = TreeFile { file: Arc::new(file), bytes: Bytes::from_owner(found.tree) };
@@ -505,6 +517,7 @@ impl LoadedImages {
             endpoints,
             handle,
             pack,
+            waiting_pack: Mutex::new(waiting_pack),
             was_mounted: AtomicBool::new(false),
             earlier,
             tree_place: (found.tree_path, inode),

@@ -5,8 +5,8 @@
 //! Images with a recorded boot pack, recorded mounts and local sources need none. With a predicted pack, the trace has what the pack lacks, and
 //! is followed behind it.
 //!
-//! A start by a known command follows the trace at once. One without a command may be of anything, and in Podman's stores may come hours
-//! later: it follows the trace from the first read that waits for something in it.
+//! A start by a known command follows the trace, and replays a predicted pack, at once. One without a command may be of anything, and in Podman's stores may come hours
+//! later: it does so from the first read that waits for something in them.
 //!
 //! A start that follows a trace shows only what the trace lacks: where the kernel reads local files itself, the use of the rest is
 //! unknown. So the new trace is the union of both, without what the image does not have any more.
@@ -46,26 +46,36 @@ impl LoadedImage {
         let start = profile.map(|profile| self.observe_start(profile, is_certain));
         let image = self.clone();
         move || {
-            let found = start.and_then(|start| Some((learned(image.store(), &start.profile.key)?, start)));
-            match found {
-                None => {
-                    image.follow(None);
-                }
-                Some((trace, start)) if start.profile.command.is_empty() => {
-                    let objects = trace.touches.iter().map(|touch| touch.object).collect();
-                    let image = Arc::downgrade(&image);
-                    let follow = move || {
-                        if let Some(image) = image.upgrade() {
-                            image.follow(Some(&trace));
-                        }
-                    };
-                    start.follow_at(objects, Box::new(follow));
-                }
-                Some((trace, _)) => {
-                    image.follow(Some(&trace));
+            let trace = start.as_ref().and_then(|start| learned(image.store(), &start.profile.key));
+            match start {
+                Some(start) if start.profile.command.is_empty() => image.follow_when_read(&start, trace),
+                _ => {
+                    image.replay_predicted();
+                    image.follow(trace.as_ref());
                 }
             }
         }
+    }
+
+    /// Fetches what is predicted, and what the trace names, from the first read on that waits for something in them.
+    fn follow_when_read(self: &Arc<Self>, start: &Start, trace: Option<Trace>) {
+        let mut objects = self.predicted();
+        objects.extend(trace.iter().flat_map(|trace| &trace.touches).map(|touch| touch.object));
+        if trace.is_none() {
+            self.follow(None);
+        }
+        if objects.is_empty() {
+            return;
+        }
+        let image = Arc::downgrade(self);
+        let follow = move || {
+            let Some(image) = image.upgrade() else { return };
+            image.replay_predicted();
+            if trace.is_some() {
+                image.follow(trace.as_ref());
+            }
+        };
+        start.follow_at(objects, Box::new(follow));
     }
 
     /// The start that is observed: of several at once the first, with the reads of all.

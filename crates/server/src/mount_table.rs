@@ -294,6 +294,9 @@ impl MountTable {
         if request.record {
             return None;
         }
+        if trace.is_some() {
+            image.replay_predicted();
+        }
         match trace {
             None => {
                 self.runtime.spawn_blocking(image.begin_start(&request.command, request.learn));

@@ -202,6 +202,7 @@ pub(crate) struct Job {
     #[serde(deserialize_with = "at_most::<{ limits::INDEX_REPOS }, _, _>")]
     pub(crate) places: Vec<PlaceName>,
     pub(crate) profile: Option<String>,
+    pub(crate) starts: bool,
     /// What the user's policy demands of the image.
     pub(crate) demands: Demands,
     /// What may be fetched of its layers.

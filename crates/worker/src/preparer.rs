@@ -168,6 +168,7 @@ fn job(work: Work, store: &Path, request: &ImageRequest, settled: &SettledReques
         },
         places: (1..).zip(&settled.places).map(|(number, place)| place.name(number)).collect(),
         profile: request.profile.clone(),
+        starts: request.starts,
         demands: Admission::of(&request.source, &request.access)?.demands().clone(),
         limits: request.limits,
     })

@@ -327,6 +327,7 @@ impl ImageOptions {
             index,
             index_repos: self.choice.index_repos.clone(),
             profile: self.choice.profile(),
+            starts: false,
             access,
             limits: LayerLimits::default(),
         })

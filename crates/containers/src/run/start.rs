@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use tarpon_images::Prepared;
 use tarpon_images::progress::Progress;
+use tarpon_images::{ImageRequest, Prepared};
 
 use super::attend;
 use super::containers::Containers;
@@ -29,8 +29,9 @@ impl Containers {
         progress: &dyn Progress,
     ) -> std::result::Result<RunOutcome, RunError> {
         let runtime = self.check_run(request)?;
+        let image = ImageRequest { starts: true, ..request.image.clone() };
         let prepared = tokio::select! {
-            prepared = prepare_to_mount(self.images(), self.client(), &request.image, progress) => prepared?,
+            prepared = prepare_to_mount(self.images(), self.client(), &image, progress) => prepared?,
             () = signals.asked_to_stop() => return Err(RunError::interrupted()),
         };
         self.run_on(request, prepared, runtime, signals).await

@@ -158,9 +158,11 @@ pub(super) fn listed_layers(entry: &Descriptor) -> Vec<Descriptor> {
     ImageIndex::parse(Verified::seal(list)).map(|list| list.manifests).unwrap_or_default()
 }
 
-/// The blob with the frames of the boot pack for a profile, among the layers of an artifact.
-pub(super) fn boot_frames(layers: &[Descriptor], profile: &str) -> Option<Blob> {
-    of_start(layers, BOOT_FRAMES_TYPE, profile).map(Descriptor::blob)
+/// The blob with the frames of the boot pack for a profile, among the layers of an artifact, and whether that start is predicted.
+pub(super) fn boot_frames(layers: &[Descriptor], profile: &str) -> Option<(Blob, bool)> {
+    let layer = of_start(layers, BOOT_FRAMES_TYPE, profile)?;
+    let is_predicted = layer.annotations.get(PROFILE).is_some_and(|named| named == PREDICTED_PROFILE);
+    Some((layer.blob(), is_predicted))
 }
 
 /// The blob with the index of the boot pack for a profile, among the layers of an artifact.
@@ -251,7 +253,7 @@ mod tests {
         assert_eq!(listed_layers(&entry(0)).len(), 1);
         let shown = listed_layers(&entry(3));
         assert_eq!(shown.len(), 7);
-        assert_eq!(boot_frames(&shown, "profile 2"), Some(layers()[1].blob));
+        assert_eq!(boot_frames(&shown, "profile 2"), Some((layers()[1].blob, false)));
         assert_eq!(listed_layers(&entry(200)), []);
         for text in ["", "[", "{}", r#"[{"digest":"sha256:12"}]"#, "null"] {
             let annotations = [(LAYERS.to_owned(), text.to_owned())].into();

@@ -498,10 +498,12 @@ async fn boot(
     Ok(Some(bytes))
 }
 
-/// Passes the place of the wanted pack on, if the layers of an artifact have it.
+/// Passes the place of the wanted pack on, if the layers of an artifact have it. A predicted one waits for a start.
 fn notify(pack: Option<PackWanted<'_>>, layers: &[Descriptor], place: Option<usize>) {
-    let Some(PackWanted { profile, listener: Some(listener) }) = pack else { return };
-    if let Some(frames) = artifact::boot_frames(layers, profile) {
+    let Some(PackWanted { profile, starts, listener: Some(listener) }) = pack else { return };
+    if let Some((frames, is_predicted)) = artifact::boot_frames(layers, profile)
+        && (starts || !is_predicted)
+    {
         listener.found(frames, place);
     }
 }

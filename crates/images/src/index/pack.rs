@@ -22,6 +22,8 @@ pub trait PackListener: Debug + Send + Sync {
 pub struct PackWanted<'a> {
     /// The profile of the start.
     pub profile: &'a str,
+    /// As [`ImageRequest::starts`](crate::ImageRequest::starts).
+    pub starts: bool,
     /// Receives the place of the pack as soon as it is known.
     pub listener: Option<&'a dyn PackListener>,
 }

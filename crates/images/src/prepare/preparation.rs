@@ -260,7 +260,9 @@ impl Images {
                             if let Some(listener) = listener.filter(|_| may_have_pack(request)) {
                                 listener.expected();
                             }
-                            let pack = request.profile.as_deref().map(|profile| PackWanted { profile, listener });
+                            let starts = request.starts;
+                            let pack =
+                                request.profile.as_deref().map(|profile| PackWanted { profile, starts, listener });
                             let rules = rules(request, &manifest, places)?;
                             let extent = Extent::Index(Choice { rules: &rules, places }, pack);
                             part.index(request, repository, resolved, extent, progress).await?

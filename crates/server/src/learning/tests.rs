@@ -10,8 +10,8 @@ use tarpon_testkit::layers::{EstargzOptions, ImageBuilder, Item, estargz};
 use tarpon_testkit::registry::{Auth, FakeRegistry};
 use tarpon_testkit::server::TestServer;
 
-use tarpon_fetch::ReadObserver;
-use tarpon_oci::Digest;
+use tarpon_fetch::{BootFrame, BootIndex, BootPiece, ReadObserver};
+use tarpon_oci::{Blob, Digest};
 
 use super::*;
 use crate::images::LoadedImages;
@@ -184,6 +184,32 @@ async fn without_a_command_a_trace_is_followed_from_the_first_read_that_it_names
     process.read(&noise(1)).await;
     followed(&image).await;
     assert!(process.has(&noise(2)));
+}
+
+/// A predicted pack with this content, whose frames are in no blob.
+fn predicted(content: &[u8]) -> BootIndex {
+    let blob = Blob { digest: Digest::of(b"frames"), size: 100 };
+    let length = u32::try_from(content.len()).unwrap();
+    let pieces = vec![BootPiece { object: Digest::of(content), offset: 0, length }];
+    BootIndex { profile: "predicted".to_owned(), blob, frames: vec![BootFrame { length: 100, pieces }] }
+}
+
+#[tokio::test]
+async fn a_predicted_pack_waits_for_a_command_or_for_a_read_of_something_in_it() {
+    let (server, folder) = (versions().await, tempfile::tempdir().unwrap());
+    let process = Process::new(&folder.path().join("store"));
+    let image = process.load(&server, "1").await;
+    *image.waiting_pack.lock() = Some(predicted(&noise(1)));
+    image.begin_start(&[], true)();
+    process.read(&noise(3)).await;
+    assert!(!image.predicted().is_empty(), "that is not in it");
+    process.read(&noise(1)).await;
+    assert!(image.predicted().is_empty());
+
+    let other = process.load(&server, "2").await;
+    *other.waiting_pack.lock() = Some(predicted(&noise(1)));
+    other.begin_start(&["serve".to_owned()], true)();
+    assert!(other.predicted().is_empty(), "a command is certain to start");
 }
 
 #[tokio::test]

@@ -118,6 +118,7 @@ pub(crate) fn request(job: &Job) -> Result<ImageRequest> {
         pull: Pull::Always,
         index,
         profile: job.profile.clone(),
+        starts: job.starts,
         limits: job.limits,
         access: Access {
             policy: PolicyChoice::Settled(Box::new(job.demands.clone())),

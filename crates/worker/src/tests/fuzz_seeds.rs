@@ -92,6 +92,7 @@ fn job(index: IndexName) -> Job {
             name: Ok(name()),
         }],
         profile: None,
+        starts: false,
         demands: tarpon_policy::Demands::nothing(),
         limits: LayerLimits { rate: NonZeroU64::new(1 << 20), may_stream: true },
     }
