@@ -7,8 +7,12 @@ use crate::error::Result;
 
 /// Files of a configuration. That of Apache has 150.
 const FILES: usize = 512;
+/// Directories of a configuration.
+const DIRECTORIES: usize = 256;
 /// Directories below each other.
 const DEPTH: usize = 4;
+/// Names in one directory.
+const NAMES: usize = 4096;
 /// Bytes of a configuration file that is read.
 const FILE_BYTES: u64 = 256 << 10;
 /// Where modules are that are named without a directory: below these, in a folder of the program's name.
@@ -27,15 +31,18 @@ pub(crate) fn read(files: &dyn Files, program: &[u8]) -> Result<Vec<File>> {
     let mut directories = 0;
     while let Some((directory, depth)) = left.pop() {
         directories += 1;
+        if directories > DIRECTORIES {
+            break;
+        }
         let mut names = files.list(&directory).unwrap_or_default();
         names.sort();
-        for name in names.iter().filter(|name| !name.ends_with(b"-available")) {
+        for name in names.iter().filter(|name| !name.ends_with(b"-available")).take(NAMES) {
             let path = join(&directory, name);
             if let Some(file) = files.find(&path).filter(|file| file.size <= FILE_BYTES) {
                 let modules = modules(files, program, &file)?;
                 found.push(file);
                 found.extend(modules);
-            } else if depth + 1 < DEPTH && directories < FILES {
+            } else if depth + 1 < DEPTH && left.len() < DIRECTORIES {
                 left.push((path, depth + 1));
             }
             if found.len() >= FILES {

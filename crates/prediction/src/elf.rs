@@ -22,6 +22,10 @@ const HEAD_BYTES: u64 = 64 << 10;
 const DYNAMIC_BYTES: u64 = 64 << 10;
 /// Bytes of a table of dynamic strings: the largest library of Debian 12 (libLLVM) has 6 MB.
 const STRINGS_BYTES: u64 = 16 << 20;
+/// Bytes of a name or of a list of directories: `PATH_MAX` of Linux.
+const NAME_BYTES: usize = 4096;
+/// Directories that one file names for its libraries. Those with more than three are rare.
+const SEARCHED: usize = 64;
 /// Libraries that one file needs. Programs with 200 exist; those that dlopen more do it after their start.
 const NEEDED: usize = 1024;
 
@@ -41,10 +45,9 @@ pub(super) struct Elf {
     pub(super) interpreter: Option<Vec<u8>>,
     /// Names of libraries, in order.
     pub(super) needed: Vec<Vec<u8>>,
-    /// Directories that the file names for its libraries, as written. The flag is set for those that also apply to libraries of its
-    /// libraries (`DT_RPATH`).
+    /// Directories that the file names for its libraries, as written.
     pub(super) search: Vec<Vec<u8>>,
-    /// Whether `search` also applies to the libraries of its libraries.
+    /// Whether `search` also applies to the libraries of its libraries (`DT_RPATH`).
     pub(super) search_is_inherited: bool,
     segments: Vec<Segment>,
 }
@@ -136,15 +139,20 @@ impl Elf {
         let strings = files.read(file, offset..offset.saturating_add(size))?;
         let string = |entry: &H::Dyn| {
             let place = usize::try_from(entry.d_val(endian).into()).ok()?;
-            Some(until_nul(strings.get(place..)?).to_vec()).filter(|string| !string.is_empty())
+            let rest = strings.get(place..)?;
+            let string = until_nul(rest.get(..NAME_BYTES).unwrap_or(rest));
+            Some(string.to_vec()).filter(|string| !string.is_empty() && string.len() < NAME_BYTES)
         };
         let named = |tag| entries.iter().filter(move |entry| entry.d_tag(endian) == tag).filter_map(string);
         self.needed = named(DT_NEEDED).take(NEEDED).collect();
         // DT_RUNPATH replaces DT_RPATH.
-        let run_path: Vec<Vec<u8>> = named(DT_RUNPATH).flat_map(|path| directories(&path)).collect();
+        let run_path: Vec<Vec<u8>> = named(DT_RUNPATH).flat_map(|path| directories(&path)).take(SEARCHED).collect();
         self.search_is_inherited = run_path.is_empty();
-        self.search =
-            if run_path.is_empty() { named(DT_RPATH).flat_map(|path| directories(&path)).collect() } else { run_path };
+        self.search = if run_path.is_empty() {
+            named(DT_RPATH).flat_map(|path| directories(&path)).take(SEARCHED).collect()
+        } else {
+            run_path
+        };
         Ok(())
     }
 
@@ -253,6 +261,14 @@ mod tests {
         assert!(!elf.search_is_inherited, "DT_RUNPATH replaces DT_RPATH");
         let old = read(shared_object(&["liba.so"], &[(15, "/old")], 4096)).unwrap();
         assert!(old.search_is_inherited && old.search == owned(&["/old"]));
+    }
+
+    #[test]
+    fn names_that_no_path_can_have_are_ignored() {
+        let long = "x".repeat(NAME_BYTES);
+        let many: String = (0..500).map(|number| format!("/{number}:")).collect();
+        let elf = read(shared_object(&[&long, "liba.so"], &[(29, &many), (29, &long)], 64 << 10)).unwrap();
+        assert_eq!((elf.needed, elf.search.len()), (owned(&["liba.so"]), SEARCHED));
     }
 
     #[test]

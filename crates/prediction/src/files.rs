@@ -1,5 +1,7 @@
 //! The files of an image, by the paths that its programs use.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::iter;
 use std::ops::Range;
 
@@ -57,11 +59,25 @@ pub type ReadObject<'a> = dyn Fn(&ObjectId, Range<u64>) -> Result<Bytes> + 'a;
 
 /// The files of a merged tree.
 pub(crate) struct TreeFiles<'a> {
-    pub(crate) tree: &'a Tree<'a>,
-    pub(crate) read: &'a ReadObject<'a>,
+    tree: &'a Tree<'a>,
+    read: &'a ReadObject<'a>,
+    /// The names in the directories that were walked through.
+    directories: RefCell<HashMap<DentryId, HashMap<&'a [u8], DentryId>>>,
 }
 
-impl TreeFiles<'_> {
+impl<'a> TreeFiles<'a> {
+    pub(crate) fn new(tree: &'a Tree<'a>, read: &'a ReadObject<'a>) -> Self {
+        Self { tree, read, directories: RefCell::default() }
+    }
+
+    fn child(&self, directory: DentryId, name: &[u8]) -> Option<DentryId> {
+        let mut directories = self.directories.borrow_mut();
+        let names = directories
+            .entry(directory)
+            .or_insert_with(|| self.tree.children(directory).map(|child| (self.tree.name(child), child)).collect());
+        names.get(name).copied()
+    }
+
     fn walk(&self, path: &[u8]) -> Option<DentryId> {
         // Components that are left, the next one last.
         let mut left: Vec<&[u8]> = components(path).rev().collect();
@@ -72,7 +88,7 @@ impl TreeFiles<'_> {
                 here = self.tree.parent(here);
                 continue;
             }
-            here = self.tree.children(here).find(|child| self.tree.name(*child) == name)?;
+            here = self.child(here, name)?;
             let Some(target) = self.tree.inode(here).target() else { continue };
             links += 1;
             if links > LINKS {

@@ -1,6 +1,7 @@
 //! Predicts what the start of an image's command reads, without running it.
 //!
 //! ```text
+//! bounded        files of which only so much is looked up and read
 //! program        a command: programs, scripts, files that arguments name
 //! shell          the commands in scripts and in arguments
 //! libraries      the libraries of a program, found as the dynamic linker finds them
@@ -15,6 +16,7 @@
 //! A prediction decides what a boot pack has, and so only order and speed. What it has needlessly costs bandwidth, what it lacks is fetched
 //! when it is read. All reading is bounded: files are as hostile as their image.
 
+mod bounded;
 mod command;
 mod configuration;
 mod elf;
@@ -30,6 +32,7 @@ mod shell;
 use tarpon_layer::LayerIndex;
 use tarpon_oci::RunConfig;
 
+use self::bounded::Bounded;
 use self::files::TreeFiles;
 use self::program::Prediction;
 
@@ -43,7 +46,7 @@ pub use self::files::{File, Files, Piece, ReadObject};
 /// The layers cannot be merged, or `read` fails.
 pub fn predict(layers: &[LayerIndex], config: &RunConfig, read: &ReadObject<'_>) -> Result<Vec<Piece>> {
     let tree = tarpon_tree::merge(layers)?;
-    predict_in(&TreeFiles { tree: &tree, read }, config)
+    predict_in(&TreeFiles::new(&tree, read), config)
 }
 
 /// As [`predict`], with any source of files.
@@ -52,5 +55,11 @@ pub fn predict(layers: &[LayerIndex], config: &RunConfig, read: &ReadObject<'_>)
 /// As [`Files::read`].
 pub fn predict_in(files: &dyn Files, config: &RunConfig) -> Result<Vec<Piece>> {
     let command: Vec<String> = config.entrypoint.iter().chain(&config.cmd).cloned().collect();
-    Prediction::new(files, config)?.of_command(&command)
+    let bounded = Bounded::new(files);
+    let mut prediction = Prediction::new(&bounded, config)?;
+    match prediction.follow(&command) {
+        Err(error) if !bounded.is_exhausted() => Err(error),
+        // What was found until then is the beginning of the start.
+        Ok(()) | Err(_) => Ok(prediction.pieces()),
+    }
 }

@@ -18,7 +18,7 @@ const CONFIG_PARTS: &[u8] = b"/etc/ld.so.conf.d";
 const CONFIG_BYTES: u64 = 64 << 10;
 /// Directories that are searched. Distributions have fewer than ten.
 const DIRECTORIES: usize = 64;
-/// Libraries of a program: browsers and media players have about 300.
+/// Names of libraries of a program: browsers and media players have about 300.
 const LIBRARIES: usize = 2048;
 
 /// The directories in which an image's dynamic linker searches.
@@ -80,7 +80,7 @@ impl<'a> Libraries<'a> {
             let own = if next.is_none() && !inherited.is_empty() { Vec::new() } else { origin_paths(loading) };
             let wanted: Vec<Vec<u8>> = loading.elf.needed.clone();
             for name in wanted {
-                if found.len() == LIBRARIES || !names.insert(name.clone()) {
+                if names.len() == LIBRARIES || !names.insert(name.clone()) {
                     continue;
                 }
                 if let Some(library) = self.find(&name, program.elf.kind, own.iter().chain(&inherited))? {

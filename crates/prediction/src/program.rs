@@ -29,6 +29,8 @@ const ARGUMENT_BYTES: u64 = 1 << 20;
 const SCRIPT_LINE_BYTES: u64 = 256;
 /// The `PATH` of a container without one.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Directories of a `PATH`. Those of images have about six.
+const PATH_DIRECTORIES: usize = 64;
 /// What the runtime reads before it starts the command.
 const RUNTIME: [&[u8]; 2] = [b"/etc/passwd", b"/etc/group"];
 /// What the C library and the commonest libraries read.
@@ -65,7 +67,7 @@ impl<'a> Prediction<'a> {
         Ok(Self {
             files,
             libraries: Libraries::of(files, variable("LD_LIBRARY_PATH").unwrap_or_default().as_bytes())?,
-            path: path.map(|name| name.as_bytes().to_vec()).collect(),
+            path: path.take(PATH_DIRECTORIES).map(|name| name.as_bytes().to_vec()).collect(),
             directory: join(b"/", config.working_dir.as_bytes()),
             pieces: Vec::new(),
             seen: HashSet::new(),
@@ -73,11 +75,11 @@ impl<'a> Prediction<'a> {
         })
     }
 
-    /// What the start of a command reads.
+    /// Finds what the start of a command reads.
     ///
     /// # Errors
     /// The content of a file cannot be read.
-    pub(crate) fn of_command(mut self, command: &[String]) -> Result<Vec<Piece>> {
+    pub(crate) fn follow(&mut self, command: &[String]) -> Result<()> {
         RUNTIME.iter().for_each(|path| self.add_path(path));
         let words: Vec<Vec<u8>> = command.iter().map(|word| word.as_bytes().to_vec()).collect();
         // What is left to do, the next one last, each with the number of commands that led to it.
@@ -91,7 +93,12 @@ impl<'a> Prediction<'a> {
             }
         }
         LIBRARY.iter().for_each(|path| self.add_path(path));
-        Ok(self.pieces)
+        Ok(())
+    }
+
+    /// What was found.
+    pub(crate) fn pieces(self) -> Vec<Piece> {
+        self.pieces
     }
 
     /// Adds what a command reads itself, and returns the commands that it runs or names.

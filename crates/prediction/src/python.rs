@@ -20,6 +20,8 @@ const SOURCE_BYTES: u64 = 1 << 20;
 const ALL_SOURCE_BYTES: u64 = 64 << 20;
 /// Imports that are followed or looked up in vain: thirty for each module.
 const IMPORTS: usize = 1 << 17;
+/// Imports that wait for others: those of a hundred modules, of which each imports hundreds.
+const WAITING: usize = 1 << 16;
 /// Directories in which modules are searched. `*.pth` files add few.
 const SEARCHED: usize = 64;
 /// Packages around a script.
@@ -255,7 +257,10 @@ impl<'a> Loader<'a> {
                 continue;
             }
             self.imports += 1;
-            left.extend(self.load(&request.name)?.into_iter().rev());
+            let next = self.load(&request.name)?;
+            if left.len() + next.len() <= WAITING {
+                left.extend(next.into_iter().rev());
+            }
         }
         Ok(())
     }

@@ -2,11 +2,12 @@
 //!
 //! The reads of the first minute after the first one that had to wait become a trace in the store, under the name of the repository and the
 //! command. The next start, also of another version, follows it as hints: a trace names content, so what both versions have is known.
-//! Images with a recorded boot pack, recorded mounts and local sources need none. With a predicted pack, the trace has what the pack lacks, and
-//! is followed behind it.
+//! Images with a recorded boot pack, recorded mounts and local sources need none. With a predicted pack, the trace has what the pack
+//! lacks, and is followed behind it.
 //!
-//! A start by a known command follows the trace, and replays a predicted pack, at once. One without a command may be of anything, and in Podman's stores may come hours
-//! later: it does so from the first read that waits for something in them.
+//! A start by a known command replays a predicted pack and follows the trace at once. One without a command may be of anything, and in
+//! Podman's stores may come hours later: it does both from the first read that waits for something in them. Where starts are not
+//! observed, the pack is replayed at once.
 //!
 //! A start that follows a trace shows only what the trace lacks: where the kernel reads local files itself, the use of the rest is
 //! unknown. So the new trace is the union of both, without what the image does not have any more.
@@ -90,12 +91,14 @@ impl LoadedImage {
         start.insert(begun).clone()
     }
 
-    /// Keeps the trace of a start that is over; of any if `ends`.
-    pub(crate) fn end_start(&self, ends: bool) {
-        let mut start = self.start.lock();
-        if start.as_ref().is_some_and(|start| ends || start.is_over()) {
-            self.handle().observe(None);
-            self.keep_start(start.take());
+    /// Keeps the trace of a start that is over; of any if `ends`. If something is predicted that was not read in it, the next start is
+    /// observed: a container of Podman may start an hour after the image was shown.
+    pub(crate) fn end_start(self: &Arc<Self>, ends: bool) {
+        let Some(ended) = self.start.lock().take_if(|start| ends || start.is_over()) else { return };
+        self.handle().observe(None);
+        self.keep_start(Some(ended.clone()));
+        if !ends && !self.predicted().is_empty() {
+            self.observe_and_follow(&ended.profile.command, true, false)();
         }
     }
 

@@ -12,7 +12,11 @@ impl MountTable {
     pub(super) fn why(&self, mountpoint: &Path) -> Result<MountAccount> {
         if let Some(image) = self.exhibited(mountpoint) {
             let mount = self.status_at(mountpoint)?;
-            return Ok(MountAccount { mount, has_pack: image.has_pack(), journal: image.handle().journal().account() });
+            return Ok(MountAccount {
+                mount,
+                has_pack: image.has_recorded_pack(),
+                journal: image.handle().journal().account(),
+            });
         }
         let mounts = self.places.mounted();
         let served = mounts.iter().find(|served| served.request.mountpoint == mountpoint).ok_or_else(|| {
@@ -20,6 +24,6 @@ impl MountTable {
             Error::new(ErrorKind::NotFound, "look for the mount", cause)
         })?;
         let (mount, image) = (self.describe(served), &served.image);
-        Ok(MountAccount { mount, has_pack: image.has_pack(), journal: image.handle().journal().account() })
+        Ok(MountAccount { mount, has_pack: image.has_recorded_pack(), journal: image.handle().journal().account() })
     }
 }

@@ -97,8 +97,8 @@ impl Image {
 impl FetchHost {
     /// Fetches what the hints lead to, in their order, behind what readers wait for.
     pub(crate) async fn follow(self: Arc<Self>, image: Arc<Image>, hints: Vec<Hint>) {
-        image.prefetch.replay_end().await;
         let _guard = Predicting::begin(&image.prefetch);
+        image.prefetch.replay_end().await;
         let of = image.clone();
         let Ok(numbers) = self.runtime.spawn_blocking(move || Arc::new(of.hinted(&hints))).await else { return };
         let (mut next, mut most, mut open_requests) = (0, REPLAY_FIRST_BYTES, OpenRequests::default());

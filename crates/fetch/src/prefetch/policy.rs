@@ -123,10 +123,10 @@ impl Prefetch {
 
     /// Makes this the boot pack of the image, and starts to replay it. `false` if the rules forbid it.
     pub(crate) fn start_pack(&self, pack: Arc<Pack>, spawn: impl FnOnce(Replaying) -> AbortHandle) -> bool {
+        let mut running = self.running.lock();
         let starts = self.use_pack(pack);
         if starts {
             let (replaying, end) = watch::channel(());
-            let mut running = self.running.lock();
             running.replay_end = Some(end);
             running.replay = Some(spawn(Replaying(replaying)));
         }

@@ -80,7 +80,7 @@ pub(super) fn imports(source: &[u8], role: Role) -> Vec<Import> {
 fn of_statement(text: &[u8]) -> Vec<(usize, Vec<u8>, bool)> {
     match split_word(text) {
         (b"import", rest) => {
-            let names = rest.split(|byte| *byte == b',').map(dotted).filter(|name| !name.is_empty());
+            let names = rest.split(|byte| *byte == b',').map(dotted).filter(|name| !name.is_empty()).take(IMPORTS);
             names.map(|name| (0, name.to_vec(), true)).collect()
         }
         (b"from", rest) => from_import(rest),

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::Serialize;
 use tarpon_fetch::{BOOT_PIECES, BootIndex, BootPiece, BootWriter, Fetcher};
-use tarpon_images::PREDICTED_PROFILE;
 use tarpon_images::index::artifact::{self, Indexed};
 use tarpon_images::prepare::assemble::chunks_of;
 use tarpon_images::prepare::layer::Layer;
+use tarpon_images::{ImageRequest, PREDICTED_PROFILE};
 use tarpon_layer::chunks::ChunkTable;
 use tarpon_layer::{ChunkPlace, LayerIndex, ObjectId};
 use tarpon_oci::{Blob, Digest, NewDescriptor, RunConfig, Verified, limits};
@@ -132,6 +132,15 @@ impl BootPack {
     /// The same pack, whose frames are in this index repository.
     pub(super) fn at(self, place: &str) -> Self {
         Self { place: Some(place.to_owned()), ..self }
+    }
+
+    /// Whether it is in the repository in which an index for this request is published.
+    pub(super) fn is_where_it_is_published(&self, request: &ImageRequest) -> bool {
+        match (&self.place, request.index_sources().next()) {
+            (Some(place), Some(destination)) => *place == destination.to_string(),
+            (None, None) => true,
+            _ => false,
+        }
     }
 
     /// Its descriptors in the artifact.

@@ -35,7 +35,7 @@ pub struct ImageIndexArtifact {
     pub layers_size: u64,
     /// The layers that it covers, lowest first.
     pub layers: Vec<IndexedLayer>,
-    /// Its boot packs, one for each recorded profile.
+    /// Its boot packs, one for each profile.
     pub boots: Vec<BootPack>,
     /// The artifact's manifest.
     #[serde(skip)]
@@ -67,20 +67,21 @@ pub async fn make_index(
     traces: &[Trace],
     progress: &dyn Progress,
 ) -> Result<ImageIndexArtifact> {
-    let starts = traces.iter().map(Start::traced).collect();
-    index_for(images, request, starts, None, progress).await
+    let starts: Vec<Start> = traces.iter().map(Start::traced).collect();
+    let predicted = if starts.is_empty() { Predicted::None } else { Predicted::Kept };
+    index_for(images, request, starts, predicted, progress).await
 }
 
 /// As [`make_index`], with a pack of the predicted start of the image's command, unless a recorded default one is kept. `destination` is where
-/// the index will be published: an index repository may have readers of its own, so it gets no contents of an image that not everybody may
-/// read.
+/// the index will be published: an index repository may have readers of its own, so it gets no predicted contents of an image that not
+/// everybody may read.
 pub async fn make_predicted_index(
     images: &Images,
     request: &ImageRequest,
     destination: &Source,
     progress: &dyn Progress,
 ) -> Result<ImageIndexArtifact> {
-    index_for(images, request, Vec::new(), Some(destination), progress).await
+    index_for(images, request, Vec::new(), Predicted::For(destination), progress).await
 }
 
 /// As [`make_index`], with the trace of a learned start. The contents of a predicted pack, beside which it may have been learned, are part of
@@ -91,7 +92,7 @@ pub(super) async fn make_learned_index(
     trace: &Trace,
     progress: &dyn Progress,
 ) -> Result<ImageIndexArtifact> {
-    index_for(images, request, vec![Start::learned(trace)], None, progress).await
+    index_for(images, request, vec![Start::learned(trace)], Predicted::Kept, progress).await
 }
 
 /// As [`make_index`], with packs derived from those of another image: of `profile`, or all packs of the newest index in its
@@ -118,14 +119,25 @@ pub async fn make_index_from(
         let cause = format!("{} has {which}", image.name);
         return Err(Error::new(ErrorKind::NotFound, "take boot packs over", cause));
     }
-    index_for(images, request, starts, None, progress).await
+    index_for(images, request, starts, Predicted::Kept, progress).await
+}
+
+/// What becomes of the pack of the predicted start.
+#[derive(Clone, Copy)]
+enum Predicted<'a> {
+    /// The index has none.
+    None,
+    /// One that is published already stays, unless it would be copied to another repository or the index has a recorded default pack.
+    Kept,
+    /// One is made, for an index that will be published there.
+    For(&'a Source),
 }
 
 async fn index_for(
     images: &Images,
     request: &ImageRequest,
     mut starts: Vec<Start>,
-    predict_for: Option<&Source>,
+    predicted: Predicted<'_>,
     progress: &dyn Progress,
 ) -> Result<ImageIndexArtifact> {
     each_once(&starts)?;
@@ -145,15 +157,20 @@ async fn index_for(
     let mut kept: Vec<Published> = found.packs.into_iter().filter(is_other).collect();
     let has_default =
         starts.iter().chain(kept.iter().map(|kept| &kept.start)).any(|start| start.profile == DEFAULT_PROFILE);
-    if has_default || predict_for.is_some() {
-        let predicted = kept.iter().find(|kept| kept.start.profile == PREDICTED_PROFILE);
-        let predicted = predicted.map(|kept| kept.start.pieces.as_slice()).unwrap_or_default();
-        starts.iter_mut().filter(|start| start.is_partial).for_each(|start| start.pieces.extend_from_slice(predicted));
-        kept.retain(|kept| kept.start.profile != PREDICTED_PROFILE);
+    if has_default {
+        let published = kept.iter().find(|kept| kept.start.profile == PREDICTED_PROFILE);
+        let published = published.map(|kept| kept.start.pieces.as_slice()).unwrap_or_default();
+        starts.iter_mut().filter(|start| start.is_partial).for_each(|start| start.pieces.extend_from_slice(published));
     }
-    let config = match predict_for.filter(|_| !has_default) {
-        Some(destination) => predictable(&repository, &image, request, destination, progress).await?,
-        None => None,
+    kept.retain(|kept| {
+        let stays = matches!(predicted, Predicted::Kept) && kept.pack.is_where_it_is_published(request);
+        kept.start.profile != PREDICTED_PROFILE || stays && !has_default
+    });
+    let config = match predicted {
+        Predicted::For(destination) if !has_default => {
+            predictable(&repository, &image, request, destination, progress).await
+        }
+        _ => None,
     };
     let (store, name) = (part.store().clone(), request.text.clone());
     let packing = tokio::task::spawn_blocking(move || {
@@ -256,13 +273,24 @@ async fn predictable(
     request: &ImageRequest,
     destination: &Source,
     progress: &dyn Progress,
-) -> Result<Option<RunConfig>> {
-    if let Err(error) = check_readers(request, image.manifest.digest(), destination).boxed().await {
-        progress.note(&format!("no start is predicted: {error}"));
-        return Ok(None);
+) -> Option<RunConfig> {
+    let found = async {
+        check_readers(request, image.manifest.digest(), destination).boxed().await?;
+        let config = repository.config(image).boxed().await;
+        config.map(|config| config.run).map_err(|error| access::registry("read the image's config", error))
+    };
+    match found.await {
+        Ok(config) => Some(config),
+        Err(error) => {
+            progress.note(&unpredicted(&error));
+            None
+        }
     }
-    let config = repository.config(image).boxed().await;
-    config.map(|config| Some(config.run)).map_err(|error| access::registry("read the image's config", error))
+}
+
+/// The line about a start that cannot be predicted. The index is worth as much as before.
+fn unpredicted(error: &Error) -> String {
+    format!("no start is predicted: {error}")
 }
 
 /// The parts of an artifact.
@@ -293,11 +321,14 @@ fn pack(
 ) -> Result<Packed> {
     let Starts { known: mut starts, predicted } = starts;
     let (mut boots, mut notes) = (Vec::with_capacity(starts.len() + kept.len()), Vec::new());
-    let is_recorded = !starts.is_empty();
-    if is_recorded || predicted.is_some() || !kept.is_empty() {
+    let has_traces = !starts.is_empty();
+    if has_traces || predicted.is_some() || !kept.is_empty() {
         let packer = Packer::new(store, repository, &layers, name)?;
         if let Some(config) = predicted {
-            starts.extend(packer.predict(&layers, &config)?);
+            match packer.predict(&layers, &config) {
+                Ok(start) => starts.extend(start),
+                Err(error) => notes.push(unpredicted(&error)),
+            }
         }
         // Kept packs hold whole chunks of the index that they were made with.
         packer.cut(&mut layers, starts.iter().chain(kept.iter().map(|kept| &kept.start)))?;
@@ -308,7 +339,7 @@ fn pack(
             }
         }
     }
-    if boots.is_empty() && is_recorded {
+    if boots.is_empty() && has_traces {
         let cause = "the image has nothing of what was touched";
         return Err(Error::new(ErrorKind::Refused, "make the boot pack", cause));
     }

@@ -206,6 +206,10 @@ async fn a_predicted_pack_waits_for_a_command_or_for_a_read_of_something_in_it()
     process.read(&noise(1)).await;
     assert!(image.predicted().is_empty());
 
+    *image.waiting_pack.lock() = Some(predicted(&noise(1)));
+    image.end_start(false);
+    assert!(!image.predicted().is_empty(), "the start is not over");
+
     let other = process.load(&server, "2").await;
     *other.waiting_pack.lock() = Some(predicted(&noise(1)));
     other.begin_start(&["serve".to_owned()], true)();
