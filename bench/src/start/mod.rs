@@ -112,6 +112,9 @@ pub(crate) fn measure(args: &Args) -> Result<Option<PathBuf>> {
         packs.forget()?;
     }
     packs.prepare(&workloads)?;
+    if systems.iter().any(|system| system.name() == systems::PREDICTED) {
+        packs.predict(&workloads)?;
+    }
     let is_started = |tag: &str| systems.iter().any(|system| system.tag(&args.tag) == tag);
     if is_started(soci::TAG) {
         soci::prepare(&workloads, &registry::address())?;

@@ -1,6 +1,6 @@
 //! Ensures that each image in the registry has an index, and a boot pack for each workload.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -66,9 +66,6 @@ impl Packs<'_> {
                 bail!("{} has no index and boot packs, although they were published", self.reference(image));
             }
         }
-        if !published::profiles(self.registry, image, &digest)?.iter().any(|profile| profile == PREDICTED) {
-            self.predict(image)?;
-        }
         // Only now: a recording that was not published must be repeated.
         for (file, about) in recorded {
             fs::write(&file, about).with_context(|| format!("cannot write {}", file.display()))?;
@@ -125,8 +122,17 @@ impl Packs<'_> {
         process::check_logged(&mut push, &paths::benchmarks().join("push.log"))
     }
 
-    /// Publishes an index with the packs that are there and that of the predicted start.
-    fn predict(&self, image: &str) -> Result<()> {
+    /// Publishes an index with the packs that are there and that of the predicted start, where the image lacks it.
+    pub(crate) fn predict(&self, workloads: &[Workload]) -> Result<()> {
+        let images: BTreeSet<&str> = workloads.iter().map(|workload| &*workload.image).collect();
+        images.into_iter().try_for_each(|image| self.predict_image(image))
+    }
+
+    fn predict_image(&self, image: &str) -> Result<()> {
+        let profiles = published::profiles(self.registry, image, &self.digest(image)?)?;
+        if profiles.iter().any(|profile| profile == PREDICTED) {
+            return Ok(());
+        }
         let mut index = self.command();
         index.args(["index", "--quiet", "--push", "--tls-verify=false", &self.reference(image)]);
         process::check_logged(&mut index, &paths::benchmarks().join("push.log"))

@@ -32,6 +32,9 @@ pub(super) use system::{Server, System};
 /// The systems of a comparison.
 pub(super) type Systems = Vec<Box<dyn System>>;
 
+/// The system that uses the packs of predicted starts.
+pub(super) const PREDICTED: &str = "tarpon-predicted";
+
 /// All systems, in the order in which they run.
 const NAMES: [&str; 26] = [
     "podman",
@@ -45,7 +48,7 @@ const NAMES: [&str; 26] = [
     "tarpon-next",
     "tarpon-estargz",
     "tarpon-estargz-learned",
-    "tarpon-predicted",
+    PREDICTED,
     "tarpon-pack",
     "tarpon-pack-fuse",
     "tarpon-warm",
@@ -108,7 +111,7 @@ fn system(name: &'static str, tarpon: &Path) -> Result<Box<dyn System>> {
             begin: Begin::Learned("tarpon-estargz"),
             ..cold
         }),
-        "tarpon-predicted" => Box::new(Tarpon { pack: Pack::Predicted, ..cold }),
+        PREDICTED => Box::new(Tarpon { pack: Pack::Predicted, ..cold }),
         "tarpon-pack" => Box::new(Tarpon { pack: Pack::Recorded, ..cold }),
         "tarpon-pack-fuse" => Box::new(Tarpon { pack: Pack::Recorded, mode: "fuse", ..cold }),
         "tarpon-warm" => Box::new(Tarpon { pack: Pack::Recorded, begin: Begin::Store("tarpon-pack"), ..cold }),
