@@ -60,6 +60,7 @@ pub use fetcher::{Fetcher, ImageHandle};
 pub use journal::{Account, Event, Journal, Noted, START, Stall, WaitSum, WaitedFor};
 pub use local::LocalObject;
 pub use observed::ReadObserver;
+pub use pack::places::PackOrigin;
 pub use pack::{
     BOOT_FRAMES, BOOT_PIECES, BootFrame, BootIndex, BootPiece, BootWriter, InvalidBootIndex, PROFILE_BYTES,
 };

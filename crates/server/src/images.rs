@@ -12,7 +12,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tarpon_blob::BlobSource;
 use tarpon_client::protocol::MountRequest;
-use tarpon_fetch::{Background, BootIndex, Fetcher, ImageHandle, Stats};
+use tarpon_fetch::{Background, BootIndex, Fetcher, ImageHandle, PackOrigin, Stats};
 use tarpon_images::index::places;
 use tarpon_images::sources::{OpenedImage, Sources};
 use tarpon_images::{Access, PREDICTED_PROFILE, access};
@@ -41,7 +41,7 @@ pub struct LoadedImage {
     pack_repository: Option<Arc<dyn OpenedImage>>,
     endpoints: Arc<ImageEndpoints>,
     handle: ImageHandle,
-    pack: Option<PackKind>,
+    pack: Option<PackOrigin>,
     /// Its predicted boot pack, until the replay begins.
     pub(crate) waiting_pack: Mutex<Option<BootIndex>>,
     was_mounted: AtomicBool,
@@ -54,13 +54,6 @@ pub struct LoadedImage {
     checking: Mutex<()>,
     /// The start that is being observed.
     pub(crate) start: Mutex<Option<Arc<Start>>>,
-}
-
-/// How the content of an image's boot pack was chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum PackKind {
-    Recorded,
-    Predicted,
 }
 
 /// Minimum interval between two checks of a mounted image's local objects. When many containers start at once, only one checks.
@@ -115,7 +108,7 @@ impl LoadedImage {
 
     /// Whether a boot pack provides all that a start reads.
     pub(crate) fn has_recorded_pack(&self) -> bool {
-        self.pack == Some(PackKind::Recorded)
+        self.pack == Some(PackOrigin::Recorded)
     }
 
     /// The contents of its predicted boot pack, if the replay of it has not begun.
@@ -493,12 +486,11 @@ impl LoadedImages {
         for layer in found.record.layers.iter().filter(|layer| layer.verification.is_refuted()) {
             handle.distrust(&layer.digest, "its index was found to be wrong");
         }
-        let (predicted, recorded): (Vec<_>, Vec<_>) =
-            pack.into_iter().partition(|pack| pack.profile == PREDICTED_PROFILE);
-        let is_recorded = recorded.first().is_some_and(|pack| handle.replay(pack));
-        let waiting_pack = predicted.into_iter().next();
-        let pack =
-            if is_recorded { Some(PackKind::Recorded) } else { waiting_pack.as_ref().map(|_| PackKind::Predicted) };
+        let (pack, waiting_pack) = match pack {
+            Some(pack) if pack.profile == PREDICTED_PROFILE => (Some(PackOrigin::Predicted), Some(pack)),
+            Some(pack) => (handle.replay(&pack).then_some(PackOrigin::Recorded), None),
+            None => (None, None),
+        };
         let file = found.tree.file().try_clone().context(ErrorKind::Store, step)?;
         let inode = file.metadata().ok().map(|metadata| metadata.ino());
         let tree = TreeFile { file: Arc::new(file), bytes: Bytes::from_owner(found.tree) };

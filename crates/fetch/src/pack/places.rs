@@ -26,7 +26,7 @@ pub(crate) struct Pack {
 
 /// How the content of a boot pack was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum PackOrigin {
+pub enum PackOrigin {
     /// By the record of a start: it has all that the start reads.
     Recorded,
     /// By a prediction: the start reads more.
