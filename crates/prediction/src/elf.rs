@@ -106,7 +106,8 @@ impl Elf {
                     is_writable: program.p_flags(endian).contains(PF_W),
                 }),
                 PT_INTERP => {
-                    let path = files.read(file, range.start..range.end.min(range.start.saturating_add(4096)))?;
+                    let path =
+                        files.read(file, range.start..range.end.min(range.start.saturating_add(NAME_BYTES as u64)))?;
                     elf.interpreter = Some(until_nul(&path).to_vec());
                 }
                 PT_DYNAMIC => dynamic = Some(range),
@@ -127,7 +128,6 @@ impl Elf {
         endian: Endianness,
         section: &Bytes,
     ) -> Result<()> {
-        // A copy whose address fits the type.
         let Ok((entries, _)) = pod::slice_from_bytes::<H::Dyn>(section, section.len() / size_of::<H::Dyn>()) else {
             return Ok(());
         };

@@ -107,7 +107,7 @@ impl Files for TreeFiles<'_> {
         let inode = self.tree.inode(dentry);
         let object = inode.object()?;
         let is_executable = inode.attributes().mode & EXECUTE != 0;
-        Some(File { path: absolute(&self.tree.path(dentry)), object: object.id, size: object.size, is_executable })
+        Some(File { path: join(b"", &self.tree.path(dentry)), object: object.id, size: object.size, is_executable })
     }
 
     fn list(&self, directory: &[u8]) -> Option<Vec<Vec<u8>>> {
@@ -145,10 +145,6 @@ pub(crate) fn file_name(path: &[u8]) -> &[u8] {
 
 fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".")
-}
-
-fn absolute(path: &[u8]) -> Vec<u8> {
-    if path.starts_with(b"/") { path.to_vec() } else { [b"/", path].concat() }
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 //! python         the modules that a Python program imports
 //! node           the modules that a Node.js program requires
 //! listings       a cache of directory listings
+//! sources        texts that are searched for imports, and how much of them
 //! files          the image's files, by path
 //! ```
 //!
@@ -28,6 +29,7 @@ mod node;
 mod program;
 mod python;
 mod shell;
+mod sources;
 
 use tarpon_layer::LayerIndex;
 use tarpon_oci::RunConfig;

@@ -33,6 +33,16 @@ pub(super) struct Loaded {
     pub(super) elf: Elf,
 }
 
+impl Loaded {
+    /// Reads the headers of a file. None: it is no ELF file, or a damaged one.
+    ///
+    /// # Errors
+    /// The content cannot be fetched.
+    pub(super) fn read(files: &dyn Files, file: File) -> Result<Option<Self>> {
+        Ok(Elf::read(files, &file)?.map(|elf| Self { file, elf }))
+    }
+}
+
 impl<'a> Libraries<'a> {
     /// `library_path`: the value of `LD_LIBRARY_PATH`.
     ///
@@ -56,46 +66,32 @@ impl<'a> Libraries<'a> {
         Ok(Self { files, directories })
     }
 
-    /// The libraries that the program loads, breadth first, as the dynamic linker loads them, after the dynamic linker itself.
+    /// The program, the dynamic linker, and the libraries that these load, breadth first, as the dynamic linker loads them.
     ///
     /// # Errors
     /// The content of one cannot be fetched.
-    pub(super) fn of_program(&self, program: &Loaded) -> Result<Vec<Loaded>> {
-        let mut found: Vec<Loaded> = Vec::new();
+    pub(super) fn loaded_with(&self, program: Loaded) -> Result<Vec<Loaded>> {
+        let kind = program.elf.kind;
+        let inherited = if program.elf.search_is_inherited { origin_paths(&program) } else { Vec::new() };
+        let linker = program.elf.interpreter.as_ref().and_then(|path| self.files.find(path));
+        let linker = linker.map(|file| Loaded::read(self.files, file)).transpose()?.flatten();
         let mut seen = HashSet::from([program.file.object]);
+        let mut found = vec![program];
+        found.extend(linker.filter(|linker| seen.insert(linker.file.object)));
         let mut names: HashSet<Vec<u8>> = HashSet::new();
-        if let Some(linker) = program.elf.interpreter.as_ref().and_then(|path| self.files.find(path)) {
-            self.load(linker, &mut seen, &mut found)?;
-        }
-        let mut next = None;
-        loop {
-            let loading = match next {
-                None => program,
-                Some(number) => match found.get(number) {
-                    Some(library) => library,
-                    None => return Ok(found),
-                },
-            };
-            let inherited = if program.elf.search_is_inherited { origin_paths(program) } else { Vec::new() };
-            let own = if next.is_none() && !inherited.is_empty() { Vec::new() } else { origin_paths(loading) };
-            let wanted: Vec<Vec<u8>> = loading.elf.needed.clone();
-            for name in wanted {
+        let mut next = 0;
+        while let Some(loading) = found.get(next) {
+            let own = if next == 0 && !inherited.is_empty() { Vec::new() } else { origin_paths(loading) };
+            for name in loading.elf.needed.clone() {
                 if names.len() == LIBRARIES || !names.insert(name.clone()) {
                     continue;
                 }
-                if let Some(library) = self.find(&name, program.elf.kind, own.iter().chain(&inherited))? {
-                    self.load(library, &mut seen, &mut found)?;
-                }
+                let library = self.find(&name, kind, own.iter().chain(&inherited))?;
+                found.extend(library.filter(|library| seen.insert(library.file.object)));
             }
-            next = Some(next.map_or(0, |number: usize| number + 1));
+            next += 1;
         }
-    }
-
-    fn load(&self, file: File, seen: &mut HashSet<tarpon_layer::ObjectId>, found: &mut Vec<Loaded>) -> Result<()> {
-        if let Some(elf) = Elf::read(self.files, &file)?.filter(|_| seen.insert(file.object)) {
-            found.push(Loaded { file, elf });
-        }
-        Ok(())
+        Ok(found)
     }
 
     /// The library of this name in the first directory that has one of this kind.
@@ -104,14 +100,14 @@ impl<'a> Libraries<'a> {
         name: &[u8],
         kind: (u16, bool),
         first: impl Iterator<Item = &'d Vec<u8>>,
-    ) -> Result<Option<File>> {
+    ) -> Result<Option<Loaded>> {
         if name.contains(&b'/') {
-            return Ok(self.files.find(name));
+            return self.files.find(name).map_or(Ok(None), |file| Loaded::read(self.files, file));
         }
         for directory in first.chain(&self.directories) {
             let Some(file) = self.files.find(&join(directory, name)) else { continue };
-            if Elf::read(self.files, &file)?.is_some_and(|elf| elf.kind == kind) {
-                return Ok(Some(file));
+            if let Some(library) = Loaded::read(self.files, file)?.filter(|library| library.elf.kind == kind) {
+                return Ok(Some(library));
             }
         }
         Ok(None)

@@ -12,14 +12,11 @@ use self::packages::{ABOVE, Package, Packages};
 use self::specifiers::{Kind, Specifier, specifiers};
 use super::files::{File, Files, file_name, join, parent};
 use super::listings::Listings;
+use super::sources::Sources;
 use crate::error::Result;
 
 /// Files of one program. Large servers load one to three thousand.
 const FILES: usize = 4096;
-/// Bytes of one source that is searched. Longer ones are bundles, which contain what they need.
-const SOURCE_BYTES: u64 = 1 << 20;
-/// Bytes of all sources that are searched: 4096 files of usual length. Each is read from the registry.
-const ALL_SOURCE_BYTES: u64 = 64 << 20;
 /// Modules that are looked up: sixteen for each file.
 const LOOKUPS: usize = 1 << 16;
 /// Where Debian installs packages, which its Node.js searches last.
@@ -49,7 +46,7 @@ pub(super) fn modules(files: &dyn Files, script: &File) -> Result<Vec<File>> {
         packages: Packages::default(),
         read: Vec::new(),
         paths: HashSet::from([script.path.clone()]),
-        source_bytes: 0,
+        sources: Sources::of(files),
     };
     loader.load(script)?;
     Ok(loader.read)
@@ -61,7 +58,7 @@ struct Loader<'a> {
     packages: Packages,
     read: Vec<File>,
     paths: HashSet<Vec<u8>>,
-    source_bytes: u64,
+    sources: Sources<'a>,
 }
 
 impl Loader<'_> {
@@ -95,12 +92,7 @@ impl Loader<'_> {
         if !name.ends_with(b".cjs") && !name.ends_with(b".mjs") {
             self.package_around(&directory)?;
         }
-        let bytes = self.source_bytes.saturating_add(file.size);
-        if file.size > SOURCE_BYTES || bytes > ALL_SOURCE_BYTES {
-            return Ok(Vec::new());
-        }
-        self.source_bytes = bytes;
-        let found = specifiers(&self.files.read(file, 0..file.size)?);
+        let found = specifiers(&self.sources.read(file)?);
         let mut seen = HashSet::new();
         let found: Vec<_> = found.into_iter().filter(|specifier| seen.insert(specifier.text.clone())).collect();
         Ok(found.into_iter().rev().map(|specifier| (Rc::clone(&directory), specifier)).collect())

@@ -7,7 +7,6 @@ use tarpon_layer::ObjectId;
 use tarpon_oci::RunConfig;
 
 use super::command::Command;
-use super::elf::Elf;
 use super::files::{File, Files, Piece, file_name, join};
 use super::libraries::{Libraries, Loaded};
 use super::{configuration, node, python, shell};
@@ -150,38 +149,31 @@ impl<'a> Prediction<'a> {
 
     /// A program and its libraries.
     fn add_program(&mut self, program: &File) -> Result<()> {
-        let Some(elf) = Elf::read(self.files, program)? else {
-            self.add_file(program);
-            return Ok(());
-        };
-        let whole = |file: &File, elf: &Elf| {
-            if file.size <= PROGRAM_BYTES { file.whole() } else { elf.touched(file.size) }
-        };
-        let own = whole(program, &elf);
-        self.add(program, own);
         // The code of a small launcher is in a library of its name: `python3` and `libpython3.11.so`.
         let name: Vec<u8> = file_name(&program.path).iter().copied().take_while(u8::is_ascii_alphabetic).collect();
-        for library in self.libraries.of_program(&Loaded { file: program.clone(), elf })? {
-            let stem = file_name(&library.file.path).strip_prefix(b"lib").unwrap_or_default();
-            let is_main = name.len() > 2 && stem.starts_with(&name);
-            let parts =
-                if is_main { whole(&library.file, &library.elf) } else { library.elf.touched(library.file.size) };
-            self.add(&library.file, parts);
-        }
-        Ok(())
+        let is_main = |file: &File| {
+            let stem = file_name(&file.path).strip_prefix(b"lib").unwrap_or_default();
+            file.object == program.object || name.len() > 2 && stem.starts_with(&name)
+        };
+        self.add_loaded(program, &|Loaded { file, elf }| {
+            if is_main(file) && file.size <= PROGRAM_BYTES { file.whole() } else { elf.touched(file.size) }
+        })
     }
 
     /// Files that a program reads whole, and libraries that it loads, with those that they need.
     fn add_modules(&mut self, modules: &[File]) -> Result<()> {
-        for module in modules.iter().filter(|module| module.size <= PROGRAM_BYTES) {
-            let Some(elf) = Elf::read(self.files, module)? else {
-                self.add_file(module);
-                continue;
-            };
-            self.add(module, elf.touched(module.size));
-            for library in self.libraries.of_program(&Loaded { file: module.clone(), elf })? {
-                self.add(&library.file, library.elf.touched(library.file.size));
-            }
+        let mut modules = modules.iter().filter(|module| module.size <= PROGRAM_BYTES);
+        modules.try_for_each(|module| self.add_loaded(module, &|loaded| loaded.elf.touched(loaded.file.size)))
+    }
+
+    /// A file, and what is loaded with it if it is an ELF file: of each these parts.
+    fn add_loaded(&mut self, file: &File, parts: &dyn Fn(&Loaded) -> Vec<Range<u64>>) -> Result<()> {
+        let Some(loaded) = Loaded::read(self.files, file.clone())? else {
+            self.add_file(file);
+            return Ok(());
+        };
+        for loaded in self.libraries.loaded_with(loaded)? {
+            self.add(&loaded.file, parts(&loaded));
         }
         Ok(())
     }

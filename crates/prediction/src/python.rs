@@ -10,14 +10,11 @@ use std::rc::Rc;
 use self::imports::{Import, NAME, Role, imports};
 use super::files::{File, Files, file_name, join, parent};
 use super::listings::Listings;
+use super::sources::Sources;
 use crate::error::Result;
 
 /// Modules of one program. Large ones (a machine learning framework, a web framework with its plugins) import two to three thousand.
 const MODULES: usize = 4096;
-/// Bytes of one source that is searched for imports. Longer ones are tables or generated, and import little.
-const SOURCE_BYTES: u64 = 1 << 20;
-/// Bytes of all sources that are searched: 4096 modules of usual length. Each is read from the registry.
-const ALL_SOURCE_BYTES: u64 = 64 << 20;
 /// Imports that are followed or looked up in vain: thirty for each module.
 const IMPORTS: usize = 1 << 17;
 /// Imports that wait for others: those of a hundred modules, of which each imports hundreds.
@@ -124,7 +121,7 @@ struct Module {
 }
 
 struct Loader<'a> {
-    files: &'a dyn Files,
+    sources: Sources<'a>,
     listings: Listings<'a>,
     minor: u32,
     /// Where modules are searched, in this order.
@@ -133,7 +130,6 @@ struct Loader<'a> {
     modules: HashMap<Vec<u8>, Option<Vec<Vec<u8>>>>,
     read: Vec<File>,
     paths: HashSet<Vec<u8>>,
-    source_bytes: u64,
     imports: usize,
     found: usize,
 }
@@ -141,14 +137,13 @@ struct Loader<'a> {
 impl<'a> Loader<'a> {
     fn new(files: &'a dyn Files, listings: Listings<'a>, minor: u32) -> Self {
         Self {
-            files,
+            sources: Sources::of(files),
             listings,
             minor,
             search: Vec::new(),
             modules: HashMap::new(),
             read: Vec::new(),
             paths: HashSet::new(),
-            source_bytes: 0,
             imports: 0,
             found: 0,
         }
@@ -166,7 +161,7 @@ impl<'a> Loader<'a> {
         let mut sites = Vec::new();
         let mut has_system_sites = true;
         if let Some(config) = self.listings.find(&join(environment, b"pyvenv.cfg")) {
-            let text = self.source(&config)?;
+            let text = self.sources.read(&config)?;
             let words: Vec<u8> = text.iter().copied().filter(|byte| *byte != b' ').collect();
             has_system_sites = words
                 .split(|byte| *byte == b'\n')
@@ -195,7 +190,7 @@ impl<'a> Loader<'a> {
         self.search_in(site.to_vec());
         for name in names.iter().filter(|name| name.ends_with(b".pth")) {
             let Some(file) = self.listings.find(&join(site, name)) else { continue };
-            let text = self.source(&file)?;
+            let text = self.sources.read(&file)?;
             self.add(file);
             for line in text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii) {
                 if line.starts_with(b"import ") || line.starts_with(b"import\t") {
@@ -223,7 +218,7 @@ impl<'a> Loader<'a> {
         if file_name(&script.path) == b"__main__.py" {
             first.extend([b"runpy".as_slice(), &package].map(Request::of));
         }
-        first.extend(requests(&imports(&self.source(script)?, Role::Script), &package));
+        first.extend(requests(&imports(&self.sources.read(script)?, Role::Script), &package));
         self.import(first)
     }
 
@@ -292,7 +287,7 @@ impl<'a> Loader<'a> {
         if let Some(read) = module.read.filter(|_| !self.is_frozen(name)) {
             self.add(read);
         }
-        let source = module.source.map(|source| self.source(&source)).transpose()?;
+        let source = module.source.map(|source| self.sources.read(&source)).transpose()?;
         let mut next = requests(&imports(&source.unwrap_or_default(), Role::Module), package);
         next.extend(HIDDEN.iter().filter(|(by, _)| *by == name).map(|(_, hidden)| Request::of(hidden)));
         Ok(next)
@@ -345,16 +340,6 @@ impl<'a> Loader<'a> {
         let compiled = [stem, b".pyc"].concat();
         let read = names.contains(&compiled).then(|| self.listings.find(&join(directory, &compiled)))?;
         Some(Module { read, ..Module::default() })
-    }
-
-    /// The text of a source. Empty: it is too long.
-    fn source(&mut self, file: &File) -> Result<Vec<u8>> {
-        let bytes = self.source_bytes.saturating_add(file.size);
-        if file.size > SOURCE_BYTES || bytes > ALL_SOURCE_BYTES {
-            return Ok(Vec::new());
-        }
-        self.source_bytes = bytes;
-        Ok(self.files.read(file, 0..file.size)?.to_vec())
     }
 
     fn search_in(&mut self, directory: Vec<u8>) {

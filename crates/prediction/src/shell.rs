@@ -106,6 +106,7 @@ fn words(text: &[u8]) -> Vec<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::tests::MapFiles;
 
     fn owned(words: &[&str]) -> Vec<Vec<u8>> {
         words.iter().map(|word| word.as_bytes().to_vec()).collect()
@@ -129,19 +130,7 @@ mod tests {
 
     #[test]
     fn a_command_line_runs_what_follows_exec_and_names_the_rest() {
-        struct NoFiles;
-        impl Files for NoFiles {
-            fn find(&self, _: &[u8]) -> Option<File> {
-                None
-            }
-            fn list(&self, _: &[u8]) -> Option<Vec<Vec<u8>>> {
-                None
-            }
-            fn read(&self, _: &File, _: std::ops::Range<u64>) -> Result<bytes::Bytes> {
-                Ok(bytes::Bytes::new())
-            }
-        }
-        let found = commands(&NoFiles, &owned(&["-ec", "mkdir /x; exec server --port 1"]), &[]).unwrap();
+        let found = commands(&MapFiles::default(), &owned(&["-ec", "mkdir /x; exec server --port 1"]), &[]).unwrap();
         assert_eq!(found[0], Command::run(&owned(&["server", "--port", "1"])));
         assert!(found.contains(&Command::named(b"mkdir".to_vec())));
     }
