@@ -112,8 +112,8 @@ pub(crate) fn measure(args: &Args) -> Result<Option<PathBuf>> {
         packs.forget()?;
     }
     packs.prepare(&workloads)?;
-    if systems.iter().any(|system| system.name() == systems::PREDICTED) {
-        packs.predict(&workloads)?;
+    for system in systems.iter().filter(|system| system.needs_prediction()) {
+        Packs { tag: &system.tag(&args.tag), ..packs }.predict(&workloads)?;
     }
     let is_started = |tag: &str| systems.iter().any(|system| system.tag(&args.tag) == tag);
     if is_started(soci::TAG) {

@@ -103,7 +103,7 @@ pub use tarpon_publish::{
     ConvertedLayer, DEFAULT_STARTS, Failed, ImageIndexArtifact, IndexCheck, IndexSignature, IndexedLayer, KnownIndex,
     KnownIndexes, KnownPack, LearnedImage, LearnedRequest, LearnedStart, LearnedState, MAX_CONVERT_JOBS, MAX_SYNC_JOBS,
     Outcome, Platforms, PushRequest, Pushed, PushedLayer, PushedOutcome, RemovedIndexes, SYNC_LIST_BYTES, SyncEntry,
-    SyncState, Synced, TocImage, TraceCoverage, Unwanted, check_index, commit, convert, index_destination,
+    SyncOptions, SyncState, Synced, TocImage, TraceCoverage, Unwanted, check_index, commit, convert, index_destination,
     known_indexes, make_index, make_index_from, make_predicted_index, publish_index, push, remove_indexes,
     sync_indexes,
 };

@@ -8,7 +8,7 @@ use tarpon_oci::{Digest, Source};
 use tarpon_policy::SigningKey;
 use tarpon_publish::{
     CommitReport, CommitRequest, ImageIndexArtifact, IndexCheck, LearnedImage, LearnedRequest, LearnedStart,
-    PushRequest, Pushed, Synced,
+    PushRequest, Pushed, SyncOptions, Synced,
 };
 use tarpon_trace::Trace;
 
@@ -75,11 +75,10 @@ impl Engine {
     pub async fn sync_indexes(
         &self,
         requests: Vec<ImageRequest>,
-        jobs: usize,
-        key: Option<&SigningKey>,
+        options: SyncOptions<'_>,
         done: &(dyn Fn(&Synced) + Sync),
     ) -> Vec<Synced> {
-        tarpon_publish::sync_indexes(self.images(), requests, jobs, key, done).await
+        tarpon_publish::sync_indexes(self.images(), requests, options, done).await
     }
 
     /// The images whose starts were learned, with the number of equal starts of each.

@@ -445,6 +445,27 @@ async fn an_image_without_a_command_gets_an_index_and_no_pack() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_image_with_tables_of_contents_gets_the_pack_of_a_predicted_start_or_nothing() {
+    let image =
+        |command| ImageBuilder::new().layer(estargz(&items(&[]), EstargzOptions::default())).config("Cmd", command);
+    let fixture = PackFixture::new(image(json!(["/tool", "conf"])).build());
+    let made = fixture.publish_predicted().await;
+    assert!(made.layers.is_empty() && profiles(&made) == ["predicted"], "{made:?}");
+    assert_eq!(fixture.publish_predicted().await.index_digest, made.index_digest, "there is nothing new in it");
+    let started = fixture.start("default").await;
+    assert!(started.has_pack, "{:?}", started.notes);
+    fixture.lose_layers();
+    let tool = tool();
+    started.assert_reads(&start("default", &[(&tool, 0..tool.len() as u64), (&conf(), 0..4)])).await;
+
+    let unknown = PackFixture::new(image(json!(["/none"])).build());
+    let layout = Source::OciLayout { directory: unknown.layout(), tag: None };
+    let made = unknown.engine.make_predicted_index(&unknown.request(None), &layout, &unknown.notes).await;
+    let error = made.unwrap_err();
+    assert!(error.kind == ErrorKind::Refused && error.to_string().contains("table of contents"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_predicted_pack_is_not_taken_over_for_another_image() {
     let fixture = PackFixture::new(with_command());
     fixture.publish_predicted().await;

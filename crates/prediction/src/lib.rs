@@ -8,6 +8,7 @@
 //! elf            headers of an ELF file, and the parts of it that a start reads
 //! configuration  the files of a server below /etc, and the modules that they name
 //! python         the modules that a Python program imports
+//! java           the virtual machine and the jars of a Java program
 //! node           the modules that a Node.js program requires
 //! listings       a cache of directory listings
 //! sources        texts that are searched for imports, and how much of them
@@ -23,6 +24,7 @@ mod configuration;
 mod elf;
 mod error;
 mod files;
+mod java;
 mod libraries;
 mod listings;
 mod node;

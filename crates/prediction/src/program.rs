@@ -9,7 +9,8 @@ use tarpon_oci::RunConfig;
 use super::command::Command;
 use super::files::{File, Files, Piece, file_name, join};
 use super::libraries::{Libraries, Loaded};
-use super::{configuration, node, python, shell};
+use super::python::{Invocation, PythonEnvironment};
+use super::{configuration, java, node, python, shell};
 use crate::error::Result;
 
 /// Decoded bytes of a prediction. Six recorded starts read 6 to 32 MB; what is predicted needlessly delays the rest.
@@ -47,6 +48,8 @@ pub(crate) struct Prediction<'a> {
     libraries: Libraries<'a>,
     path: Vec<Vec<u8>>,
     directory: Vec<u8>,
+    python: PythonEnvironment,
+    class_path: Vec<u8>,
     pieces: Vec<Piece>,
     seen: HashSet<ObjectId>,
     bytes: u64,
@@ -68,6 +71,8 @@ impl<'a> Prediction<'a> {
             libraries: Libraries::of(files, variable("LD_LIBRARY_PATH").unwrap_or_default().as_bytes())?,
             path: path.take(PATH_DIRECTORIES).map(|name| name.as_bytes().to_vec()).collect(),
             directory: join(b"/", config.working_dir.as_bytes()),
+            class_path: variable("CLASSPATH").unwrap_or_default().as_bytes().to_vec(),
+            python: PythonEnvironment::of(&config.env, python::SEARCHED),
             pieces: Vec::new(),
             seen: HashSet::new(),
             bytes: 0,
@@ -113,7 +118,8 @@ impl<'a> Prediction<'a> {
             return Ok(vec![Command { words, runs: command.runs }]);
         }
         self.add_program(&program)?;
-        if !command.runs {
+        // A script that names a launcher runs it in the end, by words that variables have.
+        if !command.runs && !java::is_launcher(file_name(&invoked_as)) {
             return Ok(Vec::new());
         }
         let named = self.add_arguments(arguments);
@@ -124,11 +130,27 @@ impl<'a> Prediction<'a> {
     fn run(&mut self, invoked_as: &[u8], program: &File, words: &[Vec<u8>], named: &[File]) -> Result<Vec<Command>> {
         let (name, binary) = (file_name(invoked_as), file_name(&program.path));
         if name.starts_with(b"python") || binary.starts_with(b"python") {
-            let modules = python::modules(self.files, program, invoked_as, named.first())?;
+            let invocation = Invocation {
+                interpreter: program,
+                invoked_as,
+                arguments: words,
+                directory: &self.directory,
+                environment: &self.python,
+            };
+            let modules = python::modules(self.files, &invocation)?;
             self.add_modules(&modules)?;
         } else if matches!(name, b"node" | b"nodejs") {
             let modules = named.first().map(|script| node::modules(self.files, script)).transpose()?;
             self.add_modules(&modules.unwrap_or_default())?;
+        } else if java::is_launcher(name) {
+            let start = java::start(self.files, program, words, &self.class_path, &self.directory)?;
+            for library in &start.libraries {
+                self.add_loaded(library, &|loaded| match loaded.file.object == library.object {
+                    true => library.whole(),
+                    false => loaded.elf.touched(loaded.file.size),
+                })?;
+            }
+            start.parts.into_iter().for_each(|(file, parts)| self.add(&file, parts));
         } else if shell::is_shell(name) {
             return shell::commands(self.files, words, named);
         } else if shell::is_wrapper(name) {

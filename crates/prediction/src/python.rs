@@ -1,17 +1,21 @@
 //! The modules that a Python program imports.
 
 mod imports;
+mod invocation;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-use self::imports::{Import, NAME, Role, imports};
+use self::imports::{Import, NAME, Role, called, imports, names_in_strings};
+use self::invocation::{Program, named_module, program};
 use super::files::{File, Files, file_name, join, parent};
 use super::listings::Listings;
 use super::sources::Sources;
 use crate::error::Result;
+
+pub(crate) use self::invocation::{Invocation, PythonEnvironment};
 
 /// Modules of one program. Large ones (a machine learning framework, a web framework with its plugins) import two to three thousand.
 const MODULES: usize = 4096;
@@ -20,7 +24,7 @@ const IMPORTS: usize = 1 << 17;
 /// Imports that wait for others: those of a hundred modules, of which each imports hundreds.
 const WAITING: usize = 1 << 16;
 /// Directories in which modules are searched. `*.pth` files add few.
-const SEARCHED: usize = 64;
+pub(crate) const SEARCHED: usize = 64;
 /// Packages around a script.
 const NESTED: usize = 16;
 
@@ -53,34 +57,50 @@ const START: [&[u8]; 7] =
     [b"encodings", b"encodings.aliases", b"encodings.utf_8", b"io", b"os", b"site", b"_bootlocale"];
 const CUSTOM: [&[u8]; 2] = [b"sitecustomize", b"usercustomize"];
 /// What modules import that is not in their source: extensions, and functions that they call.
-const HIDDEN: [(&[u8], &[u8]); 5] = [
+const HIDDEN: [(&[u8], &[u8]); 13] = [
     (b"_decimal", b"numbers"),
     (b"_elementtree", b"pyexpat"),
     (b"_pickle", b"copyreg"),
     (b"hashlib", b"_blake2"),
     // Versions that have it, until 3.9, also read this encoding at start.
     (b"_bootlocale", b"encodings.latin_1"),
+    // Defaults of servers, which they import by name.
+    (b"gunicorn.config", b"gunicorn.glogging"),
+    (b"gunicorn.workers", b"gunicorn.workers.sync"),
+    (b"uvicorn.config", b"uvicorn.loops.auto"),
+    (b"uvicorn.config", b"uvicorn.protocols.http.auto"),
+    (b"uvicorn.config", b"uvicorn.protocols.websockets.auto"),
+    (b"uvicorn.config", b"uvicorn.lifespan.on"),
+    (b"django.conf", b"django.conf.global_settings"),
+    (b"django.conf", b"django.conf.locale.en.formats"),
 ];
+/// What `flask run` looks for in the working directory.
+const FLASK: &[u8] = b"flask.cli";
+const FLASK_APPLICATIONS: [&[u8]; 2] = [b"app", b"wsgi"];
+/// The setting of Django with the names of applications.
+const APPLICATIONS: &[u8] = b"INSTALLED_APPS";
+/// What Django imports of each application; `base` is that of a database.
+const OF_APPLICATION: [&[u8]; 4] = [b"apps", b"models", b"admin", b"base"];
+/// The script of a Django project, and where the commands are that are its first argument.
+const MANAGE: &[u8] = b"manage.py";
+const COMMANDS: &[u8] = b"django.core.management.commands.";
+/// Directories of installed packages, which may be below that of the application.
+const INSTALLED: [&[u8]; 2] = [b"/site-packages/", b"/dist-packages/"];
 
-/// The files that an interpreter reads when it starts and runs `script` (None: only its start), in the order of their imports. The script
-/// itself is not one of them.
+/// The files that an interpreter reads when it starts and runs its program, in the order of their imports. A script itself is not one of
+/// them.
 ///
 /// # Errors
 /// The content of a file cannot be fetched.
-pub(super) fn modules(
-    files: &dyn Files,
-    interpreter: &File,
-    invoked_as: &[u8],
-    script: Option<&File>,
-) -> Result<Vec<File>> {
+pub(super) fn modules(files: &dyn Files, invocation: &Invocation<'_>) -> Result<Vec<File>> {
+    let Invocation { interpreter, invoked_as, .. } = invocation;
     let mut listings = Listings::of(files);
     let prefix = parent(parent(&interpreter.path));
     let Some(minor) = minor_version(&mut listings, &interpreter.path) else { return Ok(Vec::new()) };
     let mut loader = Loader::new(files, listings, minor);
+    invocation.environment.path.iter().for_each(|directory| loader.search_in(directory.clone()));
     loader.start(prefix, parent(parent(invoked_as)))?;
-    if let Some(script) = script {
-        loader.script(script)?;
-    }
+    loader.run(invocation)?;
     Ok(loader.read)
 }
 
@@ -126,6 +146,8 @@ struct Loader<'a> {
     minor: u32,
     /// Where modules are searched, in this order.
     search: Vec<Vec<u8>>,
+    /// The directories of the application, whose sources name modules in strings.
+    application: Vec<Vec<u8>>,
     /// The directories of each module that was searched. None: it was not found.
     modules: HashMap<Vec<u8>, Option<Vec<Vec<u8>>>>,
     read: Vec<File>,
@@ -141,6 +163,7 @@ impl<'a> Loader<'a> {
             listings,
             minor,
             search: Vec::new(),
+            application: Vec::new(),
             modules: HashMap::new(),
             read: Vec::new(),
             paths: HashSet::new(),
@@ -204,22 +227,125 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// The imports of the program itself.
+    /// The program, and the modules that it is given by name.
+    fn run(&mut self, invocation: &Invocation<'_>) -> Result<()> {
+        let Invocation { directory, environment, .. } = *invocation;
+        let (program, arguments) = program(invocation.arguments);
+        match program {
+            Program::None => return Ok(()),
+            Program::Script(path) => {
+                let path = join(directory, path);
+                let script = self.listings.find(&path).or_else(|| self.listings.find(&join(&path, b"__main__.py")));
+                let Some(script) = script else { return Ok(()) };
+                self.begin(parent(&script.path));
+                self.script(&script)?;
+                if let Some(command) = arguments.first().filter(|_| file_name(&script.path) == MANAGE) {
+                    self.import(vec![Request::of(&[COMMANDS, command].concat())])?;
+                }
+            }
+            Program::Module(name) => {
+                self.begin(directory);
+                self.module(name)?;
+            }
+            Program::Code(text) => {
+                self.begin(directory);
+                self.import(requests(&imports(text, Role::Script), b""))?;
+            }
+        }
+        // Servers search the working directory too.
+        self.begin(directory);
+        let mut named: Vec<&[u8]> =
+            arguments.iter().chain(&environment.modules).filter_map(|word| named_module(word)).collect();
+        if self.modules.contains_key(FLASK) {
+            named.extend(FLASK_APPLICATIONS);
+        }
+        let roots: Vec<&[u8]> = [directory].into_iter().chain(environment.path.iter().map(Vec::as_slice)).collect();
+        for name in named {
+            let first = name.split(|byte| *byte == b'.').next().unwrap_or_default();
+            let source = [first, b".py"].concat();
+            if roots.iter().any(|root| self.listings.has(root, first) || self.listings.has(root, &source)) {
+                self.import(vec![Request::of(name)])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Searches a directory first, and takes its sources for those of the application.
+    fn begin(&mut self, directory: &[u8]) {
+        if self.search.first().is_some_and(|first| first == directory) {
+            return;
+        }
+        self.search.insert(0, directory.to_vec());
+        self.application.push(directory.to_vec());
+        // What ran before looked for modules elsewhere.
+        self.modules.retain(|_, module| module.is_some());
+    }
+
+    /// The imports of a script.
     fn script(&mut self, script: &File) -> Result<()> {
         let directory = parent(&script.path);
         let (root, package) = self.package_around(directory);
-        self.search.insert(0, directory.to_vec());
         if root != directory {
             self.search.insert(1, root.to_vec());
         }
-        // The start looked for modules elsewhere.
-        self.modules.retain(|_, module| module.is_some());
         let mut first = Vec::new();
         if file_name(&script.path) == b"__main__.py" {
             first.extend([b"runpy".as_slice(), &package].map(Request::of));
         }
-        first.extend(requests(&imports(&self.sources.read(script)?, Role::Script), &package));
-        self.import(first)
+        let source = self.sources.read(script)?;
+        first.extend(requests(&imports(&source, Role::Script), &package));
+        let own: Vec<Vec<u8>> = first.iter().map(|request| request.name.clone()).collect();
+        first.extend(self.named_in(&script.path, &source));
+        self.import(first)?;
+        let called = called(&source, Role::Script);
+        own.iter().try_for_each(|name| self.follow(name, &called))
+    }
+
+    /// The imports of a function that was imported by this name, if it is called: the programs of packages are one line that calls `main`.
+    fn follow(&mut self, name: &[u8], called: &HashSet<Vec<u8>>) -> Result<()> {
+        let Some((module, function)) = rsplit_dot(name).filter(|(_, function)| called.contains(*function)) else {
+            return Ok(());
+        };
+        let Some(Some(directories)) = self.modules.get(module) else { return Ok(()) };
+        let package =
+            if directories.is_empty() { rsplit_dot(module).map_or(b"".as_slice(), |(it, _)| it) } else { module };
+        let Some(source) = self.find(module).and_then(|module| module.source) else { return Ok(()) };
+        let source = self.sources.read(&source)?;
+        self.import(requests(&imports(&source, Role::Called(function)), package))
+    }
+
+    /// The imports of a module that runs as the program.
+    fn module(&mut self, name: &[u8]) -> Result<()> {
+        self.import([b"runpy".as_slice(), name].map(Request::of).into())?;
+        let is_package = self.modules.get(name).cloned().flatten().is_some_and(|directories| !directories.is_empty());
+        let main = if is_package { [name, b".__main__"].concat() } else { name.to_vec() };
+        self.import(vec![Request::of(&main)])?;
+        let source = self.find(&main).and_then(|module| module.source);
+        let source = source.map(|source| self.sources.read(&source)).transpose()?;
+        let package = rsplit_dot(&main).map_or(b"".as_slice(), |(package, _)| package);
+        self.import(requests(&imports(&source.unwrap_or_default(), Role::Script), package))
+    }
+
+    /// The modules that a source of the application names in strings.
+    fn named_in(&self, path: &[u8], source: &[u8]) -> Vec<Request> {
+        let is_below = |directory: &Vec<u8>| {
+            directory.len() > 1 && path.strip_prefix(directory.as_slice()).is_some_and(|rest| rest.starts_with(b"/"))
+        };
+        let is_installed = INSTALLED.iter().any(|part| path.windows(part.len()).any(|window| window == *part));
+        if is_installed || !self.application.iter().any(is_below) {
+            return Vec::new();
+        }
+        let has_applications = source.windows(APPLICATIONS.len()).any(|window| window == APPLICATIONS);
+        let mut found = Vec::new();
+        for name in names_in_strings(source) {
+            if has_applications {
+                found.push(Request::of(&name));
+                found.extend(OF_APPLICATION.map(|part| Request::of(&[&name, b".".as_slice(), part].concat())));
+            } else if name.contains(&b'.') {
+                found.push(Request::of(&name));
+            }
+        }
+        found
     }
 
     /// The package that a directory is, and the directory where it is found.
@@ -272,11 +398,7 @@ impl<'a> Loader<'a> {
 
     /// Loads one module, whose package is loaded, and returns what it imports.
     fn load(&mut self, name: &[u8]) -> Result<Vec<Request>> {
-        let (directories, stem) = match rsplit_dot(name) {
-            Some((package, stem)) => (self.modules.get(package).cloned().flatten().unwrap_or_default(), stem),
-            None => (self.search.clone(), name),
-        };
-        let Some(module) = self.locate(&directories, stem) else {
+        let Some(module) = self.find(name) else {
             self.modules.insert(name.to_vec(), None);
             return Ok(Vec::new());
         };
@@ -287,10 +409,26 @@ impl<'a> Loader<'a> {
         if let Some(read) = module.read.filter(|_| !self.is_frozen(name)) {
             self.add(read);
         }
-        let source = module.source.map(|source| self.sources.read(&source)).transpose()?;
-        let mut next = requests(&imports(&source.unwrap_or_default(), Role::Module), package);
+        let Module { source: file, .. } = module;
+        let source = file.as_ref().map(|source| self.sources.read(source)).transpose()?.unwrap_or_default();
+        let mut next = requests(&imports(&source, Role::Module), package);
+        next.extend(file.map(|file| self.named_in(&file.path, &source)).unwrap_or_default());
         next.extend(HIDDEN.iter().filter(|(by, _)| *by == name).map(|(_, hidden)| Request::of(hidden)));
         Ok(next)
+    }
+
+    /// A module whose package is loaded.
+    fn find(&mut self, name: &[u8]) -> Option<Module> {
+        match rsplit_dot(name) {
+            Some((package, stem)) => {
+                let directories = self.modules.get(package).cloned().flatten().unwrap_or_default();
+                self.locate(&directories, stem)
+            }
+            None => {
+                let search = self.search.clone();
+                self.locate(&search, name)
+            }
+        }
     }
 
     fn is_frozen(&self, name: &[u8]) -> bool {

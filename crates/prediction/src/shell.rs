@@ -32,6 +32,8 @@ const WRAPPERS: [&[u8]; 15] = [
     b"stdbuf",
     b"sudo",
 ];
+/// Words before a command.
+const BEFORE: [&[u8]; 5] = [b"then", b"else", b"do", b"{", b"("];
 /// Commands of the shell itself, although programs have these names too.
 const BUILT_IN: [&[u8]; 9] = [b"echo", b"printf", b"test", b"[", b"true", b"false", b"kill", b"pwd", b"time"];
 
@@ -76,14 +78,17 @@ pub(crate) fn commands(files: &dyn Files, arguments: &[Vec<u8>], named: &[File])
         && option.starts_with(b"-")
         && option.ends_with(b"c")
     {
-        let words = words(text);
-        let last = words.iter().rposition(|word| word == b"exec").map_or(0, |at| at + 1);
-        let last = words.get(last..).filter(|command| !command.is_empty()).map(Command::run);
-        return Ok(last.into_iter().chain(words.into_iter().map(Command::named)).collect());
+        let run = executed(text).or_else(|| statements(text).pop());
+        return Ok(run
+            .iter()
+            .map(|words| Command::run(words))
+            .chain(words(text).into_iter().map(Command::named))
+            .collect());
     }
     let Some(script) = named.first() else { return Ok(Vec::new()) };
     let text = files.read(script, 0..SCRIPT_BYTES)?;
-    let mut commands: Vec<Command> = words(&text).into_iter().map(Command::named).collect();
+    let named = words(&text).into_iter().map(Command::named);
+    let mut commands: Vec<Command> = executed(&text).iter().map(|words| Command::run(words)).chain(named).collect();
     let after = arguments.iter().position(|word| !word.starts_with(b"-")).map_or(arguments.len(), |at| at + 1);
     if let Some(command @ [first, ..]) = arguments.get(after..)
         && !first.starts_with(b"-")
@@ -93,12 +98,55 @@ pub(crate) fn commands(files: &dyn Files, arguments: &[Vec<u8>], named: &[File])
     Ok(commands)
 }
 
+/// The last command that `exec` runs, as far as its words are literal.
+fn executed(text: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let is_exec = |words: &Vec<Vec<u8>>| words.first().is_some_and(|word| word == b"exec");
+    let command = statements(text).into_iter().rfind(is_exec)?.split_off(1);
+    (!command.is_empty()).then_some(command)
+}
+
+/// The commands of a script, without words that variables replace.
+fn statements(text: &[u8]) -> Vec<Vec<Vec<u8>>> {
+    let mut joined = text.to_vec();
+    for at in 1..joined.len() {
+        if let Some(end @ [b'\\', b'\n']) = joined.get_mut(at - 1..=at) {
+            end.fill(b' ');
+        }
+    }
+    let words = |line: &[u8]| -> Vec<Vec<u8>> {
+        let words = line.split(u8::is_ascii_whitespace).filter_map(|word| literal(unquoted(word)));
+        words.skip_while(|word| word.contains(&b'=') || BEFORE.contains(word)).take(WORDS).map(<[u8]>::to_vec).collect()
+    };
+    let lines = joined.split(|byte| b"\n;&|".contains(byte)).filter(|line| !line.trim_ascii_start().starts_with(b"#"));
+    lines.map(words).filter(|words| !words.is_empty()).collect()
+}
+
+/// A word, or the program at the end of one with variables: `"$JAVA_HOME"/bin/java`.
+fn literal(word: &[u8]) -> Option<&[u8]> {
+    if !word.contains(&b'$') {
+        return Some(word).filter(|word| !word.is_empty());
+    }
+    let at = word.windows(BIN.len()).rposition(|window| window == BIN)?;
+    word.get(at + BIN.len()..).filter(|name| !name.is_empty() && !name.contains(&b'$'))
+}
+
+fn unquoted(word: &[u8]) -> &[u8] {
+    let is_quote = |byte: &&u8| b"\"'".contains(byte);
+    let start = word.iter().take_while(is_quote).count();
+    let end = word.iter().rev().take_while(is_quote).count();
+    word.get(start..word.len().saturating_sub(end)).unwrap_or_default()
+}
+
+/// The end of a path that begins with a variable: `"$JAVA_HOME/bin/java"`.
+const BIN: &[u8] = b"/bin/";
+
 /// The words of a script that may be names of programs, each once. Comments are omitted.
 fn words(text: &[u8]) -> Vec<Vec<u8>> {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"_./+-[".contains(byte);
     let mut seen = HashSet::new();
     let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii_start().starts_with(b"#"));
     let words = lines.flat_map(|line| line.split(|byte| !is_part(byte)));
+    let words = words.map(|word| word.strip_prefix(BIN).unwrap_or(word));
     let words = words.filter(|word| !word.is_empty() && !BUILT_IN.contains(word));
     words.filter(|word| seen.insert(*word)).take(WORDS).map(<[u8]>::to_vec).collect()
 }
@@ -133,5 +181,17 @@ mod tests {
         let found = commands(&MapFiles::default(), &owned(&["-ec", "mkdir /x; exec server --port 1"]), &[]).unwrap();
         assert_eq!(found[0], Command::run(&owned(&["server", "--port", "1"])));
         assert!(found.contains(&Command::named(b"mkdir".to_vec())));
+        let found = commands(&MapFiles::default(), &owned(&["-c", "A=1 B=2 server \"$X\" app:app"]), &[]).unwrap();
+        assert_eq!(found[0], Command::run(&owned(&["server", "app:app"])));
+    }
+
+    #[test]
+    fn a_script_runs_what_its_last_exec_names() {
+        let script = "#!/bin/sh\n# exec no\nif [ $1 ]; then exec first; fi\nexec \"${JAVA}\"/bin/java $OPTS \\\n -jar '/app.jar' a:b\n";
+        let files = MapFiles::default().with("/run.sh", script);
+        let file = files.find(b"/run.sh").unwrap();
+        let found = commands(&files, &owned(&["/run.sh"]), &[file]).unwrap();
+        assert_eq!(found[0], Command::run(&owned(&["java", "-jar", "/app.jar", "a:b"])));
+        assert!(found.contains(&Command::named(b"java".to_vec())), "{found:?}");
     }
 }

@@ -32,11 +32,8 @@ pub(super) use system::{Server, System};
 /// The systems of a comparison.
 pub(super) type Systems = Vec<Box<dyn System>>;
 
-/// The system that uses the packs of predicted starts.
-pub(super) const PREDICTED: &str = "tarpon-predicted";
-
 /// All systems, in the order in which they run.
-const NAMES: [&str; 26] = [
+const NAMES: [&str; 27] = [
     "podman",
     "podman-warm",
     "tarpon-streamed",
@@ -48,7 +45,8 @@ const NAMES: [&str; 26] = [
     "tarpon-next",
     "tarpon-estargz",
     "tarpon-estargz-learned",
-    PREDICTED,
+    "tarpon-estargz-predicted",
+    "tarpon-predicted",
     "tarpon-pack",
     "tarpon-pack-fuse",
     "tarpon-warm",
@@ -111,7 +109,8 @@ fn system(name: &'static str, tarpon: &Path) -> Result<Box<dyn System>> {
             begin: Begin::Learned("tarpon-estargz"),
             ..cold
         }),
-        PREDICTED => Box::new(Tarpon { pack: Pack::Predicted, ..cold }),
+        "tarpon-estargz-predicted" => Box::new(Tarpon { format: Some(stargz::FORMAT), pack: Pack::Predicted, ..cold }),
+        "tarpon-predicted" => Box::new(Tarpon { pack: Pack::Predicted, ..cold }),
         "tarpon-pack" => Box::new(Tarpon { pack: Pack::Recorded, ..cold }),
         "tarpon-pack-fuse" => Box::new(Tarpon { pack: Pack::Recorded, mode: "fuse", ..cold }),
         "tarpon-warm" => Box::new(Tarpon { pack: Pack::Recorded, begin: Begin::Store("tarpon-pack"), ..cold }),

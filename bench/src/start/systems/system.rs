@@ -61,6 +61,11 @@ pub(in crate::start) trait System {
         false
     }
 
+    /// Whether the image must have the pack of its predicted start.
+    fn needs_prediction(&self) -> bool {
+        false
+    }
+
     /// Whether a run is valid only if a learned start was followed.
     fn needs_learned(&self) -> bool {
         false

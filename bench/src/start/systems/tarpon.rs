@@ -208,6 +208,10 @@ impl System for Tarpon {
         self.pack != Pack::None && self.begin == Begin::Nothing
     }
 
+    fn needs_prediction(&self) -> bool {
+        self.pack == Pack::Predicted
+    }
+
     fn needs_learned(&self) -> bool {
         matches!(self.begin, Begin::Learned(_))
     }

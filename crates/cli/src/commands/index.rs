@@ -206,7 +206,11 @@ fn text(made: &ImageIndexArtifact) -> String {
     facts.row(["index".to_owned(), made.index_digest.to_string()]);
     let share = 100.0 * made.index_size as f64 / made.layers_size.max(1) as f64;
     let (index, layers) = (size::human(made.index_size), size::human(made.layers_size));
-    facts.row(["size".to_owned(), format!("{index}, {share:.2} % of {layers} in {} layers", made.layers.len())]);
+    let size = match made.layers.len() {
+        0 => "none: each layer has a table of contents".to_owned(),
+        count => format!("{index}, {share:.2} % of {layers} in {count} layers"),
+    };
+    facts.row(["size".to_owned(), size]);
     for pack in &made.boots {
         let (name, size) = (escape(pack.profile.as_bytes()), size::human(pack.size));
         facts.row(["boot pack".to_owned(), format!("{name}, {size}")]);

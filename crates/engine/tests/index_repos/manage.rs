@@ -2,23 +2,25 @@
 
 use parking_lot::Mutex;
 use tarpon_engine::{
-    ErrorKind, ImageRequest, IndexSignature, SyncEntry, SyncState, Synced, Unwanted, index_destination, known_indexes,
-    remove_indexes,
+    ErrorKind, ImageRequest, IndexSignature, SyncEntry, SyncOptions, SyncState, Synced, Unwanted, index_destination,
+    known_indexes, remove_indexes,
 };
 use tarpon_testkit::registry::Referrers;
 
 use crate::fixture::{LISTS, Repos, start};
 use crate::signed::{demand_signatures, key, sign};
 
+pub(crate) const OPTIONS: SyncOptions<'_> = SyncOptions { jobs: 4, predict: true, key: None };
+
 async fn sync(repos: &Repos, store: &str, requests: Vec<ImageRequest>) -> Vec<Synced> {
     let told = Mutex::new(0);
     let count = requests.len();
-    let done = repos.engine(store).sync_indexes(requests, 4, None, &|_| *told.lock() += 1).await;
+    let done = repos.engine(store).sync_indexes(requests, OPTIONS, &|_| *told.lock() += 1).await;
     assert_eq!(*told.lock(), count);
     done
 }
 
-fn states(synced: &[Synced]) -> Vec<&'static str> {
+pub(crate) fn states(synced: &[Synced]) -> Vec<&'static str> {
     let state = |one: &Synced| match one.state {
         SyncState::Indexed { .. } => "indexed",
         SyncState::Known { .. } => "known",
@@ -65,7 +67,8 @@ async fn an_index_without_the_signature_is_signed_by_the_next_run() {
     repos.publish(&request, &[]).await;
     let engine = repos.engine("sync");
     for _ in 0..2 {
-        let synced = engine.sync_indexes(vec![request.clone()], 1, Some(&key), &|_| ()).await;
+        let synced =
+            engine.sync_indexes(vec![request.clone()], SyncOptions { key: Some(&key), ..OPTIONS }, &|_| ()).await;
         assert_eq!(states(&synced), ["known"], "{synced:?}");
         assert_eq!(known_indexes(&request).await.unwrap().indexes[0].signature, IndexSignature::ByPolicy);
     }

@@ -3,7 +3,7 @@
 use serde_json::json;
 use tarpon_engine::oci::{Compression, Digest, Source};
 use tarpon_engine::registry::Contents;
-use tarpon_engine::{Access, ImageRequest, LearnedRequest, index_destination, known_indexes};
+use tarpon_engine::{Access, ImageRequest, LearnedRequest, SyncOptions, index_destination, known_indexes};
 use tarpon_fetch::BootIndex;
 use tarpon_testkit::fixture::Fixture;
 use tarpon_testkit::layers::{Dialect, Image, ImageBuilder, Item, Layer, tar};
@@ -11,14 +11,21 @@ use tarpon_testkit::registry::{Auth, PASSWORD, USER};
 
 use crate::fixture::{LISTS, Repos, text};
 use crate::learned::{keep, learned, publish, published, request};
+use crate::manage::{OPTIONS, states};
 use crate::support::load;
 
 const TOOL: &[u8] = b"the program that the image starts";
 
+fn items() -> [Item; 2] {
+    [Item::file("tool", TOOL).mode(0o755), Item::file("text", text())]
+}
+
 fn image() -> Image {
-    let items = [Item::file("tool", TOOL).mode(0o755), Item::file("text", text())];
-    let layer = Layer::plain(&tar(&items, Dialect::Pax), Compression::Gzip);
-    ImageBuilder::new().layer(layer).config("Cmd", json!(["/tool"])).build()
+    started_by("/tool", Layer::plain(&tar(&items(), Dialect::Pax), Compression::Gzip))
+}
+
+fn started_by(program: &str, layer: Layer) -> Image {
+    ImageBuilder::new().layer(layer).config("Cmd", json!([program])).build()
 }
 
 /// A registry with the image `app:v1`, which takes indexes too.
@@ -90,4 +97,27 @@ async fn a_learned_start_is_published_with_what_was_predicted_and_replaces_it() 
         .map(|piece| piece.object)
         .collect();
     assert!(pieces.contains(&Digest::of(TOOL)) && pieces.contains(&Digest::of(&text())));
+}
+
+#[tokio::test]
+async fn a_list_predicts_starts_of_images_with_tables_of_contents_unless_that_is_unwanted() {
+    let repos = Repos::new().await;
+    let mut contents = Contents::new();
+    started_by("/tool", Layer::estargz(&items())).add_to(&mut contents, "app", "v1");
+    started_by("/none", Layer::estargz(&items())).add_to(&mut contents, "app", "v2");
+    let registry = Fixture::with_registry(contents, Auth::Anonymous).await;
+    let request = |tag: &str| {
+        let text = registry.name(tag);
+        ImageRequest { source: text.parse().unwrap(), text, ..repos.request("app:v1") }
+    };
+    let engine = repos.engine("store");
+    for (predict, expected) in
+        [(false, ["unneeded", "unneeded"]), (true, ["indexed", "unneeded"]), (true, ["known", "unneeded"])]
+    {
+        let requests = ["app:v1", "app:v2"].map(request).to_vec();
+        let synced = engine.sync_indexes(requests, SyncOptions { predict, ..OPTIONS }, &|_| ()).await;
+        assert_eq!(states(&synced), expected, "{synced:?}");
+    }
+    let packs = &known_indexes(&request("app:v1")).await.unwrap().indexes[0].packs;
+    assert_eq!(packs.iter().map(|pack| pack.profile.as_str()).collect::<Vec<_>>(), ["predicted"]);
 }

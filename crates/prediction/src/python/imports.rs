@@ -30,10 +30,12 @@ const NEVER: [&[u8]; 10] = [
 
 /// How a source runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum Role<'a> {
     /// As the program: `__name__` is `"__main__"`, and the functions that it calls run too.
     Script,
     Module,
+    /// As a module of which another one calls this function.
+    Called(&'a [u8]),
 }
 
 /// One module that a source imports, or a name of a module that may be a submodule.
@@ -48,16 +50,8 @@ pub(super) struct Import {
 }
 
 /// The imports that run when a source is imported, in their order.
-pub(super) fn imports(source: &[u8], role: Role) -> Vec<Import> {
-    let mut called = HashSet::new();
-    if role == Role::Script {
-        let mut skip = Skip { role, called: &HashSet::new(), until: None };
-        for statement in Statements::of(source) {
-            if !skip.skips(&statement) {
-                called.extend(names_called(&statement.text));
-            }
-        }
-    }
+pub(super) fn imports(source: &[u8], role: Role<'_>) -> Vec<Import> {
+    let called = called(source, role);
     let mut skip = Skip { role, called: &called, until: None };
     let mut tries = Tries::default();
     let mut imports = Vec::new();
@@ -74,6 +68,53 @@ pub(super) fn imports(source: &[u8], role: Role) -> Vec<Import> {
         }
     }
     imports
+}
+
+/// The functions whose bodies run: those that statements call directly which run themselves.
+pub(super) fn called(source: &[u8], role: Role<'_>) -> HashSet<Vec<u8>> {
+    let mut called: HashSet<Vec<u8>> = match role {
+        Role::Module => return HashSet::new(),
+        Role::Script => HashSet::new(),
+        Role::Called(function) => HashSet::from([function.to_vec()]),
+    };
+    let first = called.clone();
+    let mut skip = Skip { role, called: &first, until: None };
+    for statement in Statements::of(source) {
+        if !skip.skips(&statement) {
+            called.extend(names_called(&statement.text));
+        }
+    }
+    called
+}
+
+/// The strings of a source that are dotted names, in their order. Frameworks are given modules by such names.
+pub(super) fn names_in_strings(source: &[u8]) -> Vec<Vec<u8>> {
+    let mut names = Vec::new();
+    for statement in Statements::of(source) {
+        let mut rest = statement.text.as_slice();
+        while let Some(at) = rest.iter().position(|byte| b"\"'".contains(byte)) {
+            let (from, quote) = (rest.get(at + 1..).unwrap_or_default(), rest.get(at));
+            let end = from.iter().position(|byte| Some(byte) == quote).unwrap_or(from.len());
+            let (name, after) = from.split_at_checked(end).unwrap_or_default();
+            rest = after.get(1..).unwrap_or_default();
+            if name.len() <= NAME && is_dotted_name(name) {
+                names.push(name.to_vec());
+            }
+            if names.len() >= IMPORTS {
+                return names;
+            }
+        }
+    }
+    names
+}
+
+/// Whether a text is names joined by dots.
+pub(super) fn is_dotted_name(text: &[u8]) -> bool {
+    let is_word = |part: &[u8]| {
+        part.first().is_some_and(|byte| is_name(*byte) && !byte.is_ascii_digit())
+            && part.iter().all(|byte| is_name(*byte))
+    };
+    text.split(|byte| *byte == b'.').all(is_word)
 }
 
 /// The modules of one statement: dots, name, and whether the statement fails without it.
@@ -163,7 +204,7 @@ fn is_name(byte: u8) -> bool {
 
 /// Which statements do not run.
 struct Skip<'a> {
-    role: Role,
+    role: Role<'a>,
     /// Functions whose bodies run.
     called: &'a HashSet<Vec<u8>>,
     /// The indentation and the line of a header whose block does not run.

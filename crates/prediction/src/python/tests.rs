@@ -12,10 +12,29 @@ fn python() -> MapFiles {
 }
 
 fn modules_of(files: &MapFiles, invoked_as: &str, script: Option<&str>) -> Vec<String> {
-    let interpreter = files.find(b"/usr/local/bin/python3.12").unwrap();
-    let script = script.map(|path| files.find(path.as_bytes()).unwrap());
-    let found = modules(files, &interpreter, invoked_as.as_bytes(), script.as_ref()).unwrap();
+    run(files, "/usr/local/bin/python3.12", invoked_as, &script.map(str::to_owned).into_iter().collect::<Vec<_>>(), &[])
+}
+
+/// What a command reads in the working directory `/app`.
+fn run(files: &MapFiles, interpreter: &str, invoked_as: &str, arguments: &[String], variables: &[&str]) -> Vec<String> {
+    let arguments: Vec<Vec<u8>> = arguments.iter().map(|word| word.clone().into_bytes()).collect();
+    let variables: Vec<String> = variables.iter().map(|line| (*line).to_owned()).collect();
+    let invocation = Invocation {
+        interpreter: &files.find(interpreter.as_bytes()).unwrap(),
+        invoked_as: invoked_as.as_bytes(),
+        arguments: &arguments,
+        directory: b"/app",
+        environment: &PythonEnvironment::of(&variables, SEARCHED),
+    };
+    let found = modules(files, &invocation).unwrap();
     found.into_iter().map(|file| String::from_utf8(file.path).unwrap()).collect()
+}
+
+/// What a command reads below `/app` in that working directory.
+fn imported_with(files: &MapFiles, line: &str, variables: &[&str]) -> Vec<String> {
+    let arguments: Vec<String> = line.split(' ').map(str::to_owned).collect();
+    let found = run(files, "/usr/local/bin/python3.12", "/usr/local/bin/python3", &arguments, variables);
+    found.iter().filter_map(|path| path.strip_prefix("/app/").map(str::to_owned)).collect()
 }
 
 /// What `/app/main.py` imports, in the directory `/app`.
@@ -48,19 +67,16 @@ fn a_start_of_an_old_version_reads_the_modules_that_are_not_frozen() {
         .with("/usr/lib/python3.9/os.py", "import abc\n")
         .with("/usr/lib/python3.9/abc.py", "x\n")
         .with("/usr/lib/python3.9/zipimport.py", "x\n");
-    let interpreter = files.find(b"/usr/bin/python3.9").unwrap();
-    let found = modules(&files, &interpreter, b"/usr/bin/python3", None).unwrap();
-    let paths: Vec<&[u8]> = found.iter().map(|file| file.path.as_slice()).collect();
-    assert_eq!(paths, [b"/usr/lib/python3.9/os.py".as_slice(), b"/usr/lib/python3.9/abc.py"]);
+    let found = run(&files, "/usr/bin/python3.9", "/usr/bin/python3", &[], &[]);
+    assert_eq!(found, ["/usr/lib/python3.9/os.py", "/usr/lib/python3.9/abc.py"]);
 }
 
 #[test]
 fn an_interpreter_without_a_version_is_not_followed() {
     let files = MapFiles::default().with("/usr/bin/python", "ELF").with("/usr/lib/x", "x");
-    let interpreter = files.find(b"/usr/bin/python").unwrap();
-    assert_eq!(modules(&files, &interpreter, b"/usr/bin/python", None).unwrap(), []);
-    let files = files.with("/usr/lib/python3.12/encodings/__init__.py", "x\n");
-    assert_eq!(modules(&files, &interpreter, b"/usr/bin/python", None).unwrap().len(), 1);
+    let started = |files: &MapFiles| run(files, "/usr/bin/python", "/usr/bin/python", &[], &[]).len();
+    assert_eq!(started(&files), 0);
+    assert_eq!(started(&files.with("/usr/lib/python3.12/encodings/__init__.py", "x\n")), 1);
 }
 
 #[test]
@@ -183,6 +199,82 @@ fn a_script_of_a_package_is_run_as_its_module() {
 }
 
 #[test]
+fn a_module_is_run_as_the_program_and_so_are_the_functions_that_it_calls() {
+    let files = python()
+        .with("/app/pkg/__init__.py", "1\n")
+        .with("/app/pkg/__main__.py", "from .cli import main\ndef run():\n    from . import late\nrun()\n")
+        .with("/app/pkg/cli.py", "1\n")
+        .with("/app/pkg/late.py", "1\n")
+        .with("/app/one.py", "import pkg.cli\n");
+    let expected = ["__init__.py", "__main__.py", "cli.py", "late.py"].map(|name| format!("pkg/{name}"));
+    assert_eq!(imported_with(&files, "-u -m pkg --port 1", &[]), expected);
+    assert_eq!(imported_with(&files, "-m one", &[]), ["one.py", "pkg/__init__.py", "pkg/cli.py"]);
+    assert_eq!(imported_with(&files, "-m none", &[]), [""; 0]);
+}
+
+#[test]
+fn code_in_an_argument_imports_from_the_working_directory() {
+    let files = python().with("/app/a.py", "1\n");
+    let arguments = ["-c", "import a; print(1)"].map(str::to_owned);
+    let found = run(&files, "/usr/local/bin/python3.12", "/usr/local/bin/python3", &arguments, &[]);
+    assert_eq!(found.last().unwrap(), "/app/a.py");
+}
+
+#[test]
+fn a_server_imports_the_module_that_an_argument_or_a_variable_names() {
+    let files = python()
+        .with("/venv/bin/serve", "import sys\n")
+        .with("/app/web/__init__.py", "1\n")
+        .with("/app/web/wsgi.py", "import settings\n")
+        .with("/app/settings.py", "1\n")
+        .with("/app/worker.py", "1\n")
+        .with("/src/other.py", "1\n");
+    let expected = ["web/__init__.py", "web/wsgi.py", "settings.py"];
+    assert_eq!(imported_with(&files, "/venv/bin/serve -w 2 web.wsgi:application", &[]), expected);
+    assert_eq!(imported_with(&files, "/venv/bin/serve", &["FLASK_APP=web.wsgi", "X=worker"]), expected);
+    assert_eq!(imported_with(&files, "/venv/bin/serve sys other", &[]), [""; 0], "in another directory");
+    let arguments = ["/venv/bin/serve", "other"].map(str::to_owned);
+    let found = run(&files, "/usr/local/bin/python3.12", "/usr/local/bin/python3", &arguments, &["PYTHONPATH=/src"]);
+    assert_eq!(found.last().unwrap(), "/src/other.py");
+}
+
+#[test]
+fn a_project_names_its_settings_and_these_name_applications() {
+    let settings = "INSTALLED_APPS = [\n    'framework.auth',  # comment\n    'polls',\n]\nROOT = \"project.urls\"\n";
+    let library = "/usr/local/lib/python3.12/site-packages";
+    let files = python()
+        .with("/app/manage.py", "import os\nos.environ.setdefault('SETTINGS', 'project.settings')\n")
+        .with("/app/project/__init__.py", "1\n")
+        .with("/app/project/settings.py", settings)
+        .with("/app/project/urls.py", "paths = [include('polls.urls'), 'no name', 'polls']\n")
+        .with("/app/polls/__init__.py", "1\n")
+        .with("/app/polls/apps.py", "1\n")
+        .with("/app/polls/models.py", "1\n")
+        .with("/app/polls/urls.py", "1\n")
+        .with("/app/polls/unused.py", "1\n")
+        .with(&format!("{library}/framework/__init__.py"), "x = 'framework.unused'\n")
+        .with(&format!("{library}/framework/unused.py"), "1\n")
+        .with(&format!("{library}/framework/auth/__init__.py"), "1\n")
+        .with(&format!("{library}/framework/auth/models.py"), "1\n");
+    let found = run(&files, "/usr/local/bin/python3.12", "/usr/local/bin/python3", &["manage.py".to_owned()], &[]);
+    let names: Vec<&str> = found.iter().filter_map(|path| path.strip_prefix("/app/")).collect();
+    assert_eq!(
+        names,
+        [
+            "project/__init__.py",
+            "project/settings.py",
+            "polls/__init__.py",
+            "polls/apps.py",
+            "polls/models.py",
+            "project/urls.py",
+            "polls/urls.py"
+        ]
+    );
+    let installed: Vec<&str> = found.iter().filter_map(|path| path.strip_prefix(library)).collect();
+    assert_eq!(installed, ["/framework/__init__.py", "/framework/auth/__init__.py", "/framework/auth/models.py"]);
+}
+
+#[test]
 fn statements_are_found_in_all_their_forms() {
     assert_eq!(imported_by("import a, b as x; import c\n"), "a b c");
     assert_eq!(imported_by("from a import x; from b import(y,)\nfrom.c import z"), "a b");
@@ -210,6 +302,20 @@ fn bodies_of_functions_run_only_if_the_script_calls_them() {
     assert_eq!(imported_by(script), "a");
     let files = python().with("/app/main.py", "import lib").with("/app/lib.py", script).with("/app/a.py", "x");
     assert_eq!(imported(&files), ["lib.py"]);
+}
+
+#[test]
+fn a_function_that_a_script_imports_and_calls_runs_too() {
+    let cli =
+        "def main():\n    from .late import x\n    more()\ndef more():\n    import a\ndef other():\n    import b\n";
+    let files = python()
+        .with("/app/main.py", "import sys\nfrom pkg.cli import main, other\nsys.exit(main())\n")
+        .with("/app/pkg/__init__.py", "1\n")
+        .with("/app/pkg/cli.py", cli)
+        .with("/app/pkg/late.py", "1\n")
+        .with("/app/a.py", "1\n")
+        .with("/app/b.py", "1\n");
+    assert_eq!(imported(&files), ["pkg/__init__.py", "pkg/cli.py", "pkg/late.py", "a.py"]);
 }
 
 #[test]

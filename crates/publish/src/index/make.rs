@@ -69,7 +69,7 @@ pub async fn make_index(
 ) -> Result<ImageIndexArtifact> {
     let starts: Vec<Start> = traces.iter().map(Start::traced).collect();
     let predicted = if starts.is_empty() { Predicted::None } else { Predicted::Kept };
-    index_for(images, request, starts, predicted, progress).await
+    index_for(images, request, starts, predicted, progress).await?.ok_or_else(needless)
 }
 
 /// As [`make_index`], with a pack of the predicted start of the image's command, unless a recorded default one is kept. `destination` is where
@@ -81,6 +81,16 @@ pub async fn make_predicted_index(
     destination: &Source,
     progress: &dyn Progress,
 ) -> Result<ImageIndexArtifact> {
+    find_predicted_index(images, request, destination, progress).await?.ok_or_else(needless)
+}
+
+/// As [`make_predicted_index`]. None: each layer has a table of contents, and nothing is predicted.
+pub(super) async fn find_predicted_index(
+    images: &Images,
+    request: &ImageRequest,
+    destination: &Source,
+    progress: &dyn Progress,
+) -> Result<Option<ImageIndexArtifact>> {
     index_for(images, request, Vec::new(), Predicted::For(destination), progress).await
 }
 
@@ -92,7 +102,7 @@ pub(super) async fn make_learned_index(
     trace: &Trace,
     progress: &dyn Progress,
 ) -> Result<ImageIndexArtifact> {
-    index_for(images, request, vec![Start::learned(trace)], Predicted::Kept, progress).await
+    index_for(images, request, vec![Start::learned(trace)], Predicted::Kept, progress).await?.ok_or_else(needless)
 }
 
 /// As [`make_index`], with packs derived from those of another image: of `profile`, or all packs of the newest index in its
@@ -119,7 +129,7 @@ pub async fn make_index_from(
         let cause = format!("{} has {which}", image.name);
         return Err(Error::new(ErrorKind::NotFound, "take boot packs over", cause));
     }
-    index_for(images, request, starts, Predicted::Kept, progress).await
+    index_for(images, request, starts, Predicted::Kept, progress).await?.ok_or_else(needless)
 }
 
 /// What becomes of the pack of the predicted start.
@@ -133,13 +143,20 @@ enum Predicted<'a> {
     For(&'a Source),
 }
 
+/// The error for an image that needs neither an index nor a pack.
+fn needless() -> Error {
+    let cause = "each of its layers has a table of contents of its own";
+    Error::new(ErrorKind::Refused, "make the index", cause).hint("it mounts lazily as it is")
+}
+
+/// None: the index would be empty.
 async fn index_for(
     images: &Images,
     request: &ImageRequest,
     mut starts: Vec<Start>,
     predicted: Predicted<'_>,
     progress: &dyn Progress,
-) -> Result<ImageIndexArtifact> {
+) -> Result<Option<ImageIndexArtifact>> {
     each_once(&starts)?;
     let repository = access::open(&request.text, &request.access).await?;
     let image = admission::resolve(&repository, &request.access, &request.platform).await?;
@@ -148,9 +165,9 @@ async fn index_for(
     let layers = index_layers(&part, &repository, &image, progress).boxed();
     let (layers, found) = futures::join!(layers, packs::kept(&places, &repository, &image).boxed());
     let (layers, found) = (layers?, found?);
-    if starts.is_empty() && !layers.iter().any(boot::is_described) {
-        let cause = "each of its layers has a table of contents of its own";
-        return Err(Error::new(ErrorKind::Refused, "make the index", cause).hint("it mounts lazily as it is"));
+    let is_needed = !starts.is_empty() || layers.iter().any(boot::is_described);
+    if !is_needed && matches!(predicted, Predicted::None) {
+        return Ok(None);
     }
     found.notes.iter().for_each(|note| progress.note(note));
     let is_other = |kept: &Published| starts.iter().all(|start| start.profile != kept.start.profile);
@@ -178,11 +195,14 @@ async fn index_for(
     });
     let packed = packing.await.context(ErrorKind::Other, "write the index")??;
     packed.notes.iter().for_each(|note| progress.note(note));
+    if !is_needed && packed.boots.iter().all(|boot| boot.fit.is_none()) {
+        return Ok(None);
+    }
     let subject = tarpon_oci::Blob { digest: *image.manifest.digest(), size: image.manifest.bytes.len() as u64 };
     let subject = NewDescriptor::new(image.manifest.media_type.clone(), subject);
     let boots = packed.boots.iter().flat_map(BootPack::descriptors);
     let manifest = artifact::manifest(&packed.blob, boots, subject).context(ErrorKind::Other, "write the index")?;
-    Ok(ImageIndexArtifact {
+    Ok(Some(ImageIndexArtifact {
         image: image.name.clone(),
         manifest_digest: *image.manifest.digest(),
         index_digest: *manifest.digest(),
@@ -192,7 +212,7 @@ async fn index_for(
         boots: packed.boots,
         manifest: manifest.into_inner(),
         blob: packed.blob,
-    })
+    }))
 }
 
 /// Where indexes of the image are published, and how that is accessed: the first index repository of the request, else the image's own.

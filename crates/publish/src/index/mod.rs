@@ -27,4 +27,4 @@ pub use self::manage::{
     IndexSignature, KnownIndex, KnownIndexes, KnownPack, RemovedIndexes, Unwanted, known_indexes, remove_indexes,
 };
 pub use self::sign::sign;
-pub use self::sync::{MAX_SYNC_JOBS, SYNC_LIST_BYTES, SyncEntry, SyncState, Synced, sync_indexes};
+pub use self::sync::{MAX_SYNC_JOBS, SYNC_LIST_BYTES, SyncEntry, SyncOptions, SyncState, Synced, sync_indexes};

@@ -15,7 +15,7 @@ use tarpon_oci::{Digest, Source};
 use tarpon_policy::SigningKey;
 use tarpon_registry::{Repository, ResolvedImage};
 
-use super::make::{destination, make_predicted_index, publish_index};
+use super::make::{destination, find_predicted_index, make_index, publish_index};
 use super::manage::{listed, read};
 use super::sign::sign;
 use crate::{Error, ErrorKind, Result, ResultExt as _};
@@ -156,7 +156,7 @@ pub enum SyncState {
         /// Digest of the index.
         index_digest: Digest,
     },
-    /// All of its layers have tables of contents.
+    /// All of its layers have tables of contents, and nothing is predicted of its start.
     Unneeded,
     /// It has none, for this reason.
     Failed {
@@ -173,13 +173,23 @@ struct ImageLocks {
     layout: tokio::sync::Mutex<()>,
 }
 
+/// How images of a list are indexed.
+#[derive(Debug, Clone, Copy)]
+pub struct SyncOptions<'a> {
+    /// Images indexed at the same time, up to [`MAX_SYNC_JOBS`].
+    pub jobs: usize,
+    /// Whether indexes get packs of predicted starts.
+    pub predict: bool,
+    /// Signs the indexes.
+    pub key: Option<&'a SigningKey>,
+}
+
 /// Makes and publishes an index for each image that has none where it would be published. What was done before an interruption is not done
 /// again. `done` is called for each image.
 pub async fn sync_indexes(
     images: &Images,
     requests: Vec<ImageRequest>,
-    jobs: usize,
-    key: Option<&SigningKey>,
+    options: SyncOptions<'_>,
     done: &(dyn Fn(&Synced) + Sync),
 ) -> Vec<Synced> {
     let locks = ImageLocks::default();
@@ -187,7 +197,7 @@ pub async fn sync_indexes(
         let locks = &locks;
         async move {
             let mut synced = Synced { image: request.text.clone(), manifest_digest: None, state: SyncState::Unneeded };
-            synced.state = match sync_one(images, &request, key, locks, &mut synced.manifest_digest).await {
+            synced.state = match sync_one(images, &request, options, locks, &mut synced.manifest_digest).await {
                 Ok(state) => state,
                 Err(error) => SyncState::Failed { error: error.to_string() },
             };
@@ -199,7 +209,7 @@ pub async fn sync_indexes(
     // Collected: otherwise the compiler rejects the returned future as not `Send`.
     let all: Vec<_> = requests.into_iter().enumerate().map(one).collect();
     let mut all: Vec<(usize, Synced)> =
-        stream::iter(all).buffer_unordered(jobs.clamp(1, MAX_SYNC_JOBS)).collect().await;
+        stream::iter(all).buffer_unordered(options.jobs.clamp(1, MAX_SYNC_JOBS)).collect().await;
     all.sort_by_key(|(number, _)| *number);
     all.into_iter().map(|(_, synced)| synced).collect()
 }
@@ -207,7 +217,7 @@ pub async fn sync_indexes(
 async fn sync_one(
     images: &Images,
     request: &ImageRequest,
-    key: Option<&SigningKey>,
+    options: SyncOptions<'_>,
     locks: &ImageLocks,
     manifest: &mut Option<Digest>,
 ) -> Result<SyncState> {
@@ -215,7 +225,7 @@ async fn sync_one(
     let own = access::open(&request.text, &request.access).await?;
     let image = admission::resolve(&own, &request.access, &request.platform).await?;
     *manifest = Some(*image.manifest.digest());
-    if !needs_index(&image)? {
+    if !options.predict && !needs_index(&image)? {
         return Ok(SyncState::Unneeded);
     }
     // Two names of one image are common.
@@ -223,16 +233,20 @@ async fn sync_one(
     let _turn = turn.lock().await;
     let repository = access::open_later(&place.to_string(), &access_to_place)?;
     if let Some(index_digest) = known(&repository, image.manifest.digest()).await? {
-        sign_again(key, &repository, &index_digest, &place, &access_to_place).await?;
+        sign_again(options.key, &repository, &index_digest, &place, &access_to_place).await?;
         return Ok(SyncState::Known { index_digest });
     }
-    let made = make_predicted_index(images, request, &place, &Silent).boxed().await?;
+    let made = match options.predict {
+        true => find_predicted_index(images, request, &place, &Silent).boxed().await?,
+        false => Some(make_index(images, request, &[], &Silent).boxed().await?),
+    };
+    let Some(made) = made else { return Ok(SyncState::Unneeded) };
     let _alone = match place {
         Source::Registry(_) => None,
         _ => Some(locks.layout.lock().await),
     };
     publish_index(&made, &place, &request.access).boxed().await?;
-    if let Some(key) = key {
+    if let Some(key) = options.key {
         sign(key, &made.index_digest, &place, &access_to_place).await?;
     }
     let place = shown(&place.to_string()).to_owned();

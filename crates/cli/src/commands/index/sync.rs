@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use tarpon_engine::{ImageRequest, MAX_SYNC_JOBS, SYNC_LIST_BYTES, SyncEntry, SyncState, Synced};
+use tarpon_engine::{ImageRequest, MAX_SYNC_JOBS, SYNC_LIST_BYTES, SyncEntry, SyncOptions, SyncState, Synced};
 use tarpon_oci::{InvalidSource, Platform};
 
 use crate::commands::image::ImageChoice;
@@ -43,6 +43,9 @@ pub(super) struct Sync {
     /// Platform to select from image indexes, as OS/ARCH[/VARIANT] [default: this machine's]
     #[arg(long, value_name = "PLATFORM")]
     platform: Option<Platform>,
+    /// Publish no boot packs of predicted starts
+    #[arg(long)]
+    no_predict: bool,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -89,7 +92,8 @@ impl Sync {
         failed.iter().for_each(show);
         let requests = requests.into_iter().collect::<Result<Vec<_>>>()?;
         let jobs = usize::try_from(self.jobs).unwrap_or(MAX_SYNC_JOBS);
-        let done = runtime.block_on(session.engine().sync_indexes(requests, jobs, key.as_ref(), &show));
+        let options = SyncOptions { jobs, predict: !self.no_predict, key: key.as_ref() };
+        let done = runtime.block_on(session.engine().sync_indexes(requests, options, &show));
         let summary = Summary::of(done.into_iter().chain(failed).collect());
         let Summary { indexed, known, unneeded, failed, ref images } = summary;
         let all = images.len();
