@@ -8,13 +8,17 @@ use tarpon_oci::{Digest, RunConfig};
 use tarpon_prediction::{File, Files, Result, predict_in};
 
 /// The paths of programs and libraries, which all have the first part of the input.
-const BINARIES: [&str; 6] = [
+const BINARIES: [&str; 10] = [
     "/usr/bin/server",
     "/usr/bin/python3.11",
     "/usr/bin/node",
     "/usr/lib/libc.so.6",
     "/usr/lib/liba.so",
     "/usr/lib/server/modules/a.so",
+    "/usr/bin/java",
+    "/usr/lib/server/libjvm.so",
+    "/usr/lib/modules",
+    "/app/a.jar",
 ];
 /// The paths of texts, which all have the rest.
 const TEXTS: [&str; 10] = [
@@ -29,12 +33,15 @@ const TEXTS: [&str; 10] = [
     "/etc/server/server.conf",
     "/etc/ld.so.conf",
 ];
-const COMMANDS: [&[&str]; 5] = [
+const COMMANDS: [&[&str]; 8] = [
     &["server", "main.py"],
     &["python3.11", "main.py"],
     &["node", "main.js"],
     &["/app/main", "server"],
     &["/app/main.py"],
+    &["/app/main.py", "a:x"],
+    &["python3.11", "-m", "b"],
+    &["java", "-cp", "/app/*", "-jar", "a.jar"],
 ];
 /// More than a prediction may have.
 const LIMIT: u64 = 100 << 20;
