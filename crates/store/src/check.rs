@@ -13,9 +13,9 @@ use tarpon_oci::Digest;
 
 use crate::StoreError;
 use crate::evict::ObjectList;
-use crate::files::{io_error, open_existing};
+use crate::files::io_error;
 use crate::layout::{self, RECORD};
-use crate::objects::Condition;
+use crate::objects::is_of_medium;
 use crate::record::{ImageRecord, Part, PartRecord};
 use crate::renew;
 use crate::storage::Metadata;
@@ -76,7 +76,7 @@ impl Store {
 
     /// Whether all files of this image were checked since boot: then [`Store::check_image`] hashes little or nothing.
     pub fn knows_image(&self, manifest: &Digest) -> bool {
-        self.shared.hashed.has_image(manifest)
+        self.shared.hashed_records.has_image(manifest, self.tenant_id())
     }
 
     /// Checks that the image's local objects match their names, and moves out those that do not. Hashes what was not
@@ -94,8 +94,9 @@ impl Store {
         let check =
             Check { shared: &self.shared, objects, next: AtomicUsize::new(0), done: Mutex::default(), progress };
         let checked = check.run()?;
-        self.shared.hashed.add_image(&record.manifest);
         self.shared.hashed.flush();
+        self.shared.hashed_records.add_image(&record.manifest, self.tenant_id());
+        self.shared.hashed_records.flush();
         Ok(checked)
     }
 
@@ -114,27 +115,20 @@ impl Store {
             }
         }
         if damaged.is_empty() {
-            self.shared.hashed.flush();
+            self.shared.hashed_records.flush();
         }
         Ok(damaged)
     }
 
     fn is_part_sound(&self, manifest: &Digest, part: &PartRecord) -> Result<bool, StoreError> {
-        let shared = &*self.shared;
-        let path = shared.layout.image(manifest).join(part.part.file_name());
-        let Some(file) = open_existing(shared.storage(), &path)? else { return Ok(false) };
-        let metadata = shared.storage.file_metadata(&file).map_err(io_error("examining", &path))?;
-        if metadata.size != part.size {
-            return Ok(false);
+        let folder = self.shared.layout.image(manifest);
+        match self.shared.open_part(&folder, part) {
+            Err(StoreError::Io { error, doing }) if is_of_medium(&error) => {
+                tracing::warn!(doing, %error, "part of an image's record cannot be read");
+                Ok(false)
+            }
+            opened => Ok(opened?.is_some()),
         }
-        if shared.hashed.has(&part.digest, &metadata) {
-            return Ok(true);
-        }
-        let condition = shared.hash_object(&part.digest, &metadata, &file)?;
-        if let Condition::Unreadable(error) = &condition {
-            tracing::warn!(path = %path.display(), %error, "part of an image's record cannot be read");
-        }
-        Ok(matches!(condition, Condition::Sound))
     }
 }
 

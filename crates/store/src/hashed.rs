@@ -10,8 +10,9 @@
 //! itself writes are recorded at once: their modification time is set to the nanosecond, where every write would leave
 //! that of a tick.
 //!
-//! The fingerprints are stored in `run/hashed-BOOT`, 8 bytes each, appended under a lock. The file is a cache: a lost or
-//! damaged one costs hashing, and never makes an unhashed file trusted.
+//! The fingerprints are stored in `run/hashed-BOOT`, 8 bytes each, appended under a lock. Those of image records are in a file of their
+//! own, `run/records-BOOT`: a mount of an image that is known reads only that one, however many objects the store has. The files are a
+//! cache: a lost or damaged one costs hashing, and never makes an unhashed file trusted.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -31,8 +32,9 @@ use crate::layout::Layout;
 use crate::locks::{Locks, SHORT_WAIT};
 use crate::storage::{Access, Metadata, Storage};
 
-/// Prefix of the file names.
-const PREFIX: &str = "hashed-";
+/// Prefixes of the file names.
+const OBJECTS: &str = "hashed-";
+const RECORDS: &str = "records-";
 /// Bytes of a fingerprint.
 const ENTRY: usize = 8;
 /// Maximum number of fingerprints of a boot. At this number (16 MiB on disk) all are dropped: a long-running host must
@@ -52,6 +54,7 @@ pub(crate) struct HashedFiles {
     storage: Arc<dyn Storage>,
     clock: Arc<dyn Clock>,
     path: PathBuf,
+    prefix: &'static str,
     state: Mutex<State>,
 }
 
@@ -83,9 +86,25 @@ impl Hasher for Itself {
 }
 
 impl HashedFiles {
-    pub(crate) fn new(storage: Arc<dyn Storage>, clock: Arc<dyn Clock>, layout: &Layout, boot: &str) -> Self {
-        let path = layout.name("run").join(file_name(boot));
-        Self { storage, clock, path, state: Mutex::default() }
+    /// Those of objects.
+    pub(crate) fn objects(storage: Arc<dyn Storage>, clock: Arc<dyn Clock>, layout: &Layout, boot: &str) -> Self {
+        Self::new(storage, clock, layout, OBJECTS, boot)
+    }
+
+    /// Those of image records, and the images whose objects were checked.
+    pub(crate) fn records(storage: Arc<dyn Storage>, clock: Arc<dyn Clock>, layout: &Layout, boot: &str) -> Self {
+        Self::new(storage, clock, layout, RECORDS, boot)
+    }
+
+    fn new(
+        storage: Arc<dyn Storage>,
+        clock: Arc<dyn Clock>,
+        layout: &Layout,
+        prefix: &'static str,
+        boot: &str,
+    ) -> Self {
+        let path = layout.name("run").join(file_name(prefix, boot));
+        Self { storage, clock, path, prefix, state: Mutex::default() }
     }
 
     /// Whether the file with this metadata was found to have this digest, and is unchanged since.
@@ -108,14 +127,14 @@ impl HashedFiles {
         self.note(fingerprint(digest, metadata));
     }
 
-    /// Whether all files of the image were checked in this boot.
-    pub(crate) fn has_image(&self, manifest: &Digest) -> bool {
-        self.knows(image_fingerprint(manifest))
+    /// Whether all files of the image, of this tenant in an isolated store, were checked in this boot.
+    pub(crate) fn has_image(&self, manifest: &Digest, tenant: Option<&Digest>) -> bool {
+        self.knows(image_fingerprint(manifest, tenant))
     }
 
     /// Records that all files of the image were checked.
-    pub(crate) fn add_image(&self, manifest: &Digest) {
-        self.note(image_fingerprint(manifest));
+    pub(crate) fn add_image(&self, manifest: &Digest, tenant: Option<&Digest>) {
+        self.note(image_fingerprint(manifest, tenant));
     }
 
     fn knows(&self, fingerprint: Fingerprint) -> bool {
@@ -212,7 +231,7 @@ impl HashedFiles {
     pub(crate) fn sweep(&self) -> Result<(), StoreError> {
         let Some(folder) = self.path.parent() else { return Ok(()) };
         for name in files::list(&*self.storage, folder)? {
-            if name.to_str().is_some_and(|name| name.starts_with(PREFIX))
+            if name.to_str().is_some_and(|name| name.starts_with(self.prefix))
                 && Some(name.as_os_str()) != self.path.file_name()
             {
                 files::unlink(&*self.storage, &folder.join(name))?;
@@ -229,9 +248,9 @@ impl Drop for HashedFiles {
 }
 
 /// The file name for a boot id. In tests the id is not a valid file name.
-fn file_name(boot: &str) -> String {
+fn file_name(prefix: &str, boot: &str) -> String {
     let hex = Digest::of(boot.as_bytes()).hex();
-    format!("{PREFIX}{}", hex.get(..32).unwrap_or(&hex))
+    format!("{prefix}{}", hex.get(..32).unwrap_or(&hex))
 }
 
 fn fingerprint(digest: &Digest, metadata: &Metadata) -> Fingerprint {
@@ -251,8 +270,8 @@ pub(crate) fn is_settled((seconds, nanoseconds): (i64, i64), now: SystemTime) ->
 }
 
 /// Fingerprint of an image. Images have no size or inode; a file has the same fingerprint only by chance.
-fn image_fingerprint(manifest: &Digest) -> Fingerprint {
-    mix(!start(manifest))
+fn image_fingerprint(manifest: &Digest, tenant: Option<&Digest>) -> Fingerprint {
+    mix(!start(manifest) ^ tenant.map_or(0, start))
 }
 
 fn start(digest: &Digest) -> u64 {

@@ -19,6 +19,7 @@ use crate::files::{
 use crate::layout::RECORD;
 use crate::locks::RECORD_WAIT;
 use crate::map::MappedFile;
+use crate::objects::read_again;
 use crate::record::{ImageRecord, LayerRecord, Part, PartRecord, REFERENCES, parse_record};
 use crate::renew;
 use crate::sealed;
@@ -82,8 +83,8 @@ impl Store {
         }
     }
 
-    /// The image with all its files, hashed now; `None` if it is not local or is damaged. An unreadable file is an error,
-    /// because it may be sound. The image's objects are not checked: see [`Store::check_image`].
+    /// The image with all its files, hashed once per boot and after each change; `None` if it is not local or is damaged. An unreadable file
+    /// is an error, because it may be sound. The image's objects are not checked: see [`Store::check_image`].
     pub fn load_image(&self, manifest: &Digest) -> Result<Option<LoadedImage>, StoreError> {
         let Some(record) = self.image(manifest)? else { return Ok(None) };
         self.load_record(record)
@@ -240,14 +241,38 @@ impl Shared {
         self.clock.wall().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
     }
 
-    /// Opens a file of a record and hashes it; `None` if it does not match the record.
+    /// Opens a file of a record, which is hashed once per boot and after each change; `None` if it does not match the record.
     pub(crate) fn open_part(&self, folder: &Path, part: &PartRecord) -> Result<Option<File>, StoreError> {
         let path = folder.join(part.part.file_name());
         let Some(file) = open_existing(self.storage(), &path)? else { return Ok(None) };
-        let mut hasher = Hasher::new();
-        let size = files::hash_file(self.storage(), &file, &mut hasher).map_err(io_error("reading", &path))?;
-        let sound = size == part.size && Verified::check_stream(&part.digest, hasher).is_ok();
+        let metadata = self.storage.file_metadata(&file).map_err(io_error("examining", &path))?;
+        if metadata.size != part.size {
+            return Ok(None);
+        }
+        if self.hashed_records.has(&part.digest, &metadata) {
+            return Ok(Some(file));
+        }
+        // The metadata from before: a file that changes meanwhile must be hashed again.
+        let notable = self.is_notable(&metadata, &file);
+        let sound = self.is_part(&path, &file, part)?;
+        notable.filter(|_| sound).into_iter().for_each(|metadata| self.hashed_records.add(&part.digest, metadata));
         Ok(sound.then_some(file))
+    }
+
+    /// As [`Shared::open_part`], and the file is hashed now.
+    pub(crate) fn hash_part(&self, folder: &Path, part: &PartRecord) -> Result<Option<File>, StoreError> {
+        let path = folder.join(part.part.file_name());
+        let Some(file) = open_existing(self.storage(), &path)? else { return Ok(None) };
+        Ok(self.is_part(&path, &file, part)?.then_some(file))
+    }
+
+    fn is_part(&self, path: &Path, file: &File, part: &PartRecord) -> Result<bool, StoreError> {
+        let read = read_again(|| {
+            let mut hasher = Hasher::new();
+            files::hash_file(self.storage(), file, &mut hasher).map(|size| (size, hasher))
+        });
+        let (size, hasher) = read.map_err(io_error("reading", path))?;
+        Ok(size == part.size && Verified::check_stream(&part.digest, hasher).is_ok())
     }
 }
 
@@ -266,6 +291,7 @@ impl Loader<'_> {
         // Nothing depends on it: a damaged one is treated as absent.
         let boot = self.small(Part::Boot)?;
         let tree_path = self.folder.join(Part::Tree.file_name());
+        self.shared.hashed_records.flush();
         Ok(Some(LoadedImage { record: self.record, manifest, config, tree, tree_path, chunks, boot }))
     }
 
@@ -333,7 +359,9 @@ impl ImageStaging {
             let sink = writer.into_inner().map_err(io::IntoInnerError::into_error)?;
             let record = PartRecord { part, digest: sink.hasher.finish(), size: sink.size };
             shared.storage.touch(&file)?;
-            shared.note_hashed(&record.digest, &file);
+            if let Ok(metadata) = shared.storage.file_metadata(&file) {
+                shared.hashed_records.add(&record.digest, &metadata);
+            }
             Ok(record)
         });
         let written = written.map_err(|error| shared.refuse(io_error("writing", &path)(error)))?;
@@ -360,7 +388,7 @@ impl ImageStaging {
         let installed = shared.storage.rename(&self.folder, &target);
         installed.map_err(|error| shared.refuse(io_error("installing", &target)(error)))?;
         shared.budget.add(signed(bytes));
-        shared.hashed.flush();
+        shared.hashed_records.flush();
         Ok(self.record.clone())
     }
 

@@ -57,6 +57,7 @@ impl Store {
         self.shared.oldest_pin()?;
         sweep_damaged::<MountRecord>(&self.shared, "mounts")?;
         self.shared.hashed.sweep()?;
+        self.shared.hashed_records.sweep()?;
         Ok(swept)
     }
 
@@ -84,6 +85,7 @@ impl Store {
             tracing::debug!(%error, "no room could be made");
         }
         self.shared.hashed.flush();
+        self.shared.hashed_records.flush();
         self.settle(|_| {})?;
         self.shared.durability.sync()
     }

@@ -59,7 +59,10 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) layout: Layout,
     pub(crate) durability: Arc<Durability>,
+    /// Objects that were hashed since boot.
     pub(crate) hashed: Arc<HashedFiles>,
+    /// Files of image records that were hashed since boot.
+    pub(crate) hashed_records: Arc<HashedFiles>,
     pub(crate) budget: Arc<Budget>,
     pub(crate) health: Arc<HealthCheck>,
     pub(crate) renew_tree: Option<RenewTree>,
@@ -100,13 +103,17 @@ impl Store {
         let is_uncounted = layout.is_uncounted(&*storage);
         let budget = Arc::new(Budget::new(Arc::clone(&storage), Arc::clone(&clock), &layout, budget, free_floor));
         let health = Arc::new(HealthCheck::new(Arc::clone(&clock)));
-        let hashed = Arc::new(HashedFiles::new(Arc::clone(&storage), Arc::clone(&clock), &layout, durability.boot()));
+        let list = |of: fn(_, _, &Layout, &str) -> HashedFiles| {
+            Arc::new(of(Arc::clone(&storage), Arc::clone(&clock), &layout, durability.boot()))
+        };
+        let (hashed, hashed_records) = (list(HashedFiles::objects), list(HashedFiles::records));
         let shared = Shared {
             storage,
             clock,
             layout,
             durability,
             hashed,
+            hashed_records,
             budget,
             health,
             renew_tree,

@@ -147,6 +147,7 @@ impl Store {
             layout: whole.layout.of_tenant(tenant),
             durability: Arc::clone(&whole.durability),
             hashed: Arc::clone(&whole.hashed),
+            hashed_records: Arc::clone(&whole.hashed_records),
             budget: Arc::clone(&whole.budget),
             health: Arc::clone(&whole.health),
             renew_tree: whole.renew_tree,

@@ -177,7 +177,7 @@ impl Store {
         let Some(record) = record else { return Ok(false) };
         let folder = self.shared.layout.image(&record.manifest);
         for part in Part::ALL.iter().filter_map(|&part| record.part(part)) {
-            if self.shared.open_part(&folder, part)?.is_none() {
+            if self.shared.hash_part(&folder, part)?.is_none() {
                 return Ok(false);
             }
         }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{content, get, install, put, put_by_pieces};
 use tarpon_oci::Digest;
-use tarpon_store::{Checked, ImageState, Store, StoreConfig};
+use tarpon_store::{Checked, ImageState, Isolation, Store, StoreConfig};
 use tarpon_testkit::storage::{FaultyDisk, Ticks};
 
 fn path_of(folder: &Path, object: &Digest) -> PathBuf {
@@ -193,8 +193,11 @@ fn an_object_is_hashed_once_in_each_boot_whatever_process_uses_it() {
     assert!(!second.hashes(|_| open_all(&second)), "once");
     second.store.sweep().unwrap();
     let lists = fs::read_dir(folder.path().join("run")).unwrap();
-    let lists = lists.filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with("hashed-"));
-    assert!(lists.count() <= 1, "that of the earlier boot is removed");
+    let names: Vec<_> = lists.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    for prefix in ["hashed-", "records-"] {
+        let count = names.iter().filter(|name| name.starts_with(prefix)).count();
+        assert!(count <= 1, "that of the earlier boot is removed: {names:?}");
+    }
 }
 
 #[test]
@@ -245,6 +248,38 @@ fn an_image_is_checked_in_parallel_and_damaged_objects_are_moved_out() {
     assert_eq!((checked.hashed.objects, checked.corrupt), (640, Vec::new()));
     assert_eq!((calls.into_inner(), most.into_inner()), (640, 640));
     assert_eq!(second.store.check_image(&manifest, &|_| {}).unwrap().hashed.objects, 0);
+}
+
+#[test]
+fn an_image_is_loaded_without_being_hashed_again_until_a_file_of_it_changes() {
+    let folder = common::folder().unwrap();
+    let boot = Boot::new(folder.path(), "first");
+    let manifest = install(&boot.store, "image", &[]).unwrap();
+    let tree = folder.path().join("images").join(manifest.hex()).join("tree.erofs");
+    let loads = |boot: &Boot| boot.store.load_image(&manifest).unwrap().is_some();
+    let small = boot.reads(|_| assert!(loads(&boot)));
+    drop(boot);
+
+    let second = Boot::new(folder.path(), "second");
+    let hashed = second.reads(|_| assert!(loads(&second)));
+    assert!(hashed > small, "the first use after a boot hashes: {hashed} reads, then {small}");
+    assert_eq!(second.reads(|_| assert!(loads(&second))), small, "the next one does not");
+    let other = Boot::new(folder.path(), "second");
+    assert!(other.reads(|_| assert!(loads(&other))) == small + 2, "another process reads the list, to its end");
+    damage(&tree, |bytes| bytes[0] ^= 1);
+    assert!(!loads(&second) && !loads(&other), "a change is noticed");
+}
+
+#[test]
+fn a_check_of_an_image_of_one_tenant_says_nothing_about_that_of_another() {
+    let folder = common::folder().unwrap();
+    let boot = Boot::new(folder.path(), "first");
+    boot.store.set_isolation(Isolation::Tenant).unwrap();
+    let [one, other] = ["one", "other"].map(|name| boot.store.tenant(name).unwrap());
+    let manifest = install(&one, "image", &[]).unwrap();
+    install(&other, "image", &[]).unwrap();
+    one.check_image(&manifest, &|_| {}).unwrap();
+    assert!(one.knows_image(&manifest) && !other.knows_image(&manifest));
 }
 
 #[test]
