@@ -15,6 +15,7 @@ use tarpon_harness::{paths, process};
 use super::{BUILDER, Kind, found};
 use crate::machine::{made, remove};
 use crate::repository::{LAYER, Repository};
+use crate::start::packs::Packs;
 
 /// The tag of the source images.
 const FROM: &str = "gzip";
@@ -25,8 +26,10 @@ const BLOB: &str = "application/vnd.oci.image.layer.nydus.blob.v1";
 /// The path of the metadata in their layer.
 const BOOTSTRAP: &str = "image/image.boot";
 
-/// Publishes each workload's image for nydusd, unless that was done for the same manifest before.
-pub(in crate::start) fn prepare(kind: Kind, workloads: &[Workload], registry: &str) -> Result<()> {
+/// Publishes each workload's image for nydusd, unless that was done for the same manifest before, and lists the files that its recorded
+/// start read.
+pub(in crate::start) fn prepare(kind: Kind, workloads: &[Workload], packs: &Packs<'_>) -> Result<()> {
+    let registry = packs.registry;
     let images: BTreeSet<&str> = workloads.iter().map(|workload| workload.image.as_str()).collect();
     for image in images {
         let repository = Repository { registry, image };
@@ -42,7 +45,30 @@ pub(in crate::start) fn prepare(kind: Kind, workloads: &[Workload], registry: &s
         fs::create_dir_all(done.parent().context("an image has a name")?)?;
         fs::write(done, from)?;
     }
-    Ok(())
+    match kind {
+        Kind::Zran => Ok(()),
+        Kind::Rafs => workloads.iter().try_for_each(|workload| list(workload, packs)),
+    }
+}
+
+/// The list of the files that the recorded start of a workload read. It is beside the image and not in it, because workloads share images.
+pub(super) fn files(workload: &Workload) -> PathBuf {
+    paths::benchmarks().join("nydus/files").join(&workload.id)
+}
+
+fn list(workload: &Workload, packs: &Packs<'_>) -> Result<()> {
+    let mut show = Command::new(packs.tarpon);
+    show.args(["trace", "show", "--json"]).arg(packs.trace(workload));
+    let trace = serde_json::from_str(&process::output(&mut show)?).context("tarpon trace show printed no JSON")?;
+    let file = files(workload);
+    fs::create_dir_all(file.parent().context("a list is in a folder")?)?;
+    fs::write(&file, lines(&trace)).with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// The files of a trace, in the order of first access, as nydusd takes them.
+fn lines(trace: &Value) -> String {
+    let paths = trace["files"].as_array().into_iter().flatten().filter_map(|file| file["path"].as_str());
+    paths.map(|path| format!("{path}\n")).collect()
 }
 
 fn publish(kind: Kind, repository: &Repository<'_>, from: &[u8]) -> Result<()> {
@@ -50,6 +76,13 @@ fn publish(kind: Kind, repository: &Repository<'_>, from: &[u8]) -> Result<()> {
     let folder = paths::benchmarks().join("nydus-image");
     remove(&folder)?;
     let builder = Builder { program: found(BUILDER)?, kind, folder: made(&folder)? };
+    let done = publish_with(&builder, repository, &from);
+    remove(&folder)?;
+    done
+}
+
+fn publish_with(builder: &Builder, repository: &Repository<'_>, from: &Value) -> Result<()> {
+    let kind = builder.kind;
     let (mut sources, mut blobs) = (Vec::new(), Vec::new());
     for layer in from["layers"].as_array().context("it is not one image")? {
         let digest = layer["digest"].as_str().context("a layer has no digest")?;
@@ -60,8 +93,7 @@ fn publish(kind: Kind, repository: &Repository<'_>, from: &[u8]) -> Result<()> {
     }
     let bootstrap = builder.merge(&sources, &blobs)?;
     let bootstrap = repository.push_blob(LAYER, &packed(&bootstrap)?)?;
-    repository.put_manifest(kind.tag(), &manifest(kind, &from, blobs, bootstrap))?;
-    remove(&folder)
+    repository.put_manifest(kind.tag(), &manifest(kind, from, blobs, bootstrap))
 }
 
 /// The manifest, whose last layer is what nydusd mounts. The layers that nydusd reads from are in it, too, so that they are warm in the
@@ -132,5 +164,47 @@ impl Builder {
 
     fn log(&self) -> PathBuf {
         paths::benchmarks().join("nydus.log")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    #[test]
+    fn the_metadata_is_the_last_layer_and_unconverted_layers_are_kept_for_an_index_alone() {
+        let from = json!({"mediaType": "m", "config": {"digest": "c"}, "layers": [{"digest": "l"}]});
+        let layers = |kind| -> Vec<String> {
+            let manifest = manifest(kind, &from, vec![json!({"digest": "b"})], json!({"digest": "boot"}));
+            assert_eq!((&manifest["config"]["digest"], &manifest["mediaType"]), (&json!("c"), &json!("m")));
+            let layers = manifest["layers"].as_array().unwrap().iter();
+            layers.map(|layer| layer["digest"].as_str().unwrap().to_owned()).collect()
+        };
+        assert_eq!(layers(Kind::Zran), ["l", "b", "boot"]);
+        assert_eq!(layers(Kind::Rafs), ["b", "boot"]);
+    }
+
+    #[test]
+    fn the_metadata_is_a_file_of_its_layer() {
+        let layer = packed(b"metadata").unwrap();
+        let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(&layer[..]));
+        let mut entry = archive.entries().unwrap().next().unwrap().unwrap();
+        let mut content = String::new();
+        entry.read_to_string(&mut content).unwrap();
+        assert_eq!((entry.path().unwrap().to_str(), content.as_str()), (Some(BOOTSTRAP), "metadata"));
+    }
+
+    #[test]
+    fn metadata_of_a_layer_has_the_digest_as_its_name() {
+        let builder = Builder { program: "p".into(), kind: Kind::Zran, folder: "/f".into() };
+        assert_eq!(builder.bootstrap("sha256:ab").to_str(), Some("/f/ab.boot"));
+    }
+
+    #[test]
+    fn files_are_fetched_in_the_order_of_the_recorded_start() {
+        let trace = json!({"files": [{"path": "/usr/bin/b"}, {"size": 1}, {"path": "/a"}]});
+        assert_eq!(lines(&trace), "/usr/bin/b\n/a\n");
     }
 }

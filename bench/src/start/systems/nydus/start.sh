@@ -3,20 +3,21 @@
 set -e
 
 # As a containerd with nydus' snapshotter: the manifest, then at once the image's config and what nydusd needs to mount.
-curl -sSf -H "Accept: application/vnd.oci.image.manifest.v1+json" -o manifest.json "$REPOSITORY/manifests/$TAG"
+curl -f --no-progress-meter -H "Accept: application/vnd.oci.image.manifest.v1+json" -o manifest.json "$REPOSITORY/manifests/$TAG"
 digest() {
     sed -n "s/.*$1\"digest\":\"\([^\"]*\)\".*/\1/p" manifest.json
 }
 # The bootstrap is the last layer.
-curl -sSf --parallel --parallel-immediate -o image.json "$REPOSITORY/blobs/$(digest '"config":{[^}]*')" \
+curl -f --no-progress-meter --parallel --parallel-immediate -o image.json "$REPOSITORY/blobs/$(digest '"config":{[^}]*')" \
     -o bootstrap.tar.gz "$REPOSITORY/blobs/$(digest '')"
 tar -xzf bootstrap.tar.gz
 
 mkdir -p cache lower upper work rootfs
 # A file that the mount hides: looking for it costs no process.
 : > lower/unmounted
+# The limit of open files stays: nydusd ends if it may not raise it.
 setpriv --pdeathsig TERM -- "$NYDUSD" fuse --config nydusd.json --bootstrap image/image.boot --mountpoint "$PWD/lower" \
-    --log-level warn > nydusd.log 2>&1 &
+    --apisock "$SOCKET" ${FILES:+--prefetch-files "$FILES"} --log-level warn --rlimit-nofile 0 > nydusd.log 2>&1 &
 echo $! > nydusd.pid
 while [ -e lower/unmounted ]; do
     kill -0 $! || { cat nydusd.log >&2; exit 1; }
@@ -37,4 +38,8 @@ if ! [ -e /sys/fs/cgroup/cgroup.controllers ]; then
     umount -R /sys/fs/cgroup
     mount -t cgroup2 none /sys/fs/cgroup
 fi
-exec "$CRUN" --cgroup-manager=disabled --root "$STATE" run --bundle . "$CONTAINER"
+# Not in place of this shell: crun waits for the end of all its children, and nydusd would be one.
+code=0
+"$CRUN" --cgroup-manager=disabled --root "$STATE" run --bundle . "$CONTAINER" || code=$?
+kill $! 2> /dev/null || :
+exit $code
