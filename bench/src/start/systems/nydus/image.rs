@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tarpon_harness::workloads::Workload;
 use tarpon_harness::{paths, process};
 
-use super::{BUILDER, Kind, found};
+use super::kind::{BUILDER, Kind, found};
 use crate::machine::{made, remove};
 use crate::repository::{LAYER, Repository};
 use crate::start::packs::Packs;

@@ -20,7 +20,7 @@ setpriv --pdeathsig TERM -- "$NYDUSD" fuse --config nydusd.json --bootstrap imag
     --apisock "$SOCKET" ${FILES:+--prefetch-files "$FILES"} --log-level warn --rlimit-nofile 0 > nydusd.log 2>&1 &
 echo $! > nydusd.pid
 while [ -e lower/unmounted ]; do
-    kill -0 $! || { cat nydusd.log >&2; exit 1; }
+    kill -0 $! 2> /dev/null || { cat nydusd.log >&2; exit 1; }
     sleep 0.002
 done
 mount -t overlay overlay -o "lowerdir=$PWD/lower,upperdir=$PWD/upper,workdir=$PWD/work" "$PWD/rootfs"
