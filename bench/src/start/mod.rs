@@ -29,7 +29,7 @@ pub(super) mod table;
 
 use next::Next;
 use packs::Packs;
-use systems::{Server, System, Systems, soci};
+use systems::{Server, System, Systems, nydus, soci};
 
 /// The options of `cargo xtask bench start`.
 #[derive(clap::Args)]
@@ -52,10 +52,11 @@ pub(crate) struct Args {
     /// (the image as eStargz), tarpon-no-learn (index, without learning), tarpon-learned and tarpon-estargz-learned (after a start by
     /// tarpon-index or tarpon-estargz), tarpon-next (the next version of the image, in which some files of /usr differ, after a
     /// start of this one by tarpon-index), tarpon-next-no-learn (the same without learning), tarpon-predicted (index, and the pack of the predicted start of the image's command), tarpon-pack, tarpon-pack-fuse, tarpon-warm, podman-tarpon (additional image store), podman-tarpon-pack, podman-stargz (needs
-    /// stargz-store), containerd (pull and run; needs ctr, runc and curl), containerd-tarpon (tarpon's snapshotter),
+    /// stargz-store), nydus-zran (nydusd over unconverted layers and an index), nydus-prefetch (nydusd over a converted image, of which it
+    /// fetches the files of a recorded start in the background; both need nydusd and nydus-image), containerd (pull and run; needs ctr, runc and curl), containerd-tarpon (tarpon's snapshotter),
     /// containerd-tarpon-pack, containerd-stargz (needs containerd-stargz-grpc), containerd-soci (needs soci and
     /// soci-snapshotter-grpc), and of an ordinary user user-podman (pull and run), user-tarpon-index and user-tarpon-pack [default: podman, tarpon-index, tarpon-pack, tarpon-warm, podman-tarpon-pack, and where they are
-    /// installed podman-stargz, containerd, containerd-tarpon-pack, containerd-stargz and containerd-soci]
+    /// installed podman-stargz, nydus-zran, nydus-prefetch, containerd, containerd-tarpon-pack, containerd-stargz and containerd-soci]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     system: Vec<String>,
     /// Runs of each workload on each system and link
@@ -118,6 +119,9 @@ pub(crate) fn measure(args: &Args) -> Result<Option<PathBuf>> {
     let is_started = |tag: &str| systems.iter().any(|system| system.tag(&args.tag) == tag);
     if is_started(soci::TAG) {
         soci::prepare(&workloads, &registry::address())?;
+    }
+    for kind in nydus::Kind::ALL.into_iter().filter(|kind| is_started(kind.tag())) {
+        nydus::prepare(kind, &workloads, &packs)?;
     }
     if is_started(&next::tag(&args.tag)) {
         Next { tarpon: &tarpon, registry: &registry::address(), tag: &args.tag }.prepare(&workloads)?;

@@ -9,6 +9,7 @@ use crate::podman::Podman;
 
 mod containerd;
 mod eager;
+pub(in crate::start) mod nydus;
 mod shown;
 mod stargz;
 mod system;
@@ -17,6 +18,7 @@ mod user;
 
 use containerd::{Containerd, Snapshotter};
 use eager::Eager;
+use nydus::{Kind, Nydus};
 use shown::Shown;
 use stargz::Stargz;
 use tarpon::{Begin, Pack, Tarpon};
@@ -33,7 +35,7 @@ pub(super) use system::{Server, System};
 pub(super) type Systems = Vec<Box<dyn System>>;
 
 /// All systems, in the order in which they run.
-const NAMES: [&str; 27] = [
+const NAMES: [&str; 29] = [
     "podman",
     "podman-warm",
     "tarpon-streamed",
@@ -53,6 +55,8 @@ const NAMES: [&str; 27] = [
     "podman-tarpon",
     "podman-tarpon-pack",
     "podman-stargz",
+    "nydus-zran",
+    "nydus-prefetch",
     "containerd",
     "containerd-tarpon",
     "containerd-tarpon-pack",
@@ -117,6 +121,8 @@ fn system(name: &'static str, tarpon: &Path) -> Result<Box<dyn System>> {
         "podman-tarpon" => Box::new(Shown::new(name, tarpon, false)?),
         "podman-tarpon-pack" => Box::new(Shown::new(name, tarpon, true)?),
         "podman-stargz" => Box::new(Stargz::new(name)?),
+        "nydus-zran" => Box::new(Nydus::new(name, Kind::Zran)?),
+        "nydus-prefetch" => Box::new(Nydus::new(name, Kind::Rafs)?),
         "containerd" => Box::new(Containerd::new(name, Snapshotter::Own)?),
         "containerd-tarpon" => Box::new(Containerd::new(name, Snapshotter::Tarpon { program: tarpon, pack: false })?),
         "containerd-tarpon-pack" => {
@@ -136,6 +142,9 @@ pub(super) fn usual() -> Vec<String> {
     let mut names = vec!["podman", "tarpon-index", "tarpon-pack", "tarpon-warm", "podman-tarpon-pack"];
     if process::find(stargz::PROGRAM).is_some() {
         names.push("podman-stargz");
+    }
+    if nydus::is_installed() {
+        names.extend(["nydus-zran", "nydus-prefetch"]);
     }
     if containerd::is_installed() {
         names.extend(["containerd", "containerd-tarpon-pack"]);

@@ -52,7 +52,7 @@ mod tests {
     fn each_is_compared_with_what_pulls_everything_in_its_surroundings() {
         assert_eq!(baseline("containerd-soci"), Some("containerd"));
         assert_eq!(baseline("containerd"), Some("podman"));
-        assert_eq!(["tarpon-pack", "podman-stargz"].map(baseline), [Some("podman"); 2]);
+        assert_eq!(["tarpon-pack", "podman-stargz", "nydus-zran"].map(baseline), [Some("podman"); 3]);
         assert_eq!(["podman", "tarpon-warm", NEXT].map(baseline), [None; 3]);
     }
 
@@ -73,6 +73,7 @@ mod tests {
         assert!(competes("podman-tarpon-pack", "podman-stargz") && competes("podman-tarpon", "podman"));
         assert!(!competes("podman-tarpon-pack", "containerd-soci"));
         assert!(competes("tarpon-index", "containerd-soci") && competes("tarpon-index", "podman"));
+        assert!(competes("tarpon-index", "nydus-zran") && !competes("podman-tarpon", "nydus-zran"));
         assert!(!competes("podman", "podman-stargz") && !competes("tarpon-index", "tarpon-pack"));
     }
 }
