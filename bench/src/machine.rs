@@ -216,6 +216,20 @@ impl Resources {
     }
 }
 
+/// The sum of the peaks so far of a process and the children of all its threads. 0: it has ended.
+pub(super) fn peak_with_children(pid: u32) -> u64 {
+    let peak = |pid: u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        kibibytes(&status, "VmHWM:").unwrap_or_default()
+    };
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let children = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    let children: Vec<u32> = children
+        .flat_map(|text| text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect();
+    peak(pid) + children.into_iter().map(peak).sum::<u64>()
+}
+
 /// The bytes in a line `NAME   123 kB`.
 fn kibibytes(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -325,6 +339,10 @@ mod tests {
     fn a_process_has_memory_and_descriptors() {
         let held = Resources::by(std::process::id()).unwrap();
         assert!(held.peak >= held.resident && held.resident >= held.anonymous && held.descriptors >= 3);
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(peak_with_children(std::process::id()) > held.peak);
+        child.kill().unwrap();
+        child.wait().unwrap();
         assert_eq!(kibibytes("A:  1 kB\nPss:   12 kB\n", "Pss:"), Some(12 << 10));
     }
 }

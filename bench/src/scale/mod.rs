@@ -95,7 +95,7 @@ fn again(setting: &Setting<'_>, axis: Axis, file: &Path) -> Vec<OsString> {
 pub(super) fn table(runs: &Runs) -> String {
     let mut text = String::from(
         "| what | how many | system | seconds | min to max | median host | 99 % of hosts | MB over the wire | images of one host | \
-         MB between | processors busy | resident MB | shared out MB | client's peak MB | descriptors |\n\
+         MB between | processors busy | resident MB | shared out MB | peak MB of client and worker | descriptors |\n\
          |---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
     );
     let cells = runs.cells(["axis", "size", "system"]);

@@ -99,16 +99,14 @@ fn one(setting: &Setting<'_>, image: &str) -> Result<serde_json::Value> {
     }))
 }
 
-/// Runs a command; returns its duration in seconds and its peak memory.
+/// Runs a command; returns its duration in seconds and the peak memory of it and its workers.
 pub(super) fn watched(mut command: Command) -> Result<(f64, u64)> {
     let began = Instant::now();
     let mut child =
         command.stdout(Stdio::null()).spawn().with_context(|| format!("cannot start {}", process::name(&command)))?;
     let mut peak = 0;
     let status = loop {
-        if let Some(held) = Resources::by(child.id()) {
-            peak = peak.max(held.peak);
-        }
+        peak = peak.max(machine::peak_with_children(child.id()));
         if let Some(status) = child.try_wait()? {
             break status;
         }
