@@ -101,8 +101,15 @@ impl<B: AsRef<[u8]>> ImageFs<B> {
 
 impl<B: AsRef<[u8]> + Send + Sync + 'static> Operations for ImageFs<B> {
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr, Errno> {
+        if name == b"." {
+            return self.attributes(parent);
+        }
         let (nid, _) = self.image.lookup(self.nid(parent), name)?.ok_or(Errno::NotFound)?;
         Ok(self.attr(&self.image.inode(nid)?))
+    }
+
+    fn finds_by_number(&self) -> bool {
+        true
     }
 
     fn attributes(&self, node: NodeId) -> Result<Attr, Errno> {

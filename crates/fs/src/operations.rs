@@ -50,6 +50,12 @@ pub trait Operations: Send + Sync + 'static {
         true
     }
 
+    /// Whether each inode is found by its number at any time, by a lookup of `.` in it, and each directory's parent by `..`: then handles of
+    /// files are valid as long as the mount.
+    fn finds_by_number(&self) -> bool {
+        false
+    }
+
     /// Whether the listing of any directory may change while the file system is mounted.
     fn lists_change(&self) -> bool {
         false

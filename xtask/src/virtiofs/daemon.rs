@@ -28,11 +28,6 @@ pub(super) fn version(program: &Path) -> Result<String> {
     Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
-/// Whether it can hold files by their handles; the program of Debian 12 keeps them open.
-fn knows_file_handles(program: &Path) -> Result<bool> {
-    Ok(process::output(Command::new(program).arg("--help"))?.contains("--inode-file-handles"))
-}
-
 /// A running virtiofsd.
 pub(super) struct Daemon {
     process: Child,
@@ -48,10 +43,6 @@ impl Daemon {
         let mut command = Command::new(program);
         // These options have the same names in the C program of Debian 12 and in the one in Rust.
         command.arg(format!("--socket-path={}", socket.display())).arg("-f");
-        if knows_file_handles(program)? {
-            // The handle of a file in a FUSE file system is stale as soon as the kernel drops the file from its cache.
-            command.arg("--inode-file-handles=never");
-        }
         command.args(["-o", &format!("source={},cache={cache},xattr,announce_submounts", shared.display())]);
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let process = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;

@@ -121,6 +121,9 @@ impl Adapter {
             | InitFlags::FUSE_EXPLICIT_INVAL_DATA
             | InitFlags::FUSE_DO_READDIRPLUS
             | InitFlags::FUSE_ALLOW_IDMAP;
+        if self.guarded.files.finds_by_number() {
+            wanted |= InitFlags::FUSE_EXPORT_SUPPORT;
+        }
         if !self.guarded.files.lists_change() {
             wanted |= InitFlags::FUSE_NO_OPENDIR_SUPPORT;
         }

@@ -4,6 +4,7 @@
 
 mod failures;
 mod fixture;
+mod handles;
 mod lifecycle;
 mod objects;
 mod operations;

@@ -13,6 +13,7 @@ use tarpon_mount::Mode;
 use tarpon_testkit::entries::{Made, char_device, dir, fifo, file, link, sized_file, symlink};
 
 use crate::fixture::{MODES, MountFixture, errno};
+use crate::handles;
 use crate::objects::Manner;
 
 /// Bytes that differ wherever a mistake would show.
@@ -305,4 +306,24 @@ fn the_kernel_reads_nothing_ahead_once_read_ahead_is_disabled() {
     assert!(ahead() > 0);
     mounted.stop_read_ahead();
     assert_eq!(ahead(), 0);
+}
+
+#[test]
+fn a_handle_opens_a_file_that_the_kernel_never_looked_up() {
+    let (Some(first), Some(second)) = (MountFixture::new(), MountFixture::new()) else { return };
+    let image = || vec![dir("d"), dir("d/e"), file("d/e/f", b"content"), file("empty", b"")];
+    let _mounts = [&first, &second].map(|fixture| {
+        fixture.objects.add(b"content".to_vec(), Manner::Remote);
+        fixture.mount(Mode::Fuse, image())
+    });
+    // The handle is of one mount, and opens a file of another one, of which the kernel has no inode yet.
+    let root = File::open(second.path("mnt")).unwrap();
+    let mut file = handles::open(&root, &handles::of(&first.at("d/e/f")).unwrap()).unwrap();
+    let mut content = String::new();
+    file.read_to_string(&mut content).unwrap();
+    assert_eq!(content, "content");
+    let directory = handles::open(&root, &handles::of(&first.at("d/e")).unwrap()).unwrap();
+    assert_eq!(directory.metadata().unwrap().ino(), second.at("d/e").metadata().unwrap().ino());
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&directory))).unwrap();
+    assert!(path.ends_with("d/e"), "its parents were looked up: {}", path.display());
 }
