@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use common::{World, noise};
 use tarpon_blob::{Fault, Pace};
-use tarpon_fetch::{BootIndex, BootPiece, BootWriter, Brought, Config, Fetcher, Hint, StartContent};
+use tarpon_fetch::{BootIndex, BootPiece, BootWriter, Brought, Config, Fetcher, Hint, PackOrigin, StartContent};
 use tarpon_oci::Digest;
 use tarpon_testkit::source::{Form, MemorySource, MemoryStore, PackedLayer, Packer, Refusal, Then, table_of};
 use tokio::runtime::Handle;
@@ -98,14 +98,15 @@ async fn a_pack_is_brought_once_and_nothing_else_is() {
         assert_eq!(all, pack.len() as u64);
         requested.store(bytes, Ordering::Relaxed);
     };
-    let brought = first.image.bring(StartContent::Pack(index.clone()), &unlimited(), &progress).await;
+    let brought =
+        first.image.bring(StartContent::Pack(index.clone(), PackOrigin::Recorded), &unlimited(), &progress).await;
     let size = pack.len() as u64;
     assert_eq!(brought, Brought { wanted: size, missing_before: size, ..Brought::default() });
     assert_eq!((requested.into_inner(), first.asked()), (size, size));
     assert!(first.source.requests().iter().all(|(blob, _)| *blob == Digest::of(&pack)));
     drop(first);
     let second = files.world(&pack, store);
-    let brought = second.image.bring(StartContent::Pack(index), &unlimited(), &silent).await;
+    let brought = second.image.bring(StartContent::Pack(index, PackOrigin::Recorded), &unlimited(), &silent).await;
     assert_eq!(brought, Brought { wanted: size, ..Brought::default() });
     files.check_reads(&second).await;
     assert_eq!(second.asked(), 0, "a later process reads what was brought");
@@ -137,7 +138,10 @@ async fn no_more_bytes_are_requested_in_a_second_than_may() {
         let allowed = began.elapsed().as_millis() * u128::from(rate) / 1000 + (512 << 10);
         assert!(u128::from(requested) <= allowed, "{requested} bytes after {:?}", began.elapsed());
     };
-    let brought = world.image.bring(StartContent::Pack(index), &Pace::new(NonZeroU64::new(rate)), &late).await;
+    let brought = world
+        .image
+        .bring(StartContent::Pack(index, PackOrigin::Recorded), &Pace::new(NonZeroU64::new(rate)), &late)
+        .await;
     assert_eq!(brought.missing, 0);
     let least = Duration::from_secs(pack.len() as u64 / rate);
     assert!(began.elapsed() >= least && began.elapsed() < least + Duration::from_secs(2), "{:?}", began.elapsed());
@@ -149,12 +153,13 @@ async fn what_did_not_come_is_reported_with_the_reason() {
     let (index, pack) = files.pack();
     let missing = files.world(b"another blob", MemoryStore::default());
     missing.source.script([Then::Refuse(Fault::NotFound).into()]);
-    let brought = missing.image.bring(StartContent::Pack(index.clone()), &unlimited(), &silent).await;
+    let brought =
+        missing.image.bring(StartContent::Pack(index.clone(), PackOrigin::Recorded), &unlimited(), &silent).await;
     assert_eq!((brought.missing, brought.missing_before), (brought.wanted, pack.len() as u64));
     assert!(!brought.refused && brought.problem.unwrap().contains("the boot pack of test:latest is abandoned"));
     let full = files.world(&pack, MemoryStore::default());
     full.store.refuse(Some(Refusal::Full));
-    let brought = full.image.bring(StartContent::Pack(index), &unlimited(), &silent).await;
+    let brought = full.image.bring(StartContent::Pack(index, PackOrigin::Recorded), &unlimited(), &silent).await;
     assert!(brought.missing > 0 && brought.refused);
     assert_eq!(brought.problem.as_deref(), Some("the store accepts nothing"));
 }
@@ -163,7 +168,7 @@ async fn what_did_not_come_is_reported_with_the_reason() {
 async fn what_stays_in_memory_only_is_missing() {
     let files = files();
     let (index, pack) = files.pack();
-    for content in [StartContent::Pack(index), StartContent::Hints(files.hints())] {
+    for content in [StartContent::Pack(index, PackOrigin::Recorded), StartContent::Hints(files.hints())] {
         let world = files.world(&pack, MemoryStore::default());
         world.store.forget_parts(true);
         let brought = world.image.bring(content.clone(), &unlimited(), &silent).await;

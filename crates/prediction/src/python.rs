@@ -272,13 +272,14 @@ impl<'a> Loader<'a> {
 
     /// Searches a directory first, and takes its sources for those of the application.
     fn begin(&mut self, directory: &[u8]) {
-        if self.search.first().is_some_and(|first| first == directory) {
-            return;
+        if !self.application.iter().any(|known| known == directory) {
+            self.application.push(directory.to_vec());
         }
-        self.search.insert(0, directory.to_vec());
-        self.application.push(directory.to_vec());
-        // What ran before looked for modules elsewhere.
-        self.modules.retain(|_, module| module.is_some());
+        if self.search.first().is_none_or(|first| first != directory) {
+            self.search.insert(0, directory.to_vec());
+            // What ran before looked for modules elsewhere.
+            self.modules.retain(|_, module| module.is_some());
+        }
     }
 
     /// The imports of a script.

@@ -9,7 +9,8 @@ use bytes::Bytes;
 use tarpon_blob::{BlobSource, Pace};
 use tarpon_client::protocol::{BroughtStart, Response, StartKind, StartRequest};
 use tarpon_client::{traces, wire};
-use tarpon_fetch::{BootIndex, Brought, Config, Fetcher, ImageHandle, StartContent};
+use tarpon_fetch::{BootIndex, Brought, Config, Fetcher, Hint, ImageHandle, PackOrigin, StartContent};
+use tarpon_images::PREDICTED_PROFILE;
 use tarpon_images::index::places;
 use tarpon_images::sources::{OpenedImage, Sources};
 use tarpon_layer::chunks::ChunkTable;
@@ -49,8 +50,10 @@ struct Opened {
 
 /// What the start of an image needs, and the image.
 struct Start {
+    /// How it is known.
     kind: StartKind,
-    content: StartContent,
+    /// In the order in which it is fetched.
+    contents: Vec<StartContent>,
     handle: ImageHandle,
     opened: Opened,
 }
@@ -75,9 +78,15 @@ impl StartBringer {
     ) -> Result<BroughtStart> {
         let (bringer, asked) = (self.clone(), request.clone());
         let Some(start) = in_thread(move || bringer.find(&asked)).await? else { return Ok(BroughtStart::UNKNOWN) };
-        let Start { kind, content, handle, opened: Opened { repository, pack_repository, .. } } = start;
-        let Brought { wanted, missing_before, missing, problem, refused } =
-            handle.bring(content, &Pace::new(request.rate), progress).await;
+        let Start { kind, contents, handle, opened: Opened { repository, pack_repository, .. } } = start;
+        let (mut all, pace) = (Brought::default(), Pace::new(request.rate));
+        for content in contents {
+            let before = all.missing_before;
+            let brought =
+                handle.bring(content, &pace, &|some, missing| progress(before + some, before + missing)).await;
+            all = all.and(brought);
+        }
+        let Brought { wanted, missing_before, missing, problem, refused } = all;
         let own = repository.stats();
         let stats = pack_repository.map_or(own, |repository| own + repository.stats());
         Ok(BroughtStart {
@@ -98,34 +107,32 @@ impl StartBringer {
         let LoadedImage { record, chunks, boot, .. } =
             found.ok_or_else(|| Error::new(ErrorKind::Store, STEP, "the image is not in the store any more"))?;
         let pack = boot.as_deref().and_then(|boot| boot_index(&request.image, boot));
-        let known = self.known(request, &record, pack);
-        let Some((_, best)) = known.first() else { return Ok(None) };
-        let opened = self.open(request, &record, best)?;
+        let opened = self.open(request, &record, pack.as_ref())?;
         let table = ChunkTable::open(Bytes::from_owner(chunks)).context(ErrorKind::Store, STEP)?;
         let handle = self.fetcher.add_image(table, opened.source.clone(), request.image.as_str());
-        let matches = |content: &StartContent| match content {
-            StartContent::Pack(_) => true,
-            StartContent::Hints(hints) => handle.has_hinted(hints),
+        let hints = || self.hints(request, &record).into_iter().find(|(_, hints)| handle.has_hinted(hints));
+        let (kind, contents) = match pack {
+            // A recorded pack is all that is needed, a predicted one may lack what earlier starts read.
+            Some(pack) if pack.profile == PREDICTED_PROFILE => {
+                let read = hints().map(|(_, hints)| StartContent::Hints(hints));
+                let pack = StartContent::Pack(pack, PackOrigin::Predicted);
+                (StartKind::BootPack, [pack].into_iter().chain(read).collect())
+            }
+            Some(pack) => (StartKind::BootPack, vec![StartContent::Pack(pack, PackOrigin::Recorded)]),
+            None => match hints() {
+                Some((kind, hints)) => (kind, vec![StartContent::Hints(hints)]),
+                None => return Ok(None),
+            },
         };
-        let matching = known.into_iter().find(|(_, content)| matches(content));
-        Ok(matching.map(|(kind, content)| Start { kind, content, handle, opened }))
+        Ok(Some(Start { kind, contents, handle, opened }))
     }
 
-    /// What is known of the start, from the best source of knowledge, which is the only one if it is a pack.
-    fn known(
-        &self,
-        request: &StartRequest,
-        record: &ImageRecord,
-        pack: Option<BootIndex>,
-    ) -> Vec<(StartKind, StartContent)> {
-        if let Some(pack) = pack {
-            return vec![(StartKind::BootPack, StartContent::Pack(pack))];
-        }
+    /// What is known of the start without a pack, from the best source of knowledge on.
+    fn hints(&self, request: &StartRequest, record: &ImageRecord) -> Vec<(StartKind, Vec<Hint>)> {
         let learned = self.learned(request, record).iter().flat_map(hints::of_trace).collect::<Vec<_>>();
         let landmarks = if request.landmarks { hints::of_landmarks(&record.layers) } else { Vec::new() };
         let known = [(StartKind::LearnedTrace, learned), (StartKind::Landmarks, landmarks)];
-        let known = known.into_iter().filter(|(_, hints)| !hints.is_empty());
-        known.map(|(kind, hints)| (kind, StartContent::Hints(hints))).collect()
+        known.into_iter().filter(|(_, hints)| !hints.is_empty()).collect()
     }
 
     /// The traces that starts of the image's repository left, by any command.
@@ -139,17 +146,14 @@ impl StartBringer {
         stored.into_iter().filter_map(|(_, stored)| read(stored.key)).collect()
     }
 
-    fn open(&self, request: &StartRequest, record: &ImageRecord, content: &StartContent) -> Result<Opened> {
+    fn open(&self, request: &StartRequest, record: &ImageRecord, pack: Option<&BootIndex>) -> Result<Opened> {
         let repository = self.sources.open_later(&request.image, &request.access)?;
         let rest = repository.blobs();
         // A blob that is a layer too is read from the image's repository, as by a mount.
         let is_layer = |blob: &Digest| record.layers.iter().any(|layer| layer.digest == *blob);
-        let elsewhere = match content {
-            StartContent::Pack(index) if !is_layer(&index.blob.digest) => {
-                boot_source(record, &request.image, &request.index_places).map(|place| (place, index.blob))
-            }
-            _ => None,
-        };
+        let elsewhere = pack.filter(|index| !is_layer(&index.blob.digest)).and_then(|index| {
+            boot_source(record, &request.image, &request.index_places).map(|place| (place, index.blob))
+        });
         let Some((place, blob)) = elsewhere else {
             return Ok(Opened { repository, pack_repository: None, source: rest });
         };

@@ -34,8 +34,8 @@ const HELD: usize = 1024;
 /// What the start of an image is likely to need.
 #[derive(Debug, Clone)]
 pub enum StartContent {
-    /// The boot pack with this index. The image's source has its blob.
-    Pack(BootIndex),
+    /// The boot pack with this index, of a recorded or a predicted start. The image's source has its blob.
+    Pack(BootIndex, PackOrigin),
     /// What these hints lead to.
     Hints(Vec<Hint>),
 }
@@ -53,6 +53,20 @@ pub struct Brought {
     pub problem: Option<String>,
     /// Whether the store refused it.
     pub refused: bool,
+}
+
+impl Brought {
+    /// This, and other content.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            wanted: self.wanted + other.wanted,
+            missing_before: self.missing_before + other.missing_before,
+            missing: self.missing + other.missing,
+            problem: self.problem.or(other.problem),
+            refused: self.refused || other.refused,
+        }
+    }
 }
 
 /// The content as pieces, in the order of use.
@@ -95,7 +109,8 @@ struct Segment {
 
 impl ImageHandle {
     /// Fetches what is missing of the content, and returns once it is kept. `progress` is called with the bytes requested, of those that
-    /// were missing. Call it once for an image. Dropping the future stops it; requests on the wire complete.
+    /// were missing. Call it once for an image, or for a predicted pack and then for hints. Dropping the future stops it; requests on the wire
+    /// complete.
     pub async fn bring(
         &self,
         content: StartContent,
@@ -165,7 +180,7 @@ impl FetchHost {
 impl Work {
     fn new(host: Arc<FetchHost>, image: Arc<Image>, content: &StartContent) -> Self {
         let pieces = match content {
-            StartContent::Pack(index) => Pieces::Pack(Arc::new(Pack::new(index, &image.table, PackOrigin::Recorded))),
+            StartContent::Pack(index, origin) => Pieces::Pack(Arc::new(Pack::new(index, &image.table, *origin))),
             StartContent::Hints(hints) => Pieces::Chunks(image.hinted_pieces(hints)),
         };
         Self { host, image, pieces }

@@ -233,6 +233,8 @@ fn a_server_imports_the_module_that_an_argument_or_a_variable_names() {
     assert_eq!(imported_with(&files, "/venv/bin/serve -w 2 web.wsgi:application", &[]), expected);
     assert_eq!(imported_with(&files, "/venv/bin/serve", &["FLASK_APP=web.wsgi", "X=worker"]), expected);
     assert_eq!(imported_with(&files, "/venv/bin/serve sys other", &[]), [""; 0], "in another directory");
+    let named = python().with("/app/settings.py", "x = 'worker.x'\n").with("/app/worker.py", "1\n");
+    assert_eq!(imported_with(&named, "-m settings", &["PYTHONPATH=/app"]), ["settings.py", "worker.py"]);
     let arguments = ["/venv/bin/serve", "other"].map(str::to_owned);
     let found = run(&files, "/usr/local/bin/python3.12", "/usr/local/bin/python3", &arguments, &["PYTHONPATH=/src"]);
     assert_eq!(found.last().unwrap(), "/src/other.py");

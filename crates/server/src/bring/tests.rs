@@ -1,10 +1,13 @@
+use std::io::{Read as _, Seek as _};
 use std::num::NonZeroU64;
 use std::path::Path;
 
 use tarpon_client::Client;
+use tarpon_fetch::{BootPiece, BootWriter};
 use tarpon_images::sources::InProcess;
 use tarpon_images::{Access, ImageRequest, Images, Silent};
 use tarpon_registry::serve::Contents;
+use tarpon_store::Part;
 use tarpon_testkit::layers::{EstargzOptions, ImageBuilder, Item, estargz};
 use tarpon_testkit::registry::{Auth, FakeRegistry};
 use tarpon_testkit::server::TestServer;
@@ -23,9 +26,37 @@ fn noise(seed: u8) -> Vec<u8> {
     blocks.flat_map(|block| *block.as_bytes()).collect()
 }
 
+/// The boot pack of a predicted start, which reads this.
+fn predicted(content: &[u8]) -> (BootIndex, Vec<u8>) {
+    let mut writer = BootWriter::new(tempfile::tempfile().unwrap()).unwrap();
+    let length = u32::try_from(content.len()).unwrap();
+    writer.add(BootPiece { object: Digest::of(content), offset: 0, length }, content).unwrap();
+    let (index, mut frames) = writer.finish(PREDICTED_PROFILE.to_owned()).unwrap();
+    let mut bytes = Vec::new();
+    frames.rewind().unwrap();
+    frames.read_to_end(&mut bytes).unwrap();
+    (index, bytes)
+}
+
+/// Stores the prepared image again, with this boot pack.
+fn add_pack(store: &Store, request: &StartRequest, pack: &BootIndex) {
+    let LoadedImage { mut record, manifest, config, tree, chunks, .. } =
+        store.load_image(&request.manifest).unwrap().unwrap();
+    let files = [manifest.as_ref(), config.as_ref(), tree.as_ref(), chunks.as_ref(), &pack.write()].map(<[u8]>::to_vec);
+    store.remove_image(&request.manifest).unwrap();
+    record.parts.clear();
+    let mut staging = store.stage_image(record).unwrap();
+    for (part, bytes) in [Part::Manifest, Part::Config, Part::Tree, Part::Chunks, Part::Boot].into_iter().zip(&files) {
+        staging.put(part, bytes).unwrap();
+    }
+    staging.put_objects([1, 2, 3].map(|seed| Digest::of(&noise(seed))).to_vec()).unwrap();
+    staging.install().unwrap();
+}
+
 /// A registry with two images of equal files.
 async fn registry() -> TestServer {
     let mut contents = Contents::new();
+    contents.add_blob(predicted(&noise(2)).1);
     let marked = [Item::file("read", noise(1)), Item::file(".prefetch.landmark", b"\x0f")];
     let items = marked.into_iter().chain([Item::file("unread", noise(2)), Item::file("also", noise(3))]);
     let items: Vec<_> = items.collect();
@@ -95,6 +126,25 @@ async fn what_starts_of_another_version_read_is_brought_by_whatever_command_they
     assert_eq!((is_here(1), is_here(2), is_here(3)), (true, false, true));
     let other = prepared(&images, &server, "other").await;
     assert_eq!(bringer.bring(&other, &|_, _| ()).await.unwrap(), BroughtStart::UNKNOWN, "another repository");
+}
+
+#[tokio::test]
+async fn beside_a_predicted_pack_what_earlier_starts_read_is_brought_too() {
+    let (server, folder) = (registry().await, tempfile::tempdir().unwrap());
+    let images = images(folder.path());
+    let store = images.store();
+    let request = prepared(&images, &server, "app").await;
+    add_pack(store, &request, &predicted(&noise(2)).0);
+    learn(store, &server, &[], &[noise(3)]);
+    let bringer = StartBringer::new(store.clone(), Arc::new(InProcess));
+    let seen = parking_lot::Mutex::new(Vec::new());
+    let progress = |requested, missing| seen.lock().push((requested, missing));
+    let brought = bringer.bring(&request, &progress).await.unwrap();
+    assert_eq!((brought.kind, brought.missing, brought.problem), (StartKind::BootPack, 0, None));
+    let is_here = |seed| store.contains(&Digest::of(&noise(seed)));
+    assert_eq!((is_here(1), is_here(2), is_here(3)), (false, true, true));
+    let seen = seen.into_inner();
+    assert!(seen.is_sorted() && seen.last() == Some(&(brought.wanted, brought.wanted)), "{seen:?} {}", brought.wanted);
 }
 
 #[tokio::test]
