@@ -26,6 +26,14 @@ const GLOBAL: [&[u8]; 4] = [
     b"/usr/lib/x86_64-linux-gnu/nodejs",
     b"/usr/lib/aarch64-linux-gnu/nodejs",
 ];
+/// Parts of Debian's Node.js that are files, which every start reads.
+const EXTERNAL: [&[u8]; 5] = [
+    b"/usr/share/nodejs/acorn/dist/acorn.js",
+    b"/usr/share/nodejs/acorn-walk/dist/walk.js",
+    b"/usr/share/nodejs/cjs-module-lexer/lexer.js",
+    b"/usr/share/nodejs/cjs-module-lexer/dist/lexer.js",
+    b"/usr/share/nodejs/undici/undici-fetch.js",
+];
 /// Endings that a name may lack.
 const ENDINGS: [&[u8]; 3] = [b".js", b".json", b".node"];
 /// Modules that are part of the program.
@@ -35,20 +43,23 @@ const BUILT_IN: &str = " assert assert/strict async_hooks buffer child_process c
     stream/consumers stream/promises stream/web string_decoder sys timers timers/promises tls trace_events tty url util \
     util/types v8 vm wasi worker_threads zlib ";
 
-/// The files that Node.js reads to load `script`, in the order of its requires. The script itself is not one of them.
+/// The files that Node.js reads to start and to load `script` (None: only its start), in the order of its requires. The script itself is not
+/// one of them.
 ///
 /// # Errors
 /// The content of a file cannot be fetched.
-pub(super) fn modules(files: &dyn Files, script: &File) -> Result<Vec<File>> {
+pub(super) fn modules(files: &dyn Files, script: Option<&File>) -> Result<Vec<File>> {
     let mut loader = Loader {
         files,
         listings: Listings::of(files),
         packages: Packages::default(),
-        read: Vec::new(),
-        paths: HashSet::from([script.path.clone()]),
+        read: EXTERNAL.iter().filter_map(|path| files.find(path)).collect(),
+        paths: script.iter().map(|script| script.path.clone()).collect(),
         sources: Sources::of(files),
     };
-    loader.load(script)?;
+    if let Some(script) = script {
+        loader.load(script)?;
+    }
     Ok(loader.read)
 }
 

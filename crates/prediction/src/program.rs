@@ -143,8 +143,8 @@ impl<'a> Prediction<'a> {
             let modules = python::modules(self.files, &invocation)?;
             self.add_modules(&modules)?;
         } else if matches!(name, b"node" | b"nodejs") {
-            let modules = named.first().map(|script| node::modules(self.files, script)).transpose()?;
-            self.add_modules(&modules.unwrap_or_default())?;
+            let modules = node::modules(self.files, named.first())?;
+            self.add_modules(&modules)?;
         } else if java::is_launcher(name) {
             let start = java::start(self.files, program, words, &self.class_path, &self.directory)?;
             for library in &start.libraries {

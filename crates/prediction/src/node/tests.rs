@@ -6,7 +6,7 @@ use super::*;
 /// What `/app/main.js` requires.
 fn required(files: &MapFiles) -> Vec<String> {
     let script = files.find(b"/app/main.js").unwrap();
-    let found = modules(files, &script).unwrap();
+    let found = modules(files, Some(&script)).unwrap();
     found.into_iter().map(|file| String::from_utf8(file.path).unwrap()).collect()
 }
 
@@ -31,6 +31,19 @@ fn files_are_found_with_and_without_their_endings() {
         .with("/lib/e.cjs", "1")
         .with("/abs.js", "1");
     assert_eq!(required(&files), ["/app/a.js", "/app/b.js", "/app/c.json", "/app/d.node", "/lib/e.cjs", "/abs.js"]);
+}
+
+#[test]
+fn parts_of_the_program_that_are_files_are_read_by_each_start() {
+    let files =
+        MapFiles::default().with("/usr/share/nodejs/acorn/dist/acorn.js", "1").with("/app/main.js", "require('./a')");
+    let files = files.with("/app/a.js", "1").with("/usr/share/nodejs/acorn/other.js", "1");
+    let paths = |script: Option<&File>| -> Vec<Vec<u8>> {
+        modules(&files, script).unwrap().into_iter().map(|file| file.path).collect()
+    };
+    let external = b"/usr/share/nodejs/acorn/dist/acorn.js".to_vec();
+    assert_eq!(paths(None), [external.clone()]);
+    assert_eq!(paths(files.find(b"/app/main.js").as_ref()), [external, b"/app/a.js".to_vec()]);
 }
 
 #[test]
