@@ -42,7 +42,7 @@ fn parts_of_the_program_that_are_files_are_read_by_each_start() {
         modules(&files, script).unwrap().into_iter().map(|file| file.path).collect()
     };
     let external = b"/usr/share/nodejs/acorn/dist/acorn.js".to_vec();
-    assert_eq!(paths(None), [external.clone()]);
+    assert_eq!(paths(None), std::slice::from_ref(&external));
     assert_eq!(paths(files.find(b"/app/main.js").as_ref()), [external, b"/app/a.js".to_vec()]);
 }
 
