@@ -10,6 +10,7 @@ use crate::runs::{Runs, text};
 use crate::start::table::{best_rival, times_as_fast};
 
 const EAGER: &str = "podman";
+const PREDICTED: &str = "tarpon-predicted";
 const PACK: &str = "tarpon-pack";
 
 pub(super) fn pictures(runs: &Runs) -> Vec<Picture> {
@@ -27,7 +28,7 @@ pub(super) fn pictures(runs: &Runs) -> Vec<Picture> {
 }
 
 fn bars(runs: &Runs, link: &str, field: &str, unit: Unit, title: String) -> Bars {
-    let mut shown: Vec<String> = [EAGER, "tarpon-index", PACK].map(str::to_owned).into();
+    let mut shown: Vec<String> = [EAGER, "tarpon-index", PREDICTED, PACK].map(str::to_owned).into();
     shown.extend(best_rival(runs, link));
     let mut groups = medians(runs, link, field, |system| shown.iter().any(|shown| shown == system));
     for group in &mut groups {
@@ -54,8 +55,11 @@ fn name(system: &str) -> String {
     match system {
         EAGER => "podman pull + run".to_owned(),
         "tarpon-index" => "tarpon, index".to_owned(),
-        PACK => "tarpon, index and boot pack".to_owned(),
-        other => other.replacen("podman-", "podman, ", 1).replacen("containerd-", "containerd, ", 1),
+        PREDICTED => "tarpon, index with a predicted start".to_owned(),
+        PACK => "tarpon, index with a recorded start".to_owned(),
+        other => ["podman-", "containerd-", "nydus-"]
+            .iter()
+            .fold(other.to_owned(), |name, engine| name.replacen(engine, &engine.replace('-', ", "), 1)),
     }
 }
 
