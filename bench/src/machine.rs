@@ -339,9 +339,14 @@ mod tests {
     fn a_process_has_memory_and_descriptors() {
         let held = Resources::by(std::process::id()).unwrap();
         assert!(held.peak >= held.resident && held.resident >= held.anonymous && held.descriptors >= 3);
-        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        assert!(peak_with_children(std::process::id()) > held.peak);
-        child.kill().unwrap();
+        let mut child =
+            Command::new("sh").args(["-c", "sleep 60 & echo; wait"]).stdout(Stdio::piped()).spawn().unwrap();
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        assert!(peak_with_children(child.id()) > Resources::by(child.id()).unwrap().peak, "it has a child");
+        let sleeping = fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap();
+        let mut end = Command::new("kill");
+        end.arg(sleeping.trim());
+        quietly(end);
         child.wait().unwrap();
         assert_eq!(kibibytes("A:  1 kB\nPss:   12 kB\n", "Pss:"), Some(12 << 10));
     }

@@ -237,7 +237,7 @@ pub struct StartRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StartKind {
-    /// From a recorded start, which was published as a boot pack.
+    /// By a published boot pack, of a recorded start; or of a predicted one, and then with what earlier starts read.
     BootPack,
     /// From starts on this host.
     LearnedTrace,

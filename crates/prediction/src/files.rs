@@ -132,6 +132,20 @@ pub(crate) fn join(directory: &[u8], path: &[u8]) -> Vec<u8> {
     if path.starts_with(b"/") { path.to_vec() } else { [directory, b"/", path].concat() }
 }
 
+/// The absolute path of a directory, without what means nothing in it. Links are not followed.
+pub(crate) fn normal(path: &[u8]) -> Vec<u8> {
+    let mut names: Vec<&[u8]> = Vec::new();
+    for name in components(path) {
+        if name == b".." {
+            names.pop();
+        } else {
+            names.push(name);
+        }
+    }
+    let path: Vec<u8> = names.iter().flat_map(|name| [b"/".as_slice(), name]).collect::<Vec<_>>().concat();
+    if path.is_empty() { b"/".to_vec() } else { path }
+}
+
 /// The directory of a path.
 pub(crate) fn parent(path: &[u8]) -> &[u8] {
     let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
@@ -168,15 +182,7 @@ pub(crate) mod tests {
 
     impl Files for MapFiles {
         fn find(&self, path: &[u8]) -> Option<File> {
-            let mut way: Vec<&[u8]> = Vec::new();
-            for name in components(path) {
-                if name == b".." {
-                    way.pop();
-                } else {
-                    way.push(name);
-                }
-            }
-            let path = way.iter().flat_map(|name| [b"/".as_slice(), name]).collect::<Vec<_>>().concat();
+            let path = normal(path);
             let content = self.0.get(&path).filter(|content| !content.is_empty())?;
             // The path names the object, so that tests can tell files with equal content apart.
             let object = Digest::of(&path);

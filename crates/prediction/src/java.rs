@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::files::{File, Files, file_name, join, parent};
 use crate::error::Result;
 
-/// Bytes of the class archive and of the library that are read whole: OpenJDK 8 to 21 have up to 14 and 24 MB.
+/// Bytes of the class archive that is read whole: that of OpenJDK 17 has 14 MB.
 const WHOLE_BYTES: u64 = 32 << 20;
 /// Jars of a class path. Applications have up to about two hundred.
 const JARS: usize = 256;
@@ -39,7 +39,7 @@ const TABLE_ENTRY: u64 = 8;
 /// What a start reads.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct JavaStart {
-    /// Libraries that are read whole.
+    /// Libraries, of which the first is the virtual machine itself.
     pub(crate) libraries: Vec<File>,
     /// Parts of other files.
     pub(crate) parts: Vec<(File, Vec<Range<u64>>)>,
@@ -65,7 +65,7 @@ pub(crate) fn start(
     let mut start = JavaStart::default();
     for folder in LIBRARIES.iter().map(|folder| join(home, folder)) {
         let Some(machine) = files.find(&join(&folder, b"server/libjvm.so")) else { continue };
-        start.libraries.extend(Some(machine).filter(|file| file.size <= WHOLE_BYTES));
+        start.libraries.push(machine);
         start.libraries.extend(LOADED.iter().filter_map(|name| files.find(&join(&folder, name))));
         let archive = files.find(&join(&folder, b"server/classes.jsa"));
         start.parts.extend(archive.filter(|file| file.size <= WHOLE_BYTES).map(whole));
@@ -101,7 +101,8 @@ fn jars(files: &dyn Files, arguments: &[Vec<u8>], class_path: &[u8], directory: 
                 break;
             }
             b"-cp" | b"-classpath" | b"--class-path" => path = words.next().unwrap_or_default(),
-            // Words of a script may stand for options.
+            // The main class ends the options, and a word of a script before them may stand for some.
+            _ if !word.starts_with(b"-") && path != class_path => break,
             _ => {
                 if let Some(value) = word.strip_prefix(b"--class-path=") {
                     path = value;
@@ -119,12 +120,12 @@ fn jars(files: &dyn Files, arguments: &[Vec<u8>], class_path: &[u8], directory: 
             Some(folder) => {
                 let mut names = files.list(folder).unwrap_or_default();
                 names.sort();
-                found.extend(names.iter().filter_map(|name| files.find(&join(folder, name))).take(JARS));
+                let jars = names.iter().filter(|name| name.ends_with(b".jar"));
+                found.extend(jars.filter_map(|name| files.find(&join(folder, name))).take(JARS));
             }
-            None => found.extend(files.find(&path)),
+            None => found.extend(files.find(&path).filter(|file| file_name(&file.path).ends_with(b".jar"))),
         }
     }
-    found.retain(|file| file_name(&file.path).ends_with(b".jar"));
     found.truncate(JARS);
     found
 }
@@ -227,7 +228,8 @@ mod tests {
             jars(&files, &["-cp", "/lib/*:/app/app.jar", "Main"], ""),
             ["/lib/a.jar", "/lib/b.jar", "/app/app.jar"]
         );
-        assert_eq!(jars(&files, &["OPTIONS", "--class-path=/lib/b.jar", "Main"], ""), ["/lib/b.jar"]);
+        let options = ["OPTIONS", "--class-path=/lib/b.jar", "Main", "-cp", "/lib/a.jar"];
+        assert_eq!(jars(&files, &options, ""), ["/lib/b.jar"]);
         assert_eq!(jars(&files, &["-javaagent:/agent.jar=x", "Main"], "/lib/a.jar"), ["/agent.jar", "/lib/a.jar"]);
         assert_eq!(jars(&files, &["-jar"], ""), [""; 0]);
     }

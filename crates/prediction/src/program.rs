@@ -7,7 +7,7 @@ use tarpon_layer::ObjectId;
 use tarpon_oci::RunConfig;
 
 use super::command::Command;
-use super::files::{File, Files, Piece, file_name, join};
+use super::files::{File, Files, Piece, file_name, join, normal};
 use super::libraries::{Libraries, Loaded};
 use super::python::{Invocation, PythonEnvironment};
 use super::{configuration, java, node, python, shell};
@@ -73,7 +73,7 @@ impl<'a> Prediction<'a> {
             files,
             libraries: Libraries::of(files, variable("LD_LIBRARY_PATH").unwrap_or_default().as_bytes())?,
             path: path.take(PATH_DIRECTORIES).map(|name| name.as_bytes().to_vec()).collect(),
-            directory: join(b"/", config.working_dir.as_bytes()),
+            directory: normal(config.working_dir.as_bytes()),
             class_path: variable("CLASSPATH").unwrap_or_default().as_bytes().to_vec(),
             python: PythonEnvironment::of(&config.env, python::SEARCHED),
             pieces: Vec::new(),
@@ -148,7 +148,8 @@ impl<'a> Prediction<'a> {
         } else if java::is_launcher(name) {
             let start = java::start(self.files, program, words, &self.class_path, &self.directory)?;
             for library in &start.libraries {
-                self.add_loaded(library, &|loaded| match loaded.file.object == library.object {
+                let is_it = |file: &File| file.object == library.object && file.size <= PROGRAM_BYTES;
+                self.add_loaded(library, &|loaded| match is_it(&loaded.file) {
                     true => library.whole(),
                     false => loaded.elf.touched(loaded.file.size),
                 })?;

@@ -12,7 +12,7 @@ use self::imports::{Import, NAME, Role, called, imports, names_in_strings};
 use self::invocation::{Program, named_module, program};
 use super::files::{File, Files, file_name, join, parent};
 use super::listings::Listings;
-use super::sources::Sources;
+use super::sources::{SOURCE_BYTES, Sources};
 use crate::error::Result;
 
 pub(crate) use self::invocation::{Invocation, PythonEnvironment};
@@ -247,6 +247,7 @@ impl<'a> Loader<'a> {
                 self.begin(directory);
                 self.module(name)?;
             }
+            Program::Code(text) if text.len() as u64 > SOURCE_BYTES => return Ok(()),
             Program::Code(text) => {
                 self.begin(directory);
                 self.import(requests(&imports(text, Role::Script), b""))?;
@@ -368,7 +369,9 @@ impl<'a> Loader<'a> {
             if self.found >= MODULES || self.imports >= IMPORTS {
                 break;
             }
-            if self.modules.contains_key(&request.name) || self.is_needless(&request) {
+            // Of a dotted name each beginning is a package: longer names than real ones would multiply.
+            let is_long = request.name.len() > NAME;
+            if is_long || self.modules.contains_key(&request.name) || self.is_needless(&request) {
                 continue;
             }
             if let Some((package, _)) = rsplit_dot(&request.name)

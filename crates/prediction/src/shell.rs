@@ -11,6 +11,8 @@ use crate::error::Result;
 
 /// Bytes of a script whose words are read: longer ones are programs of their own.
 const SCRIPT_BYTES: u64 = 64 << 10;
+/// Commands of a script, which runs few programs.
+const STATEMENTS: usize = 1024;
 /// Words of a script.
 const WORDS: usize = 4096;
 const SHELLS: [&[u8]; 5] = [b"sh", b"bash", b"dash", b"ash", b"busybox"];
@@ -78,7 +80,7 @@ pub(crate) fn commands(files: &dyn Files, arguments: &[Vec<u8>], named: &[File])
         && option.starts_with(b"-")
         && option.ends_with(b"c")
     {
-        let run = executed(text).or_else(|| statements(text).pop());
+        let run = executed(text).map_or_else(|| statements(text), |command| vec![command]);
         return Ok(run
             .iter()
             .map(|words| Command::run(words))
@@ -109,8 +111,11 @@ fn executed(text: &[u8]) -> Option<Vec<Vec<u8>>> {
 fn statements(text: &[u8]) -> Vec<Vec<Vec<u8>>> {
     let mut joined = text.to_vec();
     for at in 1..joined.len() {
-        if let Some(end @ [b'\\', b'\n']) = joined.get_mut(at - 1..=at) {
-            end.fill(b' ');
+        match joined.get_mut(at - 1..=at) {
+            Some(end @ [b'\\', b'\n']) => end.fill(b' '),
+            // A redirection, and no command in the background.
+            Some([b'>' | b'<', and @ b'&'] | [and @ b'&', b'>']) => *and = b' ',
+            _ => {}
         }
     }
     let words = |line: &[u8]| -> Vec<Vec<u8>> {
@@ -118,7 +123,7 @@ fn statements(text: &[u8]) -> Vec<Vec<Vec<u8>>> {
         words.skip_while(|word| word.contains(&b'=') || BEFORE.contains(word)).take(WORDS).map(<[u8]>::to_vec).collect()
     };
     let lines = joined.split(|byte| b"\n;&|".contains(byte)).filter(|line| !line.trim_ascii_start().starts_with(b"#"));
-    lines.map(words).filter(|words| !words.is_empty()).collect()
+    lines.map(words).filter(|words| !words.is_empty()).take(STATEMENTS).collect()
 }
 
 /// A word, or the program at the end of one with variables: `"$JAVA_HOME"/bin/java`.
@@ -181,6 +186,17 @@ mod tests {
         let found = commands(&MapFiles::default(), &owned(&["-ec", "mkdir /x; exec server --port 1"]), &[]).unwrap();
         assert_eq!(found[0], Command::run(&owned(&["server", "--port", "1"])));
         assert!(found.contains(&Command::named(b"mkdir".to_vec())));
+        for text in [
+            "cd /app; server app:app 2>&1",
+            "server app:app &> /log",
+            "server app:app | tee /log",
+            "server app:app & wait",
+        ] {
+            let found = commands(&MapFiles::default(), &owned(&["-c", text]), &[]).unwrap();
+            let is_server =
+                |command: &Command| command.runs && command.words.starts_with(&owned(&["server", "app:app"]));
+            assert!(found.iter().any(is_server), "{text}: {found:?}");
+        }
         let found = commands(&MapFiles::default(), &owned(&["-c", "A=1 B=2 server \"$X\" app:app"]), &[]).unwrap();
         assert_eq!(found[0], Command::run(&owned(&["server", "app:app"])));
     }

@@ -6,7 +6,7 @@ use super::error::Result;
 use super::files::{File, Files};
 
 /// Bytes of one source. Longer ones are tables, generated, or bundles that contain what they need.
-const SOURCE_BYTES: u64 = 1 << 20;
+pub(crate) const SOURCE_BYTES: u64 = 1 << 20;
 /// Bytes of all sources of a program: 4096 modules of usual length. Each is read from the registry.
 const ALL_SOURCE_BYTES: u64 = 64 << 20;
 

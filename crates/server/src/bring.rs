@@ -114,7 +114,9 @@ impl StartBringer {
         let (kind, contents) = match pack {
             // A recorded pack is all that is needed, a predicted one may lack what earlier starts read.
             Some(pack) if pack.profile == PREDICTED_PROFILE => {
-                let read = hints().map(|(_, hints)| StartContent::Hints(hints));
+                // It is more precise than landmarks.
+                let read = hints().filter(|(kind, _)| *kind == StartKind::LearnedTrace);
+                let read = read.map(|(_, hints)| StartContent::Hints(hints));
                 let pack = StartContent::Pack(pack, PackOrigin::Predicted);
                 (StartKind::BootPack, [pack].into_iter().chain(read).collect())
             }

@@ -234,7 +234,7 @@ fn candidates(parts: &[Store]) -> Result<Option<Vec<Candidate>>, StoreError> {
         let content = part.content(&manifest);
         let folder = shared.layout.image(&manifest);
         let objects = record.part(Part::Objects).copied();
-        let sound = objects.map(|part| shared.open_part(&folder, &part)).transpose()?.flatten().is_some();
+        let sound = objects.map(|part| shared.hash_part(&folder, &part)).transpose()?.flatten().is_some();
         if sound {
             let list = ObjectList::new(folder.join(Part::Objects.file_name()));
             let rank = if mounted.contains(&content) { PROTECTED } else { rank };

@@ -271,7 +271,7 @@ pub(crate) fn is_settled((seconds, nanoseconds): (i64, i64), now: SystemTime) ->
 
 /// Fingerprint of an image. Images have no size or inode; a file has the same fingerprint only by chance.
 fn image_fingerprint(manifest: &Digest, tenant: Option<&Digest>) -> Fingerprint {
-    mix(!start(manifest) ^ tenant.map_or(0, start))
+    mix(mix(!start(manifest)) ^ tenant.map_or(0, start))
 }
 
 fn start(digest: &Digest) -> u64 {

@@ -259,11 +259,18 @@ impl Shared {
         Ok(sound.then_some(file))
     }
 
-    /// As [`Shared::open_part`], and the file is hashed now.
+    /// As [`Shared::open_part`], and the file is hashed now. Of a damaged one the times change, so that no process takes it for a known one
+    /// any more.
     pub(crate) fn hash_part(&self, folder: &Path, part: &PartRecord) -> Result<Option<File>, StoreError> {
         let path = folder.join(part.part.file_name());
         let Some(file) = open_existing(self.storage(), &path)? else { return Ok(None) };
-        Ok(self.is_part(&path, &file, part)?.then_some(file))
+        let sound = self.is_part(&path, &file, part);
+        if !matches!(sound, Ok(true))
+            && let Err(error) = self.storage.touch(&file)
+        {
+            tracing::warn!(path = %path.display(), %error, "a damaged file of an image's record may be used until the next boot");
+        }
+        Ok(sound?.then_some(file))
     }
 
     fn is_part(&self, path: &Path, file: &File, part: &PartRecord) -> Result<bool, StoreError> {

@@ -29,7 +29,7 @@ impl Store {
             return Ok(Some(record));
         }
         let folder = shared.layout.image(manifest);
-        let old = record.part(Part::Tree).map(|part| shared.open_part(&folder, part)).transpose()?.flatten();
+        let old = record.part(Part::Tree).map(|part| shared.hash_part(&folder, part)).transpose()?.flatten();
         let old = old.map(MappedFile::new).transpose().map_err(io_error("mapping", &folder))?;
         let Some(tree) = old.and_then(|old| shared.renewed(&old)) else {
             tracing::warn!(image = %manifest, "the tree of an older version is damaged or cannot be rewritten");

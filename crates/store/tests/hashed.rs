@@ -271,6 +271,20 @@ fn an_image_is_loaded_without_being_hashed_again_until_a_file_of_it_changes() {
 }
 
 #[test]
+fn a_record_that_verify_finds_damaged_is_not_loaded_although_its_file_seems_unchanged() {
+    let folder = common::folder().unwrap();
+    let ticks = Arc::new(Ticks::default());
+    let boot = Boot::with_ticks(folder.path(), "first", &ticks);
+    let manifest = install(&boot.store, "image", &[]).unwrap();
+    let tree = folder.path().join("images").join(manifest.hex()).join("tree.erofs");
+    damage(&tree, |bytes| bytes[0] ^= 1);
+    assert!(boot.store.load_image(&manifest).unwrap().is_some(), "its times are as they were");
+    assert_eq!(boot.store.verify(|_| {}).unwrap().damaged_images, [manifest]);
+    assert!(boot.store.load_image(&manifest).unwrap().is_none());
+    assert!(matches!(boot.store.image_state(&manifest).unwrap(), ImageState::Damaged { .. }));
+}
+
+#[test]
 fn a_check_of_an_image_of_one_tenant_says_nothing_about_that_of_another() {
     let folder = common::folder().unwrap();
     let boot = Boot::new(folder.path(), "first");

@@ -14,6 +14,8 @@ const HEADERS: [&[u8]; 14] = [
     b"if", b"elif", b"else", b"try", b"except", b"finally", b"with", b"for", b"while", b"class", b"def", b"async",
     b"match", b"case",
 ];
+/// Bytes of a statement in which its first word is looked for: it is longer than any of these with its indentation.
+const HEADER: usize = 64;
 /// Conditions that are false on Linux when a program runs, without white space.
 const NEVER: [&[u8]; 10] = [
     b"TYPE_CHECKING",
@@ -391,7 +393,7 @@ impl Iterator for Statements<'_> {
                     break;
                 }
                 b';' if depth == 0 => break,
-                b':' if depth == 0 && HEADERS.contains(&split_word(&text).0) => {
+                b':' if depth == 0 && HEADERS.contains(&split_word(text.get(..HEADER).unwrap_or(&text)).0) => {
                     (is_header, self.follows_header) = (true, true);
                     break;
                 }

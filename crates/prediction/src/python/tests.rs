@@ -347,6 +347,17 @@ fn a_fallback_is_imported_only_for_what_is_missing() {
 }
 
 #[test]
+fn a_name_longer_than_real_ones_is_not_followed() {
+    let files = python().with("/app/manage.py", "import os\n").with("/app/a/__init__.py", "1\n");
+    let long = "a.".repeat(1 << 20) + "a";
+    for line in [format!("-m {long}"), format!("manage.py {long}"), format!("-c {}", "import a;".repeat(1 << 18))] {
+        assert!(imported_with(&files, &line, &[]).len() < 2);
+    }
+    let colons = "a".repeat(1 << 19) + &":".repeat(1 << 19);
+    assert_eq!(imported_by(&colons), "", "in less than minutes");
+}
+
+#[test]
 fn a_long_source_is_read_and_not_searched() {
     let long = [b"import a\n".as_slice(), &vec![b'\n'; 1 << 20]].concat();
     let files = python().with("/app/main.py", "import long").with("/app/long.py", long).with("/app/a.py", "x");

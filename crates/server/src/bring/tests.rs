@@ -133,7 +133,7 @@ async fn beside_a_predicted_pack_what_earlier_starts_read_is_brought_too() {
     let (server, folder) = (registry().await, tempfile::tempdir().unwrap());
     let images = images(folder.path());
     let store = images.store();
-    let request = prepared(&images, &server, "app").await;
+    let request = StartRequest { landmarks: true, ..prepared(&images, &server, "app").await };
     add_pack(store, &request, &predicted(&noise(2)).0);
     learn(store, &server, &[], &[noise(3)]);
     let bringer = StartBringer::new(store.clone(), Arc::new(InProcess));
@@ -145,6 +145,18 @@ async fn beside_a_predicted_pack_what_earlier_starts_read_is_brought_too() {
     assert_eq!((is_here(1), is_here(2), is_here(3)), (false, true, true));
     let seen = seen.into_inner();
     assert!(seen.is_sorted() && seen.last() == Some(&(brought.wanted, brought.wanted)), "{seen:?} {}", brought.wanted);
+}
+
+#[tokio::test]
+async fn a_predicted_pack_is_more_precise_than_landmarks() {
+    let (server, folder) = (registry().await, tempfile::tempdir().unwrap());
+    let images = images(folder.path());
+    let store = images.store();
+    let request = StartRequest { landmarks: true, ..prepared(&images, &server, "app").await };
+    add_pack(store, &request, &predicted(&noise(2)).0);
+    let brought = StartBringer::new(store.clone(), Arc::new(InProcess)).bring(&request, &|_, _| ()).await.unwrap();
+    assert_eq!((brought.kind, brought.missing), (StartKind::BootPack, 0));
+    assert_eq!([1, 2, 3].map(|seed| store.contains(&Digest::of(&noise(seed)))), [false, true, false]);
 }
 
 #[tokio::test]
