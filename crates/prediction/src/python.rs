@@ -308,12 +308,16 @@ impl<'a> Loader<'a> {
         let Some((module, function)) = rsplit_dot(name).filter(|(_, function)| called.contains(*function)) else {
             return Ok(());
         };
-        let Some(Some(directories)) = self.modules.get(module) else { return Ok(()) };
-        let package =
-            if directories.is_empty() { rsplit_dot(module).map_or(b"".as_slice(), |(it, _)| it) } else { module };
-        let Some(source) = self.find(module).and_then(|module| module.source) else { return Ok(()) };
+        self.import_as(module, Role::Called(function))
+    }
+
+    /// The imports of a module that is loaded, if its source runs in this way.
+    fn import_as(&mut self, name: &[u8], role: Role<'_>) -> Result<()> {
+        let Some(Some(directories)) = self.modules.get(name) else { return Ok(()) };
+        let package = package_of(name, !directories.is_empty());
+        let Some(source) = self.find(name).and_then(|module| module.source) else { return Ok(()) };
         let source = self.sources.read(&source)?;
-        self.import(requests(&imports(&source, Role::Called(function)), package))
+        self.import(requests(&imports(&source, role), package))
     }
 
     /// The imports of a module that runs as the program.
@@ -322,10 +326,7 @@ impl<'a> Loader<'a> {
         let is_package = self.modules.get(name).cloned().flatten().is_some_and(|directories| !directories.is_empty());
         let main = if is_package { [name, b".__main__"].concat() } else { name.to_vec() };
         self.import(vec![Request::of(&main)])?;
-        let source = self.find(&main).and_then(|module| module.source);
-        let source = source.map(|source| self.sources.read(&source)).transpose()?;
-        let package = rsplit_dot(&main).map_or(b"".as_slice(), |(package, _)| package);
-        self.import(requests(&imports(&source.unwrap_or_default(), Role::Script), package))
+        self.import_as(&main, Role::Script)
     }
 
     /// The modules that a source of the application names in strings.
@@ -407,8 +408,7 @@ impl<'a> Loader<'a> {
             return Ok(Vec::new());
         };
         self.found += 1;
-        let package =
-            if module.directories.is_empty() { rsplit_dot(name).map_or(b"".as_slice(), |(it, _)| it) } else { name };
+        let package = package_of(name, !module.directories.is_empty());
         self.modules.insert(name.to_vec(), Some(module.directories));
         if let Some(read) = module.read.filter(|_| !self.is_frozen(name)) {
             self.add(read);
@@ -520,6 +520,11 @@ fn absolute(dots: usize, module: &[u8], package: &[u8]) -> Option<Vec<u8>> {
     let parts: Vec<&[u8]> = [package, module].into_iter().filter(|part| !part.is_empty()).collect();
     let name = parts.join(&b'.');
     (!is_outside && !name.is_empty() && name.len() <= NAME).then_some(name)
+}
+
+/// The package that relative imports of a module start from.
+fn package_of(name: &[u8], is_package: bool) -> &[u8] {
+    if is_package { name } else { rsplit_dot(name).map_or(b"", |(package, _)| package) }
 }
 
 fn rsplit_dot(name: &[u8]) -> Option<(&[u8], &[u8])> {

@@ -34,6 +34,8 @@ const WRAPPERS: [&[u8]; 15] = [
     b"stdbuf",
     b"sudo",
 ];
+/// The end of a path that begins with a variable: `"$JAVA_HOME/bin/java"`.
+const BIN: &[u8] = b"/bin/";
 /// Words before a command.
 const BEFORE: [&[u8]; 5] = [b"then", b"else", b"do", b"{", b"("];
 /// Commands of the shell itself, although programs have these names too.
@@ -80,17 +82,15 @@ pub(crate) fn commands(files: &dyn Files, arguments: &[Vec<u8>], named: &[File])
         && option.starts_with(b"-")
         && option.ends_with(b"c")
     {
-        let run = executed(text).map_or_else(|| statements(text), |command| vec![command]);
-        return Ok(run
-            .iter()
-            .map(|words| Command::run(words))
-            .chain(words(text).into_iter().map(Command::named))
-            .collect());
+        let statements = statements(text);
+        let executed = executed(&statements);
+        let run = executed.as_ref().map_or(&*statements, std::slice::from_ref);
+        return Ok(run.iter().map(|words| Command::run(words)).chain(named_in(text)).collect());
     }
     let Some(script) = named.first() else { return Ok(Vec::new()) };
     let text = files.read(script, 0..SCRIPT_BYTES)?;
-    let named = words(&text).into_iter().map(Command::named);
-    let mut commands: Vec<Command> = executed(&text).iter().map(|words| Command::run(words)).chain(named).collect();
+    let run = executed(&statements(&text)).map(|words| Command::run(&words));
+    let mut commands: Vec<Command> = run.into_iter().chain(named_in(&text)).collect();
     let after = arguments.iter().position(|word| !word.starts_with(b"-")).map_or(arguments.len(), |at| at + 1);
     if let Some(command @ [first, ..]) = arguments.get(after..)
         && !first.starts_with(b"-")
@@ -101,10 +101,15 @@ pub(crate) fn commands(files: &dyn Files, arguments: &[Vec<u8>], named: &[File])
 }
 
 /// The last command that `exec` runs, as far as its words are literal.
-fn executed(text: &[u8]) -> Option<Vec<Vec<u8>>> {
-    let is_exec = |words: &Vec<Vec<u8>>| words.first().is_some_and(|word| word == b"exec");
-    let command = statements(text).into_iter().rfind(is_exec)?.split_off(1);
-    (!command.is_empty()).then_some(command)
+fn executed(statements: &[Vec<Vec<u8>>]) -> Option<Vec<Vec<u8>>> {
+    let (_, command) =
+        statements.iter().filter_map(|words| words.split_first()).rfind(|(first, _)| *first == b"exec")?;
+    (!command.is_empty()).then(|| command.to_vec())
+}
+
+/// The programs that a text names.
+fn named_in(text: &[u8]) -> impl Iterator<Item = Command> {
+    words(text).into_iter().map(Command::named)
 }
 
 /// The commands of a script, without words that variables replace.
@@ -141,9 +146,6 @@ fn unquoted(word: &[u8]) -> &[u8] {
     let end = word.iter().rev().take_while(is_quote).count();
     word.get(start..word.len().saturating_sub(end)).unwrap_or_default()
 }
-
-/// The end of a path that begins with a variable: `"$JAVA_HOME/bin/java"`.
-const BIN: &[u8] = b"/bin/";
 
 /// The words of a script that may be names of programs, each once. Comments are omitted.
 fn words(text: &[u8]) -> Vec<Vec<u8>> {

@@ -10,7 +10,6 @@ use tarpon_blob::{BlobSource, Pace};
 use tarpon_client::protocol::{BroughtStart, Response, StartKind, StartRequest};
 use tarpon_client::{traces, wire};
 use tarpon_fetch::{BootIndex, Brought, Config, Fetcher, Hint, ImageHandle, PackOrigin, StartContent};
-use tarpon_images::PREDICTED_PROFILE;
 use tarpon_images::index::places;
 use tarpon_images::sources::{OpenedImage, Sources};
 use tarpon_layer::chunks::ChunkTable;
@@ -22,7 +21,7 @@ use tokio::sync::watch;
 
 use super::elsewhere::PackElsewhere;
 use super::hints;
-use super::images::{boot_index, boot_source};
+use super::images::{boot_index, boot_source, pack_origin};
 use super::mount_table::{BRINGING_CLIENTS, MountTable};
 use super::start::Profile;
 use crate::{Error, ErrorKind, Result, ResultExt};
@@ -112,15 +111,14 @@ impl StartBringer {
         let handle = self.fetcher.add_image(table, opened.source.clone(), request.image.as_str());
         let hints = || self.hints(request, &record).into_iter().find(|(_, hints)| handle.has_hinted(hints));
         let (kind, contents) = match pack {
-            // A recorded pack is all that is needed, a predicted one may lack what earlier starts read.
-            Some(pack) if pack.profile == PREDICTED_PROFILE => {
-                // It is more precise than landmarks.
-                let read = hints().filter(|(kind, _)| *kind == StartKind::LearnedTrace);
+            Some(pack) => {
+                let origin = pack_origin(&pack);
+                // A recorded pack is all that is needed. A predicted one may lack what earlier starts read, and is more precise than landmarks.
+                let read = if origin == PackOrigin::Predicted { hints() } else { None };
+                let read = read.filter(|(kind, _)| *kind == StartKind::LearnedTrace);
                 let read = read.map(|(_, hints)| StartContent::Hints(hints));
-                let pack = StartContent::Pack(pack, PackOrigin::Predicted);
-                (StartKind::BootPack, [pack].into_iter().chain(read).collect())
+                (StartKind::BootPack, [StartContent::Pack(pack, origin)].into_iter().chain(read).collect())
             }
-            Some(pack) => (StartKind::BootPack, vec![StartContent::Pack(pack, PackOrigin::Recorded)]),
             None => match hints() {
                 Some((kind, hints)) => (kind, vec![StartContent::Hints(hints)]),
                 None => return Ok(None),

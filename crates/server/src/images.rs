@@ -486,9 +486,9 @@ impl LoadedImages {
         for layer in found.record.layers.iter().filter(|layer| layer.verification.is_refuted()) {
             handle.distrust(&layer.digest, "its index was found to be wrong");
         }
-        let (pack, waiting_pack) = match pack {
-            Some(pack) if pack.profile == PREDICTED_PROFILE => (Some(PackOrigin::Predicted), Some(pack)),
-            Some(pack) => (handle.replay(&pack).then_some(PackOrigin::Recorded), None),
+        let (pack, waiting_pack) = match pack.map(|pack| (pack_origin(&pack), pack)) {
+            Some((PackOrigin::Predicted, pack)) => (Some(PackOrigin::Predicted), Some(pack)),
+            Some((PackOrigin::Recorded, pack)) => (handle.replay(&pack).then_some(PackOrigin::Recorded), None),
             None => (None, None),
         };
         let file = found.tree.file().try_clone().context(ErrorKind::Store, step)?;
@@ -543,6 +543,11 @@ fn inode_at(path: &Path) -> Option<u64> {
 /// The parts of an image's record that are mounted.
 fn mounted_parts(record: &ImageRecord) -> impl Iterator<Item = &PartRecord> {
     record.parts.iter().filter(|part| part.part != Part::Forms)
+}
+
+/// The origin of a boot pack, by its profile.
+pub(super) fn pack_origin(pack: &BootIndex) -> PackOrigin {
+    if pack.profile == PREDICTED_PROFILE { PackOrigin::Predicted } else { PackOrigin::Recorded }
 }
 
 /// The index of the boot pack. An unreadable one is ignored.

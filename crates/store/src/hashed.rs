@@ -127,6 +127,13 @@ impl HashedFiles {
         self.note(fingerprint(digest, metadata));
     }
 
+    /// As [`HashedFiles::add`], for an open file that was just written, or of which only metadata changed since it was hashed.
+    pub(crate) fn add_file(&self, digest: &Digest, file: &File) {
+        if let Ok(metadata) = self.storage.file_metadata(file) {
+            self.add(digest, &metadata);
+        }
+    }
+
     /// Whether all files of the image, of this tenant in an isolated store, were checked in this boot.
     pub(crate) fn has_image(&self, manifest: &Digest, tenant: Option<&Digest>) -> bool {
         self.knows(image_fingerprint(manifest, tenant))

@@ -19,7 +19,6 @@ use crate::files::{
 use crate::layout::RECORD;
 use crate::locks::RECORD_WAIT;
 use crate::map::MappedFile;
-use crate::objects::read_again;
 use crate::record::{ImageRecord, LayerRecord, Part, PartRecord, REFERENCES, parse_record};
 use crate::renew;
 use crate::sealed;
@@ -274,11 +273,7 @@ impl Shared {
     }
 
     fn is_part(&self, path: &Path, file: &File, part: &PartRecord) -> Result<bool, StoreError> {
-        let read = read_again(|| {
-            let mut hasher = Hasher::new();
-            files::hash_file(self.storage(), file, &mut hasher).map(|size| (size, hasher))
-        });
-        let (size, hasher) = read.map_err(io_error("reading", path))?;
+        let (size, hasher) = self.hash_whole(file).map_err(io_error("reading", path))?;
         Ok(size == part.size && Verified::check_stream(&part.digest, hasher).is_ok())
     }
 }
@@ -366,9 +361,7 @@ impl ImageStaging {
             let sink = writer.into_inner().map_err(io::IntoInnerError::into_error)?;
             let record = PartRecord { part, digest: sink.hasher.finish(), size: sink.size };
             shared.storage.touch(&file)?;
-            if let Ok(metadata) = shared.storage.file_metadata(&file) {
-                shared.hashed_records.add(&record.digest, &metadata);
-            }
+            shared.hashed_records.add_file(&record.digest, &file);
             Ok(record)
         });
         let written = written.map_err(|error| shared.refuse(io_error("writing", &path)(error)))?;

@@ -127,11 +127,15 @@ impl Shared {
     /// Hashes a file, and records it if it matches its name. `before`: its metadata before the read.
     pub(crate) fn hash_object(&self, object: &Digest, before: &Metadata, file: &File) -> Result<Condition, StoreError> {
         let notable = self.is_notable(before, file);
-        let hash = || {
+        self.condition_after(object, notable, self.hash_whole(file).map(|(_, hasher)| hasher))
+    }
+
+    /// The size of a file and the hash of its bytes, which are read again if that fails once.
+    pub(crate) fn hash_whole(&self, file: &File) -> io::Result<(u64, Hasher)> {
+        read_again(|| {
             let mut hasher = Hasher::new();
-            files::hash_file(self.storage(), file, &mut hasher).map(|_| hasher)
-        };
-        self.condition_after(object, notable, read_again(hash))
+            files::hash_file(self.storage(), file, &mut hasher).map(|size| (size, hasher))
+        })
     }
 
     /// Returns the metadata of a file that is hashed from now on, if a later change would be visible in it.
@@ -165,9 +169,7 @@ impl Shared {
     /// Records the file as hashed: it was just written with the object's hashed bytes and was
     /// [touched](crate::storage::Storage::touch), or only its metadata changed since it was hashed.
     pub(crate) fn note_hashed(&self, object: &Digest, file: &File) {
-        if let Ok(metadata) = self.storage.file_metadata(file) {
-            self.hashed.add(object, &metadata);
-        }
+        self.hashed.add_file(object, file);
     }
 
     /// Moves a file that does not match its name to `corrupt/`, where the mend of the mounts finds it. `false`: the name

@@ -5,7 +5,7 @@ use std::path::Path;
 use tarpon_client::Client;
 use tarpon_fetch::{BootPiece, BootWriter};
 use tarpon_images::sources::InProcess;
-use tarpon_images::{Access, ImageRequest, Images, Silent};
+use tarpon_images::{Access, ImageRequest, Images, PREDICTED_PROFILE, Silent};
 use tarpon_registry::serve::Contents;
 use tarpon_store::Part;
 use tarpon_testkit::layers::{EstargzOptions, ImageBuilder, Item, estargz};
