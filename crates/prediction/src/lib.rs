@@ -7,9 +7,13 @@
 //! libraries      the libraries of a program, found as the dynamic linker finds them
 //! elf            headers of an ELF file, and the parts of it that a start reads
 //! configuration  the files of a server below /etc, and the modules that they name
-//! python         the modules that a Python program imports
+//! locale         the files of a locale
 //! java           the virtual machine and the jars of a Java program
-//! node           the modules that a Node.js program requires
+//! languages      interpreters, and the modules that their programs load: python, node, perl, ruby, php
+//! loader         follows sources to the files that they load
+//! directories    where an interpreter has its modules
+//! options        the options of an interpreter
+//! environment    variables
 //! listings       a cache of directory listings
 //! sources        texts that are searched for imports, and how much of them
 //! files          the image's files, by path
@@ -21,15 +25,24 @@
 mod bounded;
 mod command;
 mod configuration;
+mod directories;
 mod elf;
+mod environment;
 mod error;
 mod files;
 mod java;
+mod languages;
 mod libraries;
 mod listings;
+mod loader;
+mod locale;
 mod node;
+mod options;
+mod perl;
+mod php;
 mod program;
 mod python;
+mod ruby;
 mod shell;
 mod sources;
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
-use super::files::{File, Files, file_name, parent};
+use super::files::{File, Files, file_name, join, parent};
 
 /// Names in the directories that are listed. A large environment has about a hundred thousand files.
 const LISTED: usize = 1 << 20;
@@ -27,7 +27,10 @@ impl<'a> Listings<'a> {
         if let Some(known) = self.known.get(directory) {
             return known.clone();
         }
-        let names = if self.listed < LISTED { self.files.list(directory) } else { None };
+        if self.listed >= LISTED {
+            return None;
+        }
+        let names = self.files.list(directory);
         self.listed += names.as_ref().map_or(1, Vec::len);
         let names: Option<Names> = names.map(|names| Rc::new(names.into_iter().collect()));
         self.known.insert(directory.to_vec(), names.clone());
@@ -41,5 +44,11 @@ impl<'a> Listings<'a> {
     /// The file at a path. Most paths that are tried do not exist, which the listing of the directory shows.
     pub(crate) fn find(&mut self, path: &[u8]) -> Option<File> {
         self.has(parent(path), file_name(path)).then(|| self.files.find(path)).flatten()
+    }
+
+    /// The file at a path below a directory. Most directories that are searched lack its first component, so that no others are listed.
+    pub(crate) fn find_below(&mut self, directory: &[u8], path: &[u8]) -> Option<File> {
+        let first = path.split(|byte| *byte == b'/').next().unwrap_or_default();
+        self.has(directory, first).then(|| self.find(&join(directory, path))).flatten()
     }
 }

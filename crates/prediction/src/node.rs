@@ -12,13 +12,10 @@ use self::packages::{ABOVE, Package, Packages};
 use self::specifiers::{Kind, Specifier, specifiers};
 use super::files::{File, Files, file_name, join, parent};
 use super::listings::Listings;
+use super::loader::{Found, Loader, load};
 use super::sources::Sources;
 use crate::error::Result;
 
-/// Files of one program. Large servers load one to three thousand.
-const FILES: usize = 4096;
-/// Modules that are looked up: sixteen for each file.
-const LOOKUPS: usize = 1 << 16;
 /// Where Debian installs packages, which its Node.js searches last.
 const GLOBAL: [&[u8]; 4] = [
     b"/usr/share/nodejs",
@@ -49,52 +46,45 @@ const BUILT_IN: &str = " assert assert/strict async_hooks buffer child_process c
 /// # Errors
 /// The content of a file cannot be fetched.
 pub(super) fn modules(files: &dyn Files, script: Option<&File>) -> Result<Vec<File>> {
-    let mut loader = Loader {
+    let mut loader = NodeLoader {
         files,
         listings: Listings::of(files),
         packages: Packages::default(),
-        read: EXTERNAL.iter().filter_map(|path| files.find(path)).collect(),
-        paths: script.iter().map(|script| script.path.clone()).collect(),
+        found: Found::default(),
         sources: Sources::of(files),
     };
+    EXTERNAL.iter().filter_map(|path| files.find(path)).for_each(|file| loader.found.add(&file));
     if let Some(script) = script {
-        loader.load(script)?;
+        loader.found.omit(script);
+        let required = loader.requests(script)?;
+        load(&mut loader, required)?;
     }
-    Ok(loader.read)
+    Ok(loader.found.into_files())
 }
 
-struct Loader<'a> {
+struct NodeLoader<'a> {
     files: &'a dyn Files,
     listings: Listings<'a>,
     packages: Packages,
-    read: Vec<File>,
-    paths: HashSet<Vec<u8>>,
+    found: Found,
     sources: Sources<'a>,
 }
 
-impl Loader<'_> {
-    /// Loads modules, each with what it requires itself before the next one.
-    fn load(&mut self, script: &File) -> Result<()> {
-        // The next one last, each with the directory of the module that requires it.
-        let mut left = self.required_by(script)?;
-        let mut lookups = 0;
-        while let Some((directory, specifier)) = left.pop() {
-            lookups += 1;
-            if lookups > LOOKUPS || self.read.len() >= FILES {
-                break;
-            }
-            let Some(file) = self.resolve(&directory, &specifier)? else { continue };
-            if !self.paths.contains(&file.path) {
-                let required = self.required_by(&file)?;
-                self.add(&file);
-                left.extend(required);
-            }
-        }
-        Ok(())
+impl Loader for NodeLoader<'_> {
+    /// What a module requires, with the directory of the module.
+    type Request = (Rc<[u8]>, Specifier);
+
+    fn found(&mut self) -> &mut Found {
+        &mut self.found
     }
 
-    /// What a module requires, the last first. Its `package.json` is read to find out its kind.
-    fn required_by(&mut self, file: &File) -> Result<Vec<(Rc<[u8]>, Specifier)>> {
+    /// The file of a module that a module in a directory names.
+    fn resolve(&mut self, (directory, specifier): &Self::Request) -> Result<Vec<File>> {
+        Ok(self.module(directory, specifier)?.into_iter().collect())
+    }
+
+    /// What a module requires. Its `package.json` is read to find out its kind.
+    fn requests(&mut self, file: &File) -> Result<Vec<Self::Request>> {
         let name = file_name(&file.path);
         if name.ends_with(b".json") || name.ends_with(b".node") {
             return Ok(Vec::new());
@@ -105,12 +95,13 @@ impl Loader<'_> {
         }
         let found = specifiers(&self.sources.read(file)?);
         let mut seen = HashSet::new();
-        let found: Vec<_> = found.into_iter().filter(|specifier| seen.insert(specifier.text.clone())).collect();
-        Ok(found.into_iter().rev().map(|specifier| (Rc::clone(&directory), specifier)).collect())
+        let found = found.into_iter().filter(|specifier| seen.insert(specifier.text.clone()));
+        Ok(found.map(|specifier| (Rc::clone(&directory), specifier)).collect())
     }
+}
 
-    /// The file of a module that a module in a directory names.
-    fn resolve(&mut self, directory: &[u8], specifier: &Specifier) -> Result<Option<File>> {
+impl NodeLoader<'_> {
+    fn module(&mut self, directory: &[u8], specifier: &Specifier) -> Result<Option<File>> {
         let Ok(text) = std::str::from_utf8(&specifier.text) else { return Ok(None) };
         if text.starts_with('/') || is_relative(text) {
             return self.at_path(directory, text.as_bytes());
@@ -203,20 +194,14 @@ impl Loader<'_> {
     /// The package that a directory is. Node.js reads its `package.json`.
     fn package(&mut self, directory: &[u8]) -> Result<Option<Rc<Package>>> {
         let package = self.packages.at(self.files, &mut self.listings, directory)?;
-        package.iter().for_each(|package| self.add(&package.file));
+        package.iter().for_each(|package| self.found.add(&package.file));
         Ok(package)
     }
 
     fn package_around(&mut self, directory: &[u8]) -> Result<Option<Rc<Package>>> {
         let package = self.packages.around(self.files, &mut self.listings, directory)?;
-        package.iter().for_each(|package| self.add(&package.file));
+        package.iter().for_each(|package| self.found.add(&package.file));
         Ok(package)
-    }
-
-    fn add(&mut self, file: &File) {
-        if self.read.len() < FILES && self.paths.insert(file.path.clone()) {
-            self.read.push(file.clone());
-        }
     }
 }
 

@@ -7,10 +7,11 @@ use tarpon_layer::ObjectId;
 use tarpon_oci::RunConfig;
 
 use super::command::Command;
+use super::environment::Environment;
 use super::files::{File, Files, Piece, file_name, join, normal};
+use super::languages::Execution;
 use super::libraries::{Libraries, Loaded};
-use super::python::{Invocation, PythonEnvironment};
-use super::{configuration, java, node, python, shell};
+use super::{configuration, java, languages, locale, php, shell};
 use crate::error::Result;
 
 /// Decoded bytes of a prediction. Six recorded starts read 6 to 32 MB; what is predicted needlessly delays the rest.
@@ -18,7 +19,7 @@ const BYTES: u64 = 64 << 20;
 /// Bytes of a program that is read whole. Of Redis, nginx, Python and Node.js (47 MB) a start reads about half, in pages everywhere, for which
 /// spans of gzip layers would bring nearly all of it.
 const PROGRAM_BYTES: u64 = 48 << 20;
-/// Bytes of a module: larger ones are data.
+/// Bytes of a module that is no library: larger ones are data.
 const MODULE_BYTES: u64 = 16 << 20;
 /// Commands that lead to each other: Linux follows four `#!` lines, and entry points call one or two further scripts.
 const DEPTH: usize = 6;
@@ -51,8 +52,7 @@ pub(crate) struct Prediction<'a> {
     libraries: Libraries<'a>,
     path: Vec<Vec<u8>>,
     directory: Vec<u8>,
-    python: PythonEnvironment,
-    class_path: Vec<u8>,
+    environment: Environment<'a>,
     pieces: Vec<Piece>,
     seen: HashSet<ObjectId>,
     bytes: u64,
@@ -63,19 +63,15 @@ impl<'a> Prediction<'a> {
     ///
     /// # Errors
     /// A configuration file of the dynamic linker cannot be read.
-    pub(crate) fn new(files: &'a dyn Files, config: &RunConfig) -> Result<Self> {
-        let variable = |name: &str| {
-            let mut values = config.env.iter().rev().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
-            values.next()
-        };
-        let path = variable("PATH").unwrap_or(DEFAULT_PATH).split(':').filter(|name| !name.is_empty());
+    pub(crate) fn new(files: &'a dyn Files, config: &'a RunConfig) -> Result<Self> {
+        let environment = Environment(&config.env);
+        let path = environment.get("PATH").unwrap_or(DEFAULT_PATH).split(':').filter(|name| !name.is_empty());
         Ok(Self {
             files,
-            libraries: Libraries::of(files, variable("LD_LIBRARY_PATH").unwrap_or_default().as_bytes())?,
+            libraries: Libraries::of(files, environment.bytes("LD_LIBRARY_PATH"))?,
             path: path.take(PATH_DIRECTORIES).map(|name| name.as_bytes().to_vec()).collect(),
             directory: normal(config.working_dir.as_bytes()),
-            class_path: variable("CLASSPATH").unwrap_or_default().as_bytes().to_vec(),
-            python: PythonEnvironment::of(&config.env, python::SEARCHED),
+            environment,
             pieces: Vec::new(),
             seen: HashSet::new(),
             bytes: 0,
@@ -100,6 +96,7 @@ impl<'a> Prediction<'a> {
             }
         }
         LIBRARY.iter().for_each(|path| self.add_path(path));
+        locale::files(self.files, self.environment).iter().for_each(|file| self.add_file(file));
         Ok(())
     }
 
@@ -131,22 +128,22 @@ impl<'a> Prediction<'a> {
 
     /// Adds what a program of a known kind reads, and returns the commands that it runs.
     fn run(&mut self, invoked_as: &[u8], program: &File, words: &[Vec<u8>], named: &[File]) -> Result<Vec<Command>> {
-        let (name, binary) = (file_name(invoked_as), file_name(&program.path));
-        if name.starts_with(b"python") || binary.starts_with(b"python") {
-            let invocation = Invocation {
-                interpreter: program,
-                invoked_as,
-                arguments: words,
-                directory: &self.directory,
-                environment: &self.python,
-            };
-            let modules = python::modules(self.files, &invocation)?;
-            self.add_modules(&modules)?;
-        } else if matches!(name, b"node" | b"nodejs") {
-            let modules = node::modules(self.files, named.first())?;
-            self.add_modules(&modules)?;
-        } else if java::is_launcher(name) {
-            let start = java::start(self.files, program, words, &self.class_path, &self.directory)?;
+        let name = file_name(invoked_as);
+        let execution = Execution {
+            program,
+            invoked_as,
+            arguments: words,
+            named,
+            directory: &self.directory,
+            environment: self.environment,
+        };
+        if let Some(started) = languages::start(self.files, &execution)? {
+            self.add_modules(&started.modules)?;
+            return Ok(started.command.into_iter().collect());
+        }
+        if java::is_launcher(name) {
+            let class_path = self.environment.bytes("CLASSPATH");
+            let start = java::start(self.files, program, words, class_path, &self.directory)?;
             for library in &start.libraries {
                 let is_it = |file: &File| file.object == library.object && file.size <= PROGRAM_BYTES;
                 self.add_loaded(library, &|loaded| match is_it(&loaded.file) {
@@ -163,6 +160,12 @@ impl<'a> Prediction<'a> {
         } else {
             let modules = configuration::read(self.files, name)?;
             self.add_modules(&modules)?;
+            // A web server that runs PHP itself.
+            if let Some(interpreter) = modules.iter().find(|module| php::is_module(file_name(&module.path))) {
+                let command = php::PhpCommand { interpreter, arguments: &[], directory: &self.directory };
+                let modules = php::modules(self.files, &command)?;
+                self.add_modules(&modules)?;
+            }
         }
         Ok(Vec::new())
     }
@@ -188,14 +191,16 @@ impl<'a> Prediction<'a> {
 
     /// Files that a program reads whole, and libraries that it loads, with those that they need.
     fn add_modules(&mut self, modules: &[File]) -> Result<()> {
-        let mut modules = modules.iter().filter(|module| module.size <= MODULE_BYTES);
-        modules.try_for_each(|module| self.add_loaded(module, &|loaded| loaded.elf.touched(loaded.file.size)))
+        let touched = |loaded: &Loaded| loaded.elf.touched(loaded.file.size);
+        modules.iter().try_for_each(|module| self.add_loaded(module, &touched))
     }
 
     /// A file, and what is loaded with it if it is an ELF file: of each these parts.
     fn add_loaded(&mut self, file: &File, parts: &dyn Fn(&Loaded) -> Vec<Range<u64>>) -> Result<()> {
         let Some(loaded) = Loaded::read(self.files, file.clone())? else {
-            self.add_file(file);
+            if file.size <= MODULE_BYTES {
+                self.add_file(file);
+            }
             return Ok(());
         };
         for loaded in self.libraries.loaded_with(loaded)? {
@@ -294,5 +299,39 @@ mod tests {
         sorted.1.sort();
         assert_eq!(sorted.0, sorted.1, "{found:?}");
         assert_eq!(found[0], "/usr/local/bin/entry.sh");
+    }
+
+    #[test]
+    fn a_web_server_that_loads_php_reads_its_configuration_and_the_first_page() {
+        let files = MapFiles::default()
+            .with("/usr/sbin/apache2", "a program")
+            .with("/etc/apache2/mods-enabled/php.load", "LoadModule php_module /usr/lib/apache2/modules/libphp.so\n")
+            .with("/usr/lib/apache2/modules/libphp.so", "a library")
+            .with("/usr/local/etc/php/conf.d/a.ini", "extension=a\n")
+            .with("/usr/local/lib/php/extensions/x/a.so", "a library")
+            .with("/var/www/html/index.php", "<?php\n");
+        let found = predicted(&files, &[], &["apache2", "-DFOREGROUND"], "/var/www/html");
+        assert_eq!(
+            found,
+            [
+                "/usr/sbin/apache2",
+                "/etc/apache2/mods-enabled/php.load",
+                "/usr/lib/apache2/modules/libphp.so",
+                "/usr/local/etc/php/conf.d/a.ini",
+                "/usr/local/lib/php/extensions/x/a.so",
+                "/var/www/html/index.php",
+            ]
+        );
+    }
+
+    #[test]
+    fn programs_of_ruby_that_run_others_lead_to_them() {
+        let files = MapFiles::default()
+            .with("/usr/local/bin/ruby", "a program")
+            .with("/usr/local/bin/bundle", "#!/usr/bin/env ruby\nrequire 'rubygems'\n")
+            .with("/usr/bin/env", "a program")
+            .with("/usr/local/bin/serve", "a program");
+        let found = predicted(&files, &[], &["bundle", "exec", "serve"], "/app");
+        assert!(found.iter().any(|path| path == "/usr/local/bin/serve"), "{found:?}");
     }
 }

@@ -74,3 +74,28 @@ fn the_libraries_of_a_program_are_those_that_the_dynamic_linker_loads() {
         assert!(found.contains(&std::fs::canonicalize(program).unwrap()));
     }
 }
+
+/// What an interpreter of this host lists as loaded. None: it is not installed.
+fn loaded(command: &[&str]) -> Option<Vec<PathBuf>> {
+    let (program, arguments) = command.split_first()?;
+    let output = Command::new(program).args(arguments).output().ok().filter(|output| output.status.success())?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    Some(
+        text.lines().filter(|line| line.starts_with('/')).filter_map(|line| std::fs::canonicalize(line).ok()).collect(),
+    )
+}
+
+#[test]
+fn most_modules_that_perl_and_ruby_load_are_predicted() {
+    let commands: [&[&str]; 3] = [
+        &["perl", "-MPOSIX", "-MFile::Temp", "-MGetopt::Long", "-e", "print map { \"$_\\n\" } values %INC"],
+        &["perl", "-MIO::Socket", "-MStorable", "-MData::Dumper", "-e", "print map { \"$_\\n\" } values %INC"],
+        &["ruby", "-rset", "-rjson", "-roptparse", "-e", "puts $LOADED_FEATURES"],
+    ];
+    for command in commands {
+        let Some(loaded) = loaded(command).filter(|loaded| !loaded.is_empty()) else { continue };
+        let predicted = predicted(command);
+        let missing: Vec<_> = loaded.iter().filter(|path| !predicted.contains(*path)).collect();
+        assert!(missing.len() * 5 <= loaded.len(), "{command:?}: {missing:?} of {}", loaded.len());
+    }
+}

@@ -1,5 +1,6 @@
 //! What an interpreter is asked to run, and the modules that its program is given by name: `gunicorn app:app`, `celery -A project`.
 
+use super::super::environment::Environment;
 use super::super::files::File;
 use super::imports::{NAME, is_dotted_name};
 
@@ -32,10 +33,10 @@ pub(crate) struct PythonEnvironment {
 }
 
 impl PythonEnvironment {
-    /// Of variables as `NAME=VALUE`. At most `directories` directories are used.
-    pub(crate) fn of(variables: &[String], directories: usize) -> Self {
+    /// At most `directories` directories are used.
+    pub(crate) fn of(variables: Environment<'_>, directories: usize) -> Self {
         let mut environment = Self::default();
-        for (name, value) in variables.iter().filter_map(|line| line.split_once('=')) {
+        for (name, value) in variables.0.iter().filter_map(|line| line.split_once('=')) {
             if name == "PYTHONPATH" {
                 let path = value.split(':').filter(|directory| directory.starts_with('/')).take(directories);
                 environment.path = path.map(|directory| directory.as_bytes().to_vec()).collect();
@@ -144,7 +145,7 @@ mod tests {
     #[test]
     fn the_environment_has_directories_and_names_of_modules() {
         let variables = ["PYTHONPATH=/src:relative:/lib", "FLASK_APP=web", "HOME=/", "APP_MODULE=main:app", "_APP"];
-        let found = PythonEnvironment::of(&variables.map(str::to_owned), 8);
+        let found = PythonEnvironment::of(Environment(&variables.map(str::to_owned)), 8);
         assert_eq!(found.path, [b"/src".to_vec(), b"/lib".to_vec()]);
         assert_eq!(found.modules, [b"web".to_vec(), b"main:app".to_vec()]);
     }

@@ -1,5 +1,6 @@
 //! Tests of what a Python program imports.
 
+use super::super::environment::Environment;
 use super::super::files::tests::MapFiles;
 use super::*;
 
@@ -24,7 +25,7 @@ fn run(files: &MapFiles, interpreter: &str, invoked_as: &str, arguments: &[Strin
         invoked_as: invoked_as.as_bytes(),
         arguments: &arguments,
         directory: b"/app",
-        environment: &PythonEnvironment::of(&variables, SEARCHED),
+        environment: &PythonEnvironment::of(Environment(&variables), SEARCHED),
     };
     let found = modules(files, &invocation).unwrap();
     found.into_iter().map(|file| String::from_utf8(file.path).unwrap()).collect()

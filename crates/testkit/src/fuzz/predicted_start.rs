@@ -8,7 +8,7 @@ use tarpon_oci::{Digest, RunConfig};
 use tarpon_prediction::{File, Files, Result, predict_in};
 
 /// The paths of programs and libraries, which all have the first part of the input.
-const BINARIES: [&str; 10] = [
+const BINARIES: [&str; 17] = [
     "/usr/bin/server",
     "/usr/bin/python3.11",
     "/usr/bin/node",
@@ -19,9 +19,16 @@ const BINARIES: [&str; 10] = [
     "/usr/lib/server/libjvm.so",
     "/usr/lib/modules",
     "/app/a.jar",
+    "/usr/bin/perl",
+    "/usr/share/perl5/auto/A/A.so",
+    "/usr/bin/ruby",
+    "/usr/lib/ruby/gems/3.1.0/extensions/x/3.1.0/a-1/g.so",
+    "/usr/bin/php",
+    "/usr/lib/php/20220829/a.so",
+    "/usr/lib/libphp.so",
 ];
 /// The paths of texts, which all have the rest.
-const TEXTS: [&str; 10] = [
+const TEXTS: [&str; 22] = [
     "/app/main",
     "/app/main.py",
     "/app/main.js",
@@ -32,8 +39,20 @@ const TEXTS: [&str; 10] = [
     "/app/node_modules/a/index.js",
     "/etc/server/server.conf",
     "/etc/ld.so.conf",
+    "/app/main.pl",
+    "/usr/share/perl5/A.pm",
+    "/usr/share/perl5/A/B.pm",
+    "/app/main.rb",
+    "/app/Gemfile",
+    "/usr/lib/ruby/3.1.0/a.rb",
+    "/usr/lib/ruby/gems/3.1.0/gems/a-1/lib/g.rb",
+    "/usr/lib/ruby/gems/3.1.0/gems/a-1/exe/a",
+    "/app/main.php",
+    "/app/index.php",
+    "/app/vendor/composer/autoload_static.php",
+    "/etc/php/8.2/cli/php.ini",
 ];
-const COMMANDS: [&[&str]; 8] = [
+const COMMANDS: [&[&str]; 11] = [
     &["server", "main.py"],
     &["python3.11", "main.py"],
     &["node", "main.js"],
@@ -42,6 +61,9 @@ const COMMANDS: [&[&str]; 8] = [
     &["/app/main.py", "a:x"],
     &["python3.11", "-m", "b"],
     &["java", "-cp", "/app/*", "-jar", "a.jar"],
+    &["perl", "-Ilib", "main.pl"],
+    &["ruby", "main.rb"],
+    &["php", "main.php"],
 ];
 /// More than a prediction may have.
 const LIMIT: u64 = 100 << 20;
