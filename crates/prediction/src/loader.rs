@@ -14,12 +14,12 @@ const WAITING: usize = 1 << 16;
 
 /// The files that a program reads, each once, in their order.
 #[derive(Default)]
-pub(crate) struct Found {
+pub(crate) struct FileList {
     files: Vec<File>,
     paths: HashSet<Vec<u8>>,
 }
 
-impl Found {
+impl FileList {
     /// This file is known, and none of what is found.
     pub(crate) fn omit(&mut self, file: &File) {
         self.paths.insert(file.path.clone());
@@ -41,7 +41,7 @@ pub(crate) trait Loader {
     /// What a source loads, as the source names it.
     type Request;
 
-    fn found(&mut self) -> &mut Found;
+    fn found(&mut self) -> &mut FileList;
 
     /// The files that a request leads to.
     ///

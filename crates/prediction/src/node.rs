@@ -12,7 +12,7 @@ use self::packages::{ABOVE, Package, Packages};
 use self::specifiers::{Kind, Specifier, specifiers};
 use super::files::{File, Files, file_name, join, parent};
 use super::listings::Listings;
-use super::loader::{Found, Loader, load};
+use super::loader::{FileList, Loader, load};
 use super::sources::Sources;
 use crate::error::Result;
 
@@ -50,7 +50,7 @@ pub(super) fn modules(files: &dyn Files, script: Option<&File>) -> Result<Vec<Fi
         files,
         listings: Listings::of(files),
         packages: Packages::default(),
-        found: Found::default(),
+        found: FileList::default(),
         sources: Sources::of(files),
     };
     EXTERNAL.iter().filter_map(|path| files.find(path)).for_each(|file| loader.found.add(&file));
@@ -66,7 +66,7 @@ struct NodeLoader<'a> {
     files: &'a dyn Files,
     listings: Listings<'a>,
     packages: Packages,
-    found: Found,
+    found: FileList,
     sources: Sources<'a>,
 }
 
@@ -74,7 +74,7 @@ impl Loader for NodeLoader<'_> {
     /// What a module requires, with the directory of the module.
     type Request = (Rc<[u8]>, Specifier);
 
-    fn found(&mut self) -> &mut Found {
+    fn found(&mut self) -> &mut FileList {
         &mut self.found
     }
 

@@ -8,7 +8,7 @@ use self::requests::{Request, requests};
 use super::directories::{self, Names};
 use super::files::{File, Files, file_name, join, normal, parent};
 use super::listings::Listings;
-use super::loader::{Found, Loader, load};
+use super::loader::{FileList, Loader, load};
 use super::options::Options;
 use super::sources::Sources;
 use crate::error::Result;
@@ -57,7 +57,7 @@ pub(super) fn modules(files: &dyn Files, command: &PerlCommand<'_>) -> Result<Ve
         search,
         directory: command.directory.to_vec(),
         program: command.directory.to_vec(),
-        found: Found::default(),
+        found: FileList::default(),
     };
     loader.run(command)?;
     Ok(loader.found.into_files())
@@ -72,7 +72,7 @@ struct PerlLoader<'a> {
     directory: Vec<u8>,
     /// The directory of the script.
     program: Vec<u8>,
-    found: Found,
+    found: FileList,
 }
 
 impl PerlLoader<'_> {
@@ -121,7 +121,7 @@ impl PerlLoader<'_> {
 impl Loader for PerlLoader<'_> {
     type Request = Request;
 
-    fn found(&mut self) -> &mut Found {
+    fn found(&mut self) -> &mut FileList {
         &mut self.found
     }
 

@@ -8,7 +8,7 @@ mod tests;
 use self::includes::{Scope, Source};
 use super::files::{File, Files, file_name, join, parent};
 use super::listings::Listings;
-use super::loader::{Found, Loader, load};
+use super::loader::{FileList, Loader, load};
 use super::options::Options;
 use super::sources::Sources;
 use crate::error::Result;
@@ -50,7 +50,7 @@ pub(super) fn modules(files: &dyn Files, command: &PhpCommand<'_>) -> Result<Vec
         sources: Sources::of(files),
         listings: Listings::of(files),
         scope: Scope::of(command.directory),
-        found: Found::default(),
+        found: FileList::default(),
     };
     let name = file_name(&command.interpreter.path);
     let interface = match name {
@@ -69,7 +69,7 @@ struct PhpLoader<'a> {
     sources: Sources<'a>,
     listings: Listings<'a>,
     scope: Scope,
-    found: Found,
+    found: FileList,
 }
 
 impl PhpLoader<'_> {
@@ -104,7 +104,7 @@ impl Loader for PhpLoader<'_> {
     /// A path.
     type Request = Vec<u8>;
 
-    fn found(&mut self) -> &mut Found {
+    fn found(&mut self) -> &mut FileList {
         &mut self.found
     }
 

@@ -11,7 +11,7 @@ use super::command::Command;
 use super::directories::{self, Names};
 use super::files::{File, Files, file_name, join, normal, parent};
 use super::listings::Listings;
-use super::loader::{Found, Loader, load};
+use super::loader::{FileList, Loader, load};
 use super::options::Options;
 use super::sources::Sources;
 use crate::error::Result;
@@ -83,7 +83,7 @@ pub(super) fn start(files: &dyn Files, command: &RubyCommand<'_>) -> Result<Ruby
         search: core.into_iter().take(SEARCHED).collect(),
         directory: command.directory.to_vec(),
         gems,
-        found: Found::default(),
+        found: FileList::default(),
     };
     let command = loader.run(command)?;
     Ok(RubyStart { files: loader.found.into_files(), command })
@@ -97,7 +97,7 @@ struct RubyLoader<'a> {
     /// The working directory.
     directory: Vec<u8>,
     gems: Gems,
-    found: Found,
+    found: FileList,
 }
 
 impl RubyLoader<'_> {
@@ -187,7 +187,7 @@ fn dash_to_slash(byte: &u8) -> u8 {
 impl Loader for RubyLoader<'_> {
     type Request = Request;
 
-    fn found(&mut self) -> &mut Found {
+    fn found(&mut self) -> &mut FileList {
         &mut self.found
     }
 

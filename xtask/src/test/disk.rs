@@ -21,6 +21,8 @@ const FOLDER: &str = "target/e2e";
 /// it takes only the space of its content.
 const BYTES: u64 = 24 << 30;
 
+/// Space that the tests need at once with eight test programs of the largest stores beside each other. Less may do, but not with certainty.
+const NEEDED: u64 = 4 << 30;
 /// No barriers: a flush need not reach the disk. `discard` frees the space of deleted files at once.
 const OPTIONS: &str = "loop,nobarrier,data=writeback,commit=300,noatime,discard";
 
@@ -40,7 +42,16 @@ impl Disk {
         fs::create_dir_all(paths::target())?;
         let file = File::create(&disk.image).with_context(|| format!("cannot write {}", disk.image.display()))?;
         let below = rustix::fs::fstatvfs(&file)?;
-        file.set_len(BYTES.min(below.f_bavail.saturating_mul(below.f_frsize)))?;
+        let free = below.f_bavail.saturating_mul(below.f_frsize);
+        if free < NEEDED {
+            println!(
+                "the disk of {} has {} MiB left; the tests may need {} MiB",
+                disk.image.display(),
+                free >> 20,
+                NEEDED >> 20
+            );
+        }
+        file.set_len(BYTES.min(free))?;
         let make = process::find("mkfs.ext4").context("mkfs.ext4 is not installed")?;
         process::check(Command::new(make).args(["-q", "-F", "-E", "nodiscard"]).arg(&disk.image))?;
         process::check(Command::new("mount").args(["-o", OPTIONS]).arg(&disk.image).arg(&disk.mountpoint))?;

@@ -15,7 +15,7 @@ const BEGIN: &[u8] = b"BEGIN";
 const BEFORE: [&[u8]; 4] = [BEGIN, b"eval", b"do", b"{"];
 /// Modules that load those that their arguments name.
 const LOAD_OTHERS: [&[u8]; 2] = [b"parent", b"base"];
-/// Their argument that says that the others are loaded already.
+/// The argument by which the others are loaded already.
 const LOADED: &[u8] = b"-norequire";
 const ADD_DIRECTORY: &[u8] = b"lib";
 
