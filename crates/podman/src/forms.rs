@@ -24,7 +24,7 @@ use tarpon_layer::toc::Claim;
 use tarpon_layer::{Attributes, LayerIndex, Node, ObjectId, packed};
 use tarpon_oci::{Compression, Digest, ImageConfig, Manifest};
 use tarpon_store::{ImageRecord, Store};
-use tarpon_tree::{Object, Tree, delta, erofs, merge, underlay};
+use tarpon_tree::{Object, Stack, Tree, delta, erofs, merge, underlay};
 
 use super::ids::{self, LayerSource};
 use crate::{Error, ErrorKind, Result, ResultExt};
@@ -177,25 +177,22 @@ fn build(
     let mut forms =
         Forms { version: VERSION, layers: Vec::new(), names_below: Vec::new(), hidden: (0, 0), has_each: each };
     let mut objects: BTreeMap<ObjectId, Object> = BTreeMap::new();
-    let merge_up_to = |count: usize| merge(&indexes[..count]).context(ErrorKind::Refused, step);
-    let mut below = merge_up_to(0)?;
+    let stack = Stack::new(indexes).context(ErrorKind::Refused, step)?;
     for (number, layer) in layers.iter().enumerate() {
-        let merged = merge_up_to(number + 1)?;
-        let alone = delta(indexes, &below, &merged);
-        objects.extend(alone.objects().map(|object| (object.id, object)));
-        let alone = erofs::write(&alone);
+        let changes = stack.delta(number).context(ErrorKind::Refused, step)?;
+        for object in changes.objects() {
+            let other = objects.insert(object.id, object);
+            check_size(&object, other.as_ref()).context(ErrorKind::Refused, step)?;
+        }
+        let root = changes.inode(changes.root()).attributes();
+        if number + 1 < layers.len() {
+            forms.names_below.extend(root_names(&changes));
+        }
+        let alone = erofs::write(&changes);
         let image = file.put(&alone);
-        let root = merged.inode(merged.root()).attributes();
         let by_itself =
             if each { Some(by_itself(&indexes[number], root).context(ErrorKind::Refused, step)?) } else { None };
         let by_itself = by_itself.filter(|by_itself| *by_itself != alone).map(|by_itself| file.put(&by_itself));
-        if number + 1 < layers.len() {
-            forms.names_below.extend(root_names(&merged));
-        } else {
-            for object in merged.objects() {
-                objects.remove(&object.id);
-            }
-        }
         forms.layers.push(LayerForm {
             id: ids[number].0,
             diff_id: ids[number].1.diff_id(),
@@ -211,7 +208,10 @@ fn build(
             image,
             by_itself,
         });
-        below = merged;
+    }
+    for object in stack.merged().context(ErrorKind::Refused, step)?.objects() {
+        let hidden = objects.remove(&object.id);
+        check_size(&object, hidden.as_ref()).context(ErrorKind::Refused, step)?;
     }
     forms.names_below.sort_unstable();
     forms.names_below.dedup();
@@ -262,8 +262,19 @@ fn by_itself(index: &LayerIndex, root: &Attributes) -> std::result::Result<Vec<u
     Ok(erofs::write(&delta(&layers, &merged(1)?, &merged(2)?)))
 }
 
-fn root_names(tree: &Tree<'_>) -> Vec<Vec<u8>> {
-    tree.children(tree.root()).map(|at| tree.name(at).to_vec()).collect()
+/// The names that a layer has in its root. Those that it removes are names of layers below it.
+fn root_names(changes: &Tree<'_>) -> Vec<Vec<u8>> {
+    changes.children(changes.root()).map(|at| changes.name(at).to_vec()).collect()
+}
+
+/// Two layers may not claim different sizes of one object.
+fn check_size(object: &Object, other: Option<&Object>) -> std::result::Result<(), String> {
+    match other {
+        Some(other) if other.size != object.size => {
+            Err(format!("{} has {} bytes in one layer and {} in another", object.id, other.size, object.size))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The number in containers/storage: 1 is bzip2, 3 is xz.

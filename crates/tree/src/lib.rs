@@ -9,7 +9,7 @@
 //! modes show one tree.
 //!
 //! [`delta`] is the reverse: the changes of one layer to those below, in the form that overlayfs needs. With [`underlay`] below it,
-//! that is the layer by itself.
+//! that is the layer by itself. [`Stack`] finds the changes of each layer of an image.
 //!
 //! Pure: no I/O, no clock, no visible randomness. The same layers give the same bytes.
 
@@ -27,6 +27,6 @@ mod xattr;
 pub use delta::delta;
 pub use dump::Line;
 pub use kind::Kind;
-pub use merge::{MergeError, Problem, merge};
+pub use merge::{MergeError, Problem, Stack, merge};
 pub use tree::{Counts, DentryId, Inode, Object, Tree};
 pub use underlay::underlay;

@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+use proptest::prelude::*;
 use tarpon_layer::LayerIndex;
 use tarpon_testkit::entries::{dir, file, layer, link, opaque, symlink, whiteout};
-use tarpon_tree::{Kind, Tree, delta, erofs, merge, underlay};
+use tarpon_testkit::{matrix, stacks};
+use tarpon_tree::{Kind, Stack, Tree, delta, erofs, merge, underlay};
 
 /// The difference that the topmost layer makes: for each name its kind, `W` for a whiteout, `D` for an opaque directory.
 fn topmost(layers: &[LayerIndex]) -> Vec<String> {
@@ -130,4 +132,61 @@ fn a_single_layer_marks_recreated_directories_as_opaque() {
 fn a_layer_without_removals_is_by_itself_what_it_lists() {
     let only = layer([dir("a"), file("a/f", "1"), link("g", "a/f")]);
     assert_eq!(by_itself(only), ["d /", "d /a", "f /a/f", "f /g"]);
+}
+
+/// Compares the changes of each layer, found among few entries, with those between whole merges. Returns how many were compared.
+fn compare_deltas(layers: &[LayerIndex]) -> usize {
+    let Ok(stack) = Stack::new(layers) else { return 0 };
+    let merged: Vec<Tree<'_>> = (0..=layers.len()).map_while(|count| merge(&layers[..count]).ok()).collect();
+    for (number, pair) in merged.windows(2).enumerate() {
+        let expected = delta(layers, &pair[0], &pair[1]);
+        let found = stack.delta(number).unwrap();
+        assert_eq!(found.dump(), expected.dump(), "layer {number}");
+        assert!(erofs::write(&found) == erofs::write(&expected), "layer {number}");
+    }
+    merged.len() - 1
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: matrix::cases(512), ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_changes_of_each_layer_of_a_stack_are_those_between_whole_merges(
+        bytes in proptest::collection::vec(any::<u8>(), 0..900),
+    ) {
+        compare_deltas(&stacks::from_bytes(&bytes));
+    }
+}
+
+#[test]
+fn a_name_that_only_deeper_entries_imply_is_there_below_the_layer() {
+    let lowest = layer([file("a/b/c/f", "1"), file("a/g", "2"), file("x/1", "3"), file("x/2", "4"), file("x/3", "5")]);
+    let replacing = layer([whiteout("a/b"), file("a/b/c/d/f", "6"), file("y/1", "7"), file("y/2", "8")]);
+    for top in [layer([whiteout("a/b")]), layer([file("a/b", "9")]), layer([opaque("a")]), layer([file("a/new", "9")])]
+    {
+        assert_eq!(compare_deltas(&[lowest.clone(), replacing.clone(), top]), 3);
+    }
+}
+
+#[test]
+fn links_are_followed_through_directories_that_the_layer_does_not_touch() {
+    let far = (0..40).map(|number| file(format!("far/{number}"), "1"));
+    let lowest =
+        layer(far.chain([file("one/target", "2"), link("two/link", "one/target"), link("three/link", "two/link")]));
+    let tops = [
+        layer([link("four/link", "three/link")]),
+        layer([file("three/new", "3")]),
+        layer([whiteout("one/target")]),
+        layer([link("four/link", "three/link"), file("two/link", "4")]),
+    ];
+    for top in tops {
+        assert_eq!(compare_deltas(&[lowest.clone(), top]), 2);
+    }
+}
+
+#[test]
+fn many_links_in_a_row_are_followed_too() {
+    let chain = (0..20).map(|number| link(format!("{}/f", number + 1), format!("{number}/f")));
+    let layers = [layer([file("0/f", "1"), file("g", "2")].into_iter().chain(chain)), layer([link("h", "20/f")])];
+    assert_eq!(compare_deltas(&layers), 2);
 }

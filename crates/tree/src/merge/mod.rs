@@ -28,11 +28,13 @@ mod error;
 mod layer_set;
 mod links;
 mod order;
+mod selection;
+mod stack;
 mod visible;
 
 pub use error::{MergeError, Problem};
+pub use stack::Stack;
 use tarpon_layer::{LayerIndex, Node};
-use tarpon_oci::limits;
 
 use crate::objects::{self, Disagreement};
 use crate::tree::{self, Inode, Tree};
@@ -40,13 +42,13 @@ use order::Ordered;
 
 /// Merges the layers of an image, the bottom one first. Without layers the result is an empty root.
 pub fn merge(layers: &[LayerIndex]) -> Result<Tree<'_>, MergeError> {
-    if layers.len() > limits::LAYERS {
-        return Err(MergeError::TooManyLayers(layers.len()));
-    }
-    check::entries(layers)?;
-    let ordered = Ordered::new(layers);
-    let visible = visible::walk(&ordered)?;
-    let (dentries, mut inodes) = links::number(&ordered, visible)?;
+    Stack::new(layers)?.merged()
+}
+
+/// Merges some of the entries of these layers, which were checked.
+fn merge_ordered<'a>(layers: &'a [LayerIndex], ordered: &Ordered<'a>) -> Result<Tree<'a>, MergeError> {
+    let visible = visible::walk(ordered)?;
+    let (dentries, mut inodes) = links::number(ordered, visible)?;
     count_subdirectories(&dentries, &mut inodes);
     let objects = objects::representatives(layers, &inodes).map_err(|reason| disagreement(&inodes, &reason))?;
     let dropped_xattrs = tree::count_dropped(layers, &inodes);

@@ -34,6 +34,12 @@ impl<'a> Ordered<'a> {
         Self(all)
     }
 
+    /// Those of the entries for which this holds, by position and entry.
+    pub(super) fn filtered(&self, keep: impl Fn(usize, &Placed<'a>) -> bool) -> Self {
+        let entries = self.0.iter().enumerate().filter(|(position, placed)| keep(*position, placed));
+        Self(entries.map(|(_, placed)| *placed).collect())
+    }
+
     pub(super) fn all(&self) -> &[Placed<'a>] {
         &self.0
     }
@@ -56,8 +62,15 @@ impl<'a> Ordered<'a> {
     }
 }
 
+/// A path and its ancestors, the root first.
+pub(super) fn with_ancestors(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(slash, _)| slash);
+    let ends = std::iter::once(0).chain(slashes).chain((!path.is_empty()).then_some(path.len()));
+    ends.map(|end| &path[..end])
+}
+
 /// Pre-order of paths: a parent, then everything below it, then its next sibling.
-fn by_path(a: &[u8], b: &[u8]) -> Ordering {
+pub(super) fn by_path(a: &[u8], b: &[u8]) -> Ordering {
     let common = a.iter().zip(b).take_while(|(x, y)| x == y).count();
     // The end of a path comes before a slash, a slash before any other byte.
     let rank = |path: &[u8]| match path.get(common) {
@@ -83,6 +96,13 @@ mod tests {
         let mut paths = ["a-b", "b", "a/b/c", "", "a\u{1}", "a/b", "a", "a/b-c", "a.d/x"].map(str::as_bytes);
         paths.sort_by(|a, b| by_path(a, b));
         assert_eq!(paths, ["", "a", "a/b", "a/b/c", "a/b-c", "a\u{1}", "a-b", "a.d/x", "b"].map(str::as_bytes));
+    }
+
+    #[test]
+    fn ancestors_begin_with_the_root_and_end_with_the_path() {
+        let of = |path: &'static str| with_ancestors(path.as_bytes()).collect::<Vec<_>>();
+        assert_eq!(of("a/b/c"), ["", "a", "a/b", "a/b/c"].map(str::as_bytes));
+        assert_eq!(of(""), [b""]);
     }
 
     #[test]
