@@ -10,8 +10,7 @@
 
 use tarpon_layer::LayerIndex;
 
-use crate::merge::count_subdirectories;
-use crate::tree::{Dentry, DentryId, Inode, Tree};
+use crate::tree::{Dentry, DentryId, Inode, Tree, count_subdirectories};
 use crate::{Kind, objects};
 
 /// The difference between `below`, the merge of some of the lowest `layers`, and `merged`, the merge of one more of them. It always

@@ -307,6 +307,21 @@ impl<'a> Tree<'a> {
     }
 }
 
+/// Counts directories as file systems do: `.`, the name in the parent, and `..` of each subdirectory.
+pub(crate) fn count_subdirectories(dentries: &[Dentry<'_>], inodes: &mut [Inode<'_>]) {
+    for dentry in dentries {
+        let inode = &mut inodes[dentry.inode as usize];
+        if !matches!(inode.node(), Node::Directory) {
+            continue;
+        }
+        inode.links += 1;
+        if !dentry.name.is_empty() {
+            let parent = dentries[dentry.parent as usize].inode;
+            inodes[parent as usize].links += 1;
+        }
+    }
+}
+
 /// Sums the xattrs that the layers dropped and those that the tree does not keep.
 pub(crate) fn count_dropped(layers: &[LayerIndex], inodes: &[Inode<'_>]) -> u64 {
     let by_readers = layers.iter().fold(0, |sum: u64, layer| sum.saturating_add(layer.dropped_xattrs));

@@ -21,12 +21,13 @@
 //! file system accepts.
 //!
 //! Algorithm: all entries of all layers are sorted by path once ([`order`]), then one pass in pre-order decides what is visible
-//! ([`visible`]), then links are resolved and inodes numbered ([`links`]). No recursion, no map of paths.
+//! ([`visible`]), then links are resolved and inodes numbered ([`links`]). No recursion, no map of paths. [`merged`] is these steps.
 
 mod check;
 mod error;
 mod layer_set;
 mod links;
+mod merged;
 mod order;
 mod selection;
 mod stack;
@@ -34,45 +35,11 @@ mod visible;
 
 pub use error::{MergeError, Problem};
 pub use stack::Stack;
-use tarpon_layer::{LayerIndex, Node};
+use tarpon_layer::LayerIndex;
 
-use crate::objects::{self, Disagreement};
-use crate::tree::{self, Inode, Tree};
-use order::Ordered;
+use crate::tree::Tree;
 
 /// Merges the layers of an image, the bottom one first. Without layers the result is an empty root.
 pub fn merge(layers: &[LayerIndex]) -> Result<Tree<'_>, MergeError> {
     Stack::new(layers)?.merged()
-}
-
-/// Merges some of the entries of these layers, which were checked.
-fn merge_ordered<'a>(layers: &'a [LayerIndex], ordered: &Ordered<'a>) -> Result<Tree<'a>, MergeError> {
-    let visible = visible::walk(ordered)?;
-    let (dentries, mut inodes) = links::number(ordered, visible)?;
-    count_subdirectories(&dentries, &mut inodes);
-    let objects = objects::representatives(layers, &inodes).map_err(|reason| disagreement(&inodes, &reason))?;
-    let dropped_xattrs = tree::count_dropped(layers, &inodes);
-    Ok(Tree { dentries, inodes, objects, dropped_xattrs })
-}
-
-/// Counts directories as file systems do: `.`, the name in the parent, and `..` of each subdirectory.
-pub(crate) fn count_subdirectories(dentries: &[tree::Dentry<'_>], inodes: &mut [Inode<'_>]) {
-    for dentry in dentries {
-        let inode = &mut inodes[dentry.inode as usize];
-        if !matches!(inode.node(), Node::Directory) {
-            continue;
-        }
-        inode.links += 1;
-        if !dentry.name.is_empty() {
-            let parent = dentries[dentry.parent as usize].inode;
-            inodes[parent as usize].links += 1;
-        }
-    }
-}
-
-fn disagreement(inodes: &[Inode<'_>], reason: &Disagreement) -> MergeError {
-    let inode = &inodes[reason.inode];
-    let path = inode.entry.map(|entry| entry.path.clone()).unwrap_or_default();
-    let problem = Problem::ObjectSize { size: reason.size, other_size: reason.other_size };
-    MergeError::Entry { layer: inode.layer(), path, problem }
 }

@@ -3,8 +3,9 @@
 use tarpon_layer::LayerIndex;
 use tarpon_oci::limits;
 
+use super::merged::merge_ordered;
 use super::order::Ordered;
-use super::{MergeError, check, merge_ordered, selection};
+use super::{MergeError, check, selection};
 use crate::delta::delta;
 use crate::tree::Tree;
 
