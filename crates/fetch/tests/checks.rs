@@ -24,9 +24,21 @@ async fn after_a_boot() -> (World, Digest, Bytes) {
     assert_eq!(world.read(&object, 0, SIZE).await.unwrap(), content);
     world.until_complete(&object).await;
     world.quiet().await;
-    world.fetcher.close_local(&object);
     world.store.reboot();
+    until_closed(&world, &object).await;
     (world, object, content.into())
+}
+
+/// Waits until the object is not read from its parts any more: the thread that publishes it lets go of them after it is in the store.
+async fn until_closed(world: &World, object: &Digest) {
+    let began = Instant::now();
+    world.fetcher.close_local(object);
+    while world.fetcher.read_local(object, 0, 1).is_some() {
+        assert!(began.elapsed() < Duration::from_secs(60), "it is open for ever");
+        yield_now().await;
+        std::thread::yield_now();
+        world.fetcher.close_local(object);
+    }
 }
 
 /// Runs other tasks and threads until the store was called to hash this many objects.
