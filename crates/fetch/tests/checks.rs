@@ -29,7 +29,7 @@ async fn after_a_boot() -> (World, Digest, Bytes) {
     (world, object, content.into())
 }
 
-/// Waits until the object is not read from its parts any more: the thread that publishes it lets go of them after it is in the store.
+/// Waits until the object is not read from its parts any more: the thread that publishes it frees them after it is in the store.
 async fn until_closed(world: &World, object: &Digest) {
     let began = Instant::now();
     world.fetcher.close_local(object);

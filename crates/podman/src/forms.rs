@@ -177,7 +177,7 @@ fn build(
     let mut forms =
         Forms { version: VERSION, layers: Vec::new(), names_below: Vec::new(), hidden: (0, 0), has_each: each };
     let mut objects: BTreeMap<ObjectId, Object> = BTreeMap::new();
-    let stack = Stack::new(indexes).context(ErrorKind::Refused, step)?;
+    let mut stack = Stack::new(indexes).context(ErrorKind::Refused, step)?;
     for (number, layer) in layers.iter().enumerate() {
         let changes = stack.delta(number).context(ErrorKind::Refused, step)?;
         for object in changes.objects() {

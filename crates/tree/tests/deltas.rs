@@ -136,7 +136,7 @@ fn a_layer_without_removals_is_by_itself_what_it_lists() {
 
 /// Compares the changes of each layer, found among few entries, with those between whole merges. Returns how many were compared.
 fn compare_deltas(layers: &[LayerIndex]) -> usize {
-    let Ok(stack) = Stack::new(layers) else { return 0 };
+    let Ok(mut stack) = Stack::new(layers) else { return 0 };
     let merged: Vec<Tree<'_>> = (0..=layers.len()).map_while(|count| merge(&layers[..count]).ok()).collect();
     for (number, pair) in merged.windows(2).enumerate() {
         let expected = delta(layers, &pair[0], &pair[1]);
@@ -144,6 +144,8 @@ fn compare_deltas(layers: &[LayerIndex]) -> usize {
         assert_eq!(found.dump(), expected.dump(), "layer {number}");
         assert!(erofs::write(&found) == erofs::write(&expected), "layer {number}");
     }
+    let whole = merged.get(layers.len()).map(Tree::dump);
+    assert_eq!(stack.merged().ok().map(|tree| tree.dump()), whole);
     merged.len() - 1
 }
 

@@ -18,16 +18,15 @@ use super::visible::is_entry;
 
 /// Times that links of chosen entries are followed. Links lead to files, and few to other links; with more, all entries are chosen.
 const ROUNDS: usize = 4;
-/// Part of the entries from which on all are chosen: selecting would save nothing.
+/// Part of the entries that a layer has, from which on none are selected.
 const MOST: usize = 2;
 
-/// For each entry, whether it has a part in the changes of a layer.
-pub(super) fn choose(ordered: &Ordered<'_>, layer: u32) -> Vec<bool> {
+/// For each entry, whether it has a part in the changes of a layer. None: selecting saves nothing.
+pub(super) fn choose(ordered: &Ordered<'_>, layer: u32) -> Option<Vec<bool>> {
     let all = ordered.all();
     let count = |is: &dyn Fn(u32) -> bool| all.iter().filter(|placed| is(placed.layer)).count();
-    let everything = || vec![true; all.len()];
     if count(&|other| other == layer) * MOST >= count(&|other| other <= layer) {
-        return everything();
+        return None;
     }
     let mut touched: Vec<&[u8]> = vec![b""];
     for placed in all.iter().filter(|placed| placed.layer == layer) {
@@ -44,11 +43,11 @@ pub(super) fn choose(ordered: &Ordered<'_>, layer: u32) -> Vec<bool> {
         };
         let missing: Vec<&[u8]> = targets.flat_map(with_ancestors).filter(|path| !is_known(path)).collect();
         if missing.is_empty() {
-            return chosen;
+            return Some(chosen);
         }
         touched.extend(missing);
     }
-    everything()
+    None
 }
 
 fn target<'a>(placed: &Placed<'a>) -> Option<&'a [u8]> {
