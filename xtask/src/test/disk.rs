@@ -21,7 +21,7 @@ const FOLDER: &str = "target/e2e";
 /// it takes only the space of its content.
 const BYTES: u64 = 24 << 30;
 
-/// Space that the tests need at once with eight test programs of the largest stores beside each other. Less may do, but not with certainty.
+/// Space that the tests may need at once: 2.5 GB on two processors, and more with more programs beside each other.
 const NEEDED: u64 = 4 << 30;
 /// No barriers: a flush need not reach the disk. `discard` frees the space of deleted files at once.
 const OPTIONS: &str = "loop,nobarrier,data=writeback,commit=300,noatime,discard";
