@@ -52,9 +52,7 @@ pub(crate) fn of_interpreter(listings: &mut Listings<'_>, interpreter: &[u8], na
 fn libraries(listings: &mut Listings<'_>, prefix: &[u8]) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
     for library in LIBRARIES.iter().map(|name| join(prefix, name)) {
-        let names = listings.names(&library);
-        let names = names.iter().flat_map(|names| names.iter()).filter(|name| is_architecture(name));
-        found.extend(names.map(|name| join(&library, name)).take(DIRECTORIES));
+        found.extend(listings.paths(&library, is_architecture).into_iter().take(DIRECTORIES));
         found.push(library);
     }
     found

@@ -20,7 +20,6 @@ pub(crate) struct Execution<'a> {
 }
 
 /// What an interpreter does with its program.
-#[derive(Default)]
 pub(crate) struct Interpreted {
     /// The files that it reads, in their order.
     pub(crate) modules: Vec<File>,

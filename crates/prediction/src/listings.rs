@@ -37,6 +37,13 @@ impl<'a> Listings<'a> {
         names
     }
 
+    /// The paths of the names in a directory for which this holds, in order.
+    pub(crate) fn paths(&mut self, directory: &[u8], is: impl Fn(&[u8]) -> bool) -> Vec<Vec<u8>> {
+        let names = self.names(directory);
+        let names = names.iter().flat_map(|names| names.iter()).filter(|name| is(name));
+        names.map(|name| join(directory, name)).collect()
+    }
+
     pub(crate) fn has(&mut self, directory: &[u8], name: &[u8]) -> bool {
         self.names(directory).is_some_and(|names| names.contains(name))
     }

@@ -21,7 +21,7 @@ pub(crate) struct FileList {
 
 impl FileList {
     /// This file is known, and none of what is found.
-    pub(crate) fn omit(&mut self, file: &File) {
+    fn omit(&mut self, file: &File) {
         self.paths.insert(file.path.clone());
     }
 
@@ -54,6 +54,16 @@ pub(crate) trait Loader {
     /// # Errors
     /// As [`Loader::resolve`].
     fn requests(&mut self, file: &File) -> Result<Vec<Self::Request>>;
+}
+
+/// Loads what a script requests, which is none of what is found.
+///
+/// # Errors
+/// As [`Loader::resolve`].
+pub(crate) fn load_script<L: Loader>(loader: &mut L, script: &File) -> Result<()> {
+    loader.found().omit(script);
+    let requests = loader.requests(script)?;
+    load(loader, requests)
 }
 
 /// Loads what is requested, each with what it requests itself before the next one.

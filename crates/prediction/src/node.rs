@@ -12,7 +12,7 @@ use self::packages::{ABOVE, Package, Packages};
 use self::specifiers::{Kind, Specifier, specifiers};
 use super::files::{File, Files, file_name, join, parent};
 use super::listings::Listings;
-use super::loader::{FileList, Loader, load};
+use super::loader::{FileList, Loader, load_script};
 use super::sources::Sources;
 use crate::error::Result;
 
@@ -55,9 +55,7 @@ pub(super) fn modules(files: &dyn Files, script: Option<&File>) -> Result<Vec<Fi
     };
     EXTERNAL.iter().filter_map(|path| files.find(path)).for_each(|file| loader.found.add(&file));
     if let Some(script) = script {
-        loader.found.omit(script);
-        let required = loader.requests(script)?;
-        load(&mut loader, required)?;
+        load_script(&mut loader, script)?;
     }
     Ok(loader.found.into_files())
 }

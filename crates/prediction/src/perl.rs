@@ -8,7 +8,7 @@ use self::requests::{Request, requests};
 use super::directories::{self, Names};
 use super::files::{File, Files, file_name, join, normal, parent};
 use super::listings::Listings;
-use super::loader::{FileList, Loader, load};
+use super::loader::{FileList, Loader, load, load_script};
 use super::options::Options;
 use super::sources::Sources;
 use crate::error::Result;
@@ -84,9 +84,7 @@ impl PerlLoader<'_> {
         let script = options.rest.first().filter(|_| !has_code);
         if let Some(script) = script.and_then(|script| self.listings.find(&join(directory, script))) {
             self.program = parent(&script.path).to_vec();
-            self.found.omit(&script);
-            let requests = self.requests(&script)?;
-            load(self, requests)?;
+            load_script(self, &script)?;
         }
         let is_program = |word: &&Vec<u8>| PROGRAMS.iter().any(|ending| word.ends_with(ending));
         let others =

@@ -8,7 +8,7 @@ mod tests;
 use self::includes::{Scope, Source};
 use super::files::{File, Files, file_name, join, parent};
 use super::listings::Listings;
-use super::loader::{FileList, Loader, load};
+use super::loader::{FileList, Loader, load, load_script};
 use super::options::Options;
 use super::sources::Sources;
 use crate::error::Result;
@@ -88,9 +88,7 @@ impl PhpLoader<'_> {
         }
         let script = value(b'f').or_else(|| options.rest.first().map(Vec::as_slice));
         if let Some(script) = script.and_then(|script| self.listings.find(&join(directory, script))) {
-            self.found.omit(&script);
-            let requests = self.requests(&script)?;
-            load(self, requests)?;
+            load_script(self, &script)?;
         }
         // The server of `-S`, with the directory of `-t`.
         if value(b'S').is_some() {

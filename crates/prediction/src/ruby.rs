@@ -11,7 +11,7 @@ use super::command::Command;
 use super::directories::{self, Names};
 use super::files::{File, Files, file_name, join, normal, parent};
 use super::listings::Listings;
-use super::loader::{FileList, Loader, load};
+use super::loader::{FileList, Loader, load, load_script};
 use super::options::Options;
 use super::sources::Sources;
 use crate::error::Result;
@@ -80,7 +80,7 @@ pub(super) fn start(files: &dyn Files, command: &RubyCommand<'_>) -> Result<Ruby
     let mut loader = RubyLoader {
         sources: Sources::of(files),
         listings,
-        search: core.into_iter().take(SEARCHED).collect(),
+        search: core,
         directory: command.directory.to_vec(),
         gems,
         found: FileList::default(),
@@ -119,9 +119,7 @@ impl RubyLoader<'_> {
         let Some((script, arguments)) = options.rest.split_first().filter(|_| !has_code) else { return Ok(None) };
         let name = file_name(script);
         if let Some(script) = self.listings.find(&join(&self.directory, script)) {
-            self.found.omit(&script);
-            let requests = self.requests(&script)?;
-            load(self, requests)?;
+            load_script(self, &script)?;
         }
         if name == BUNDLE {
             load(self, vec![Request::Feature(b"bundler/setup".to_vec()), Request::Gemfile])?;

@@ -44,23 +44,16 @@ pub(super) fn read(
 /// The paths that a configuration may have: of the official image, Alpine and Fedora, and Debian.
 fn files(listings: &mut Listings<'_>, interface: &[u8]) -> Vec<Vec<u8>> {
     let mut folders = vec![b"/usr/local/etc/php".to_vec(), b"/usr/local/etc".to_vec(), b"/etc".to_vec()];
-    let versions = listings.names(b"/etc/php");
-    let versions = versions.iter().flat_map(|names| names.iter());
-    folders.extend(versions.map(|version| join(&join(b"/etc/php", version), interface)));
-    let of_alpine = listings.names(b"/etc");
-    let of_alpine = of_alpine.iter().flat_map(|names| names.iter());
-    let is_version = |name: &&Vec<u8>| matches!(name.strip_prefix(b"php"), Some([digit, ..]) if digit.is_ascii_digit());
-    folders.extend(of_alpine.filter(is_version).map(|name| join(b"/etc", name)));
+    folders.extend(listings.paths(b"/etc/php", |_| true).iter().map(|version| join(version, interface)));
+    let is_version = |name: &[u8]| matches!(name.strip_prefix(b"php"), Some([digit, ..]) if digit.is_ascii_digit());
+    folders.extend(listings.paths(b"/etc", is_version));
     let mut found = Vec::new();
     for folder in folders.into_iter().take(DIRECTORIES) {
         let own = [b"php-", interface, b".ini"].concat();
         let names: [&[u8]; 3] = [b"php.ini", &own, b"php-fpm.conf"];
         found.extend(names.map(|name| join(&folder, name)));
         for part in PARTS.map(|part| join(&folder, part)) {
-            let names = listings.names(&part);
-            let names = names.iter().flat_map(|names| names.iter());
-            let names = names.filter(|name| ENDINGS.iter().any(|ending| name.ends_with(ending)));
-            found.extend(names.map(|name| join(&part, name)));
+            found.extend(listings.paths(&part, |name| ENDINGS.iter().any(|ending| name.ends_with(ending))));
         }
     }
     found
@@ -86,12 +79,10 @@ fn extension_directories(listings: &mut Listings<'_>, interpreter: &[u8]) -> Vec
     }
     let mut found = Vec::new();
     for library in prefixes.iter().flat_map(|prefix| [b"lib".as_slice(), b"lib64"].map(|name| join(prefix, name))) {
-        let names = listings.names(&library);
-        let names = names.iter().flat_map(|names| names.iter()).filter(|name| name.starts_with(b"php"));
-        for directory in names.map(|name| join(&library, name)).take(DIRECTORIES) {
+        let named = listings.paths(&library, |name| name.starts_with(b"php"));
+        for directory in named.into_iter().take(DIRECTORIES) {
             for directory in [join(&directory, b"extensions"), directory] {
-                let names = listings.names(&directory);
-                found.extend(names.iter().flat_map(|names| names.iter()).map(|name| join(&directory, name)));
+                found.extend(listings.paths(&directory, |_| true));
             }
         }
     }

@@ -51,9 +51,8 @@ impl Gems {
         let of_core = core.iter().map(|directory| join(directory, b"gems"));
         let by_version = BY_VERSION.iter().map(|path| path.to_vec()).chain([join(directory, VENDORED)]);
         for parent in of_core.chain(by_version) {
-            let names = listings.names(&parent);
-            let names = names.iter().flat_map(|names| names.iter()).filter(|name| is_version(name) || *name == b"all");
-            homes.extend(names.map(|name| join(&parent, name)).take(HOMES));
+            let paths = listings.paths(&parent, |name| is_version(name) || name == b"all");
+            homes.extend(paths.into_iter().take(HOMES));
         }
         homes.retain(|home| home.starts_with(b"/"));
         homes.truncate(HOMES);
@@ -68,9 +67,7 @@ impl Gems {
                 Specifications::Default => join(home, b"specifications/default"),
                 Specifications::Installed => join(home, b"specifications"),
             };
-            let names = listings.names(&directory);
-            let names = names.iter().flat_map(|names| names.iter()).filter(|name| name.ends_with(b".gemspec"));
-            let paths: Vec<Vec<u8>> = names.map(|name| join(&directory, name)).collect();
+            let paths = listings.paths(&directory, |name| name.ends_with(b".gemspec"));
             found.extend(paths.iter().filter_map(|path| listings.find(path)));
         }
         found.truncate(SPECIFICATIONS);
@@ -111,10 +108,7 @@ impl Gems {
 
 /// The directories of gems in one that has them, later versions first.
 fn gems_in(listings: &mut Listings<'_>, home: &[u8]) -> Vec<Vec<u8>> {
-    let directory = join(home, b"gems");
-    let names = listings.names(&directory);
-    let names = names.iter().flat_map(|names| names.iter()).rev();
-    names.take(GEMS).map(|name| join(&directory, name)).collect()
+    listings.paths(&join(home, b"gems"), |_| true).into_iter().rev().take(GEMS).collect()
 }
 
 /// The directories with libraries of all gems.
@@ -144,8 +138,7 @@ fn extensions(listings: &mut Listings<'_>, gem: &[u8]) -> Vec<Vec<u8>> {
     for _ in 0..2 {
         let mut next = Vec::new();
         for directory in &found {
-            let names = listings.names(directory);
-            next.extend(names.iter().flat_map(|names| names.iter()).take(HOMES).map(|name| join(directory, name)));
+            next.extend(listings.paths(directory, |_| true).into_iter().take(HOMES));
         }
         found = next;
     }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use tarpon_layer::{LayerPath, Node};
 
-use super::order::{Ordered, Placed, is_below};
+use super::order::{Ordered, Placed, is_below, with_ancestors};
 use super::visible::{Name, decide, is_entry, problem_at};
 use super::{MergeError, Problem};
 use crate::tree::{Dentry, Inode};
@@ -95,11 +95,11 @@ impl<'a> Resolver<'_, 'a> {
     fn target(&mut self, link: &Placed<'a>, target: &LayerPath) -> Result<usize, Problem> {
         let dangling = || Problem::DanglingLink(target.clone());
         let path = target.as_bytes();
-        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(slash, _)| slash);
-        let above = std::iter::once(0).chain(ends);
+        // The root is above itself.
+        let above = with_ancestors(path).filter(|ancestor| ancestor.is_empty() || ancestor.len() < path.len());
         let all = self.ordered.all();
-        let floor = above.fold(0, |floor, end| {
-            let group = self.ordered.of_path(&path[..end]);
+        let floor = above.fold(0, |floor, ancestor| {
+            let group = self.ordered.of_path(ancestor);
             decide(&all[group], floor, link.layer).floor_below
         });
         let group = self.ordered.of_path(path);

@@ -36,11 +36,8 @@ pub(super) fn choose(ordered: &Ordered<'_>, layer: u32) -> Option<Vec<bool>> {
         touched.sort_by(|a, b| by_path(a, b));
         touched.dedup();
         let chosen = inside(all, layer, &touched);
-        let known = touched.len();
         let targets = all.iter().zip(&chosen).filter(|(_, chosen)| **chosen).filter_map(|(placed, _)| target(placed));
-        let is_known = |path: &[u8]| {
-            touched.get(..known).is_some_and(|known| known.binary_search_by(|other| by_path(other, path)).is_ok())
-        };
+        let is_known = |path: &[u8]| touched.binary_search_by(|other| by_path(other, path)).is_ok();
         let missing: Vec<&[u8]> = targets.flat_map(with_ancestors).filter(|path| !is_known(path)).collect();
         if missing.is_empty() {
             return Some(chosen);
