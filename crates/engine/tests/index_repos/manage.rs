@@ -66,9 +66,9 @@ async fn an_index_without_the_signature_is_signed_by_the_next_run() {
     let request = repos.request("app:v1");
     repos.publish(&request, &[]).await;
     let engine = repos.engine("sync");
+    let options = SyncOptions { key: Some(&key), predict: false, ..OPTIONS };
     for _ in 0..2 {
-        let synced =
-            engine.sync_indexes(vec![request.clone()], SyncOptions { key: Some(&key), ..OPTIONS }, &|_| ()).await;
+        let synced = engine.sync_indexes(vec![request.clone()], options, &|_| ()).await;
         assert_eq!(states(&synced), ["known"], "{synced:?}");
         assert_eq!(known_indexes(&request).await.unwrap().indexes[0].signature, IndexSignature::ByPolicy);
     }

@@ -121,3 +121,36 @@ async fn a_list_predicts_starts_of_images_with_tables_of_contents_unless_that_is
     let packs = &known_indexes(&request("app:v1")).await.unwrap().indexes[0].packs;
     assert_eq!(packs.iter().map(|pack| pack.profile.as_str()).collect::<Vec<_>>(), ["predicted"]);
 }
+
+#[tokio::test]
+async fn a_list_predicts_once_for_images_that_have_an_index_already() {
+    let repos = Repos::new().await;
+    let mut contents = Contents::new();
+    image().add_to(&mut contents, "app", "v1");
+    started_by("/none", Layer::plain(&tar(&items(), Dialect::Pax), Compression::Gzip)).add_to(
+        &mut contents,
+        "app",
+        "v2",
+    );
+    let registry = Fixture::with_registry(contents, Auth::Anonymous).await;
+    let request = |tag: &str| {
+        let text = registry.name(tag);
+        ImageRequest { source: text.parse().unwrap(), text, ..repos.request("app:v1") }
+    };
+    let engine = repos.engine("store");
+    for (predict, expected) in [
+        (false, ["indexed", "indexed"]),
+        (false, ["known", "known"]),
+        (true, ["indexed", "indexed"]),
+        (true, ["known", "known"]),
+    ] {
+        let requests = ["app:v1", "app:v2"].map(request).to_vec();
+        let synced = engine.sync_indexes(requests, SyncOptions { predict, ..OPTIONS }, &|_| ()).await;
+        assert_eq!(states(&synced), expected, "{synced:?}");
+    }
+    for (tag, expected) in [("app:v1", &["predicted"][..]), ("app:v2", &[])] {
+        let indexes = known_indexes(&request(tag)).await.unwrap().indexes;
+        let packs: Vec<_> = indexes[0].packs.iter().map(|pack| pack.profile.as_str()).collect();
+        assert_eq!((indexes.len(), &packs[..]), (2, expected), "the newest comes first");
+    }
+}

@@ -15,7 +15,8 @@ use tarpon_layer::decode::Compression;
 use tarpon_layer::packed::{self, InvalidPacked};
 use tarpon_layer::{Allowance, Excess, LayerIndex};
 use tarpon_oci::{
-    Blob, Descriptor, Digest, ImageIndex, InvalidManifest, MediaType, NewArtifact, NewDescriptor, Verified, limits,
+    Artifact, Blob, Descriptor, Digest, ImageIndex, InvalidManifest, MediaType, NewArtifact, NewDescriptor, Verified,
+    limits,
 };
 
 use crate::image::{DEFAULT_PROFILE, PREDICTED_PROFILE};
@@ -33,7 +34,9 @@ pub const PROFILE: &str = "dev.tarpon.boot.profile";
 /// The annotation of the manifest that repeats its layers. Lists of referrers show annotations, so a reader of a list requests the blobs
 /// together with the manifest, which saves a round trip.
 const LAYERS: &str = "dev.tarpon.index.layers";
-/// Longest such annotation. It has room for forty boot packs, and a list of 4 MiB for those of 250 artifacts.
+/// The annotation of the manifest with the version of the code that predicted the start of the image.
+const PREDICTION: &str = "dev.tarpon.prediction";
+/// Longest annotation of layers. It has room for forty boot packs, and a list of 4 MiB for those of 250 artifacts.
 const LAYERS_BYTES: usize = 16 << 10;
 
 const MAGIC: &[u8; 16] = b"tarpon-index\0\0\0\x01";
@@ -190,21 +193,28 @@ pub fn boot(profile: &str, index: Blob, frames: Blob) -> [NewDescriptor; 2] {
     })
 }
 
+/// The version of the code that predicted the start of the image for this index, also if nothing was predicted.
+pub fn prediction(artifact: &Artifact) -> Option<u32> {
+    artifact.annotations.get(PREDICTION)?.parse().ok()
+}
+
 /// The manifest of the artifact whose first blob is `blob`, about the image `subject`; `boots` are the descriptors of its
-/// boot packs.
+/// boot packs, `prediction` is what [`prediction`] returns of it.
 pub fn manifest(
     blob: &[u8],
     boots: impl IntoIterator<Item = NewDescriptor>,
     subject: NewDescriptor,
+    prediction: Option<u32>,
 ) -> Result<Verified<Bytes>, InvalidManifest> {
     let described = Blob { digest: Digest::of(blob), size: blob.len() as u64 };
     let layers: Vec<_> = std::iter::once(NewDescriptor::new(BLOB_TYPE, described)).chain(boots).collect();
     let repeated = serde_json::to_string(&layers)?;
     let repeated = (repeated.len() <= LAYERS_BYTES).then(|| (LAYERS.to_owned(), repeated));
+    let prediction = prediction.map(|version| (PREDICTION.to_owned(), version.to_string()));
     let artifact = NewArtifact {
         artifact_type: ARTIFACT_TYPE.to_owned(),
         layers,
-        annotations: repeated.into_iter().collect(),
+        annotations: repeated.into_iter().chain(prediction).collect(),
         subject: Some(subject),
     };
     artifact.manifest()
@@ -235,8 +245,8 @@ mod tests {
     fn entry(boots: usize) -> Descriptor {
         let pack = |number: usize| boot(&format!("profile {number}"), layers()[0].blob, layers()[1].blob);
         let subject = NewDescriptor::new("a/b", layers()[2].blob);
-        let written = manifest(b"blob", (0..boots).flat_map(pack), subject).unwrap();
-        let artifact = tarpon_oci::Artifact::parse(written).unwrap();
+        let written = manifest(b"blob", (0..boots).flat_map(pack), subject, None).unwrap();
+        let artifact = Artifact::parse(written).unwrap();
         let listed = serde_json::json!({
             "schemaVersion": 2,
             "manifests": [{"mediaType": "a/b", "digest": artifact.digest(), "size": 1, "annotations": artifact.annotations}],

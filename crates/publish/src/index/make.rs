@@ -185,7 +185,7 @@ async fn index_for(
     });
     let config = match predicted {
         Predicted::For(destination) if !has_default => {
-            predictable(&repository, &image, request, destination, progress).await
+            Some(predictable(&repository, &image, request, destination).await)
         }
         _ => None,
     };
@@ -194,6 +194,7 @@ async fn index_for(
         pack(store, &repository, layers, &name, Starts { known: starts, predicted: config }, kept)
     });
     let packed = packing.await.context(ErrorKind::Other, "write the index")??;
+    let prediction = if matches!(predicted, Predicted::Kept) { found.prediction } else { packed.prediction };
     packed.notes.iter().for_each(|note| progress.note(note));
     if !is_needed && packed.boots.iter().all(|boot| boot.fit.is_none()) {
         return Ok(None);
@@ -201,7 +202,8 @@ async fn index_for(
     let subject = tarpon_oci::Blob { digest: *image.manifest.digest(), size: image.manifest.bytes.len() as u64 };
     let subject = NewDescriptor::new(image.manifest.media_type.clone(), subject);
     let boots = packed.boots.iter().flat_map(BootPack::descriptors);
-    let manifest = artifact::manifest(&packed.blob, boots, subject).context(ErrorKind::Other, "write the index")?;
+    let manifest =
+        artifact::manifest(&packed.blob, boots, subject, prediction).context(ErrorKind::Other, "write the index")?;
     Ok(Some(ImageIndexArtifact {
         image: image.name.clone(),
         manifest_digest: *image.manifest.digest(),
@@ -282,35 +284,23 @@ impl<'a> Upload<'a> {
 /// The starts for which packs are made.
 struct Starts {
     known: Vec<Start>,
-    /// How the image is started, if that start is to be predicted.
-    predicted: Option<RunConfig>,
+    /// How the image is started, or why that is not known, if that start is to be predicted.
+    predicted: Option<Result<RunConfig>>,
 }
 
-/// How the image is started, if its contents may be published at `destination`.
+/// How the image is started.
+///
+/// # Errors
+/// [`ErrorKind::Forbidden`] if its contents may not be published at `destination`.
 async fn predictable(
     repository: &Repository,
     image: &ResolvedImage,
     request: &ImageRequest,
     destination: &Source,
-    progress: &dyn Progress,
-) -> Option<RunConfig> {
-    let found = async {
-        check_readers(request, image.manifest.digest(), destination).boxed().await?;
-        let config = repository.config(image).boxed().await;
-        config.map(|config| config.run).map_err(|error| access::registry("read the image's config", error))
-    };
-    match found.await {
-        Ok(config) => Some(config),
-        Err(error) => {
-            progress.note(&unpredicted(&error));
-            None
-        }
-    }
-}
-
-/// The line about a start that cannot be predicted. The index is worth as much as before.
-fn unpredicted(error: &Error) -> String {
-    format!("no start is predicted: {error}")
+) -> Result<RunConfig> {
+    check_readers(request, image.manifest.digest(), destination).boxed().await?;
+    let config = repository.config(image).boxed().await;
+    config.map(|config| config.run).map_err(|error| access::registry("read the image's config", error))
 }
 
 /// The parts of an artifact.
@@ -318,6 +308,8 @@ struct Packed {
     layers: Vec<IndexedLayer>,
     blob: Bytes,
     boots: Vec<BootPack>,
+    /// The version of the prediction, if it had a result that another attempt would not change.
+    prediction: Option<u32>,
     notes: Vec<String>,
 }
 
@@ -341,14 +333,17 @@ fn pack(
 ) -> Result<Packed> {
     let Starts { known: mut starts, predicted } = starts;
     let (mut boots, mut notes) = (Vec::with_capacity(starts.len() + kept.len()), Vec::new());
+    let mut prediction = None;
     let has_traces = !starts.is_empty();
     if has_traces || predicted.is_some() || !kept.is_empty() {
         let packer = Packer::new(store, repository, &layers, name)?;
-        if let Some(config) = predicted {
-            match packer.predict(&layers, &config) {
-                Ok(start) => starts.extend(start),
-                Err(error) => notes.push(unpredicted(&error)),
-            }
+        let predicted = predicted.map(|config| packer.predict(&layers, &config?));
+        prediction = predicted.as_ref().filter(|start| is_final(start)).map(|_| tarpon_prediction::VERSION);
+        match predicted {
+            Some(Ok(start)) => starts.extend(start),
+            // The index is worth as much as before.
+            Some(Err(error)) => notes.push(format!("no start is predicted: {error}")),
+            None => {}
         }
         // Kept packs hold whole chunks of the index that they were made with.
         packer.cut(&mut layers, starts.iter().chain(kept.iter().map(|kept| &kept.start)))?;
@@ -374,5 +369,10 @@ fn pack(
         checkpoints: layer.index.checkpoints.len(),
     });
     let blob = artifact::blob(&indexed).map_err(|cause| Error::new(ErrorKind::Other, "write the index", cause))?;
-    Ok(Packed { layers: described.collect(), blob, boots, notes })
+    Ok(Packed { layers: described.collect(), blob, boots, prediction, notes })
+}
+
+/// Whether a later prediction by the same code would have the same result.
+fn is_final(predicted: &Result<Option<Start>>) -> bool {
+    predicted.as_ref().err().is_none_or(|error| error.kind == ErrorKind::Forbidden)
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tarpon_blob::Fault;
 use tarpon_fetch::BootIndex;
 use tarpon_images::access;
-use tarpon_images::index::artifact::ARTIFACT_TYPE;
+use tarpon_images::index::artifact::{ARTIFACT_TYPE, prediction};
 use tarpon_images::index::find::{about, boot_index, boots};
 use tarpon_images::index::places::IndexPlaces;
 use tarpon_images::index::search_result::CANDIDATES;
@@ -29,6 +29,8 @@ pub(super) struct Published {
 /// The packs found, and a line about each unreadable one.
 #[derive(Default)]
 pub(super) struct Packs {
+    /// The version of the prediction for the index that has them.
+    pub(super) prediction: Option<u32>,
     pub(super) packs: Vec<Published>,
     pub(super) notes: Vec<String>,
 }
@@ -49,7 +51,7 @@ pub(super) async fn kept(places: &IndexPlaces<'_>, repository: &Repository, imag
         notes.extend(known.notes);
         if !known.packs.is_empty() {
             let of_place = |published: Published| Published { pack: published.pack.at(&place.source), ..published };
-            return Ok(Packs { packs: known.packs.into_iter().map(of_place).collect(), notes });
+            return Ok(Packs { packs: known.packs.into_iter().map(of_place).collect(), notes, ..known });
         }
     }
     let own = published(repository, image).await?;
@@ -77,7 +79,7 @@ pub(super) async fn published(repository: &Repository, image: &ResolvedImage) ->
             Err(reason) => notes.push(format!("the index {} is passed over: {reason}", candidate.digest)),
         }
     }
-    Ok(Packs { packs: Vec::new(), notes })
+    Ok(Packs { notes, ..Packs::default() })
 }
 
 async fn of_index(
@@ -86,7 +88,7 @@ async fn of_index(
     bytes: Verified<Bytes>,
 ) -> std::result::Result<Packs, String> {
     let artifact = about(bytes, image.manifest.digest())?;
-    let mut found = Packs::default();
+    let mut found = Packs { prediction: prediction(&artifact), ..Packs::default() };
     for (number, (profile, layer)) in boots(&artifact).enumerate() {
         if found.packs.iter().any(|known| known.pack.profile == profile) {
             continue; // requests for this profile get the pack before it

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use futures::{FutureExt as _, StreamExt as _, stream};
 use parking_lot::Mutex;
 use serde::Serialize;
-use tarpon_images::index::find::{SignedBy, signed_by};
+use tarpon_images::index::artifact::prediction;
+use tarpon_images::index::find::{SignedBy, boots, signed_by};
 use tarpon_images::index::places::shown;
 use tarpon_images::progress::Silent;
-use tarpon_images::{Access, ImageRequest, Images, access, admission};
+use tarpon_images::{Access, DEFAULT_PROFILE, ImageRequest, Images, access, admission};
 use tarpon_layer::toc::Claim;
-use tarpon_oci::{Digest, Source};
+use tarpon_oci::{Artifact, Digest, Source};
 use tarpon_policy::SigningKey;
 use tarpon_registry::{Repository, ResolvedImage};
 
@@ -184,7 +185,8 @@ pub struct SyncOptions<'a> {
     pub key: Option<&'a SigningKey>,
 }
 
-/// Makes and publishes an index for each image that has none where it would be published. What was done before an interruption is not done
+/// Makes and publishes an index for each image that has none where it would be published, or has one without a predicted or recorded start,
+/// where starts are predicted. What was done before an interruption is not done
 /// again. `done` is called for each image.
 pub async fn sync_indexes(
     images: &Images,
@@ -232,7 +234,9 @@ async fn sync_one(
     let turn = locks.manifests.lock().entry(*image.manifest.digest()).or_default().clone();
     let _turn = turn.lock().await;
     let repository = access::open_later(&place.to_string(), &access_to_place)?;
-    if let Some(index_digest) = known(&repository, image.manifest.digest()).await? {
+    if let Some((index_digest, has_prediction)) = known(&repository, image.manifest.digest()).await?
+        && (has_prediction || !options.predict)
+    {
         sign_again(options.key, &repository, &index_digest, &place, &access_to_place).await?;
         return Ok(SyncState::Known { index_digest });
     }
@@ -264,15 +268,20 @@ fn needs_index(image: &ResolvedImage) -> Result<bool> {
     Ok(false)
 }
 
-/// The newest readable index of the image.
-async fn known(repository: &Repository, image: &Digest) -> Result<Option<Digest>> {
+/// The newest readable index of the image, and whether the start of the image was predicted or recorded for it.
+async fn known(repository: &Repository, image: &Digest) -> Result<Option<(Digest, bool)>> {
     let list = listed(repository, image).await.map_err(|error| access::registry("look for an index", error))?;
     for candidate in list.iter().rev() {
-        if read(repository, image, &candidate.digest).await.is_ok() {
-            return Ok(Some(candidate.digest));
+        if let Ok(artifact) = read(repository, image, &candidate.digest).await {
+            return Ok(Some((candidate.digest, has_start(&artifact))));
         }
     }
     Ok(None)
+}
+
+fn has_start(artifact: &Artifact) -> bool {
+    prediction(artifact).is_some_and(|version| version >= tarpon_prediction::VERSION)
+        || boots(artifact).any(|(profile, _)| profile == DEFAULT_PROFILE)
 }
 
 /// Signs an index that was published before, unless the key signed it already: an interruption may have come between the two.

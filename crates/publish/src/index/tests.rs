@@ -86,7 +86,7 @@ fn altered(index: &ImageIndexArtifact, alter: impl FnOnce(&mut [Indexed])) -> Im
     let honest = tarpon_oci::Artifact::parse(tarpon_oci::Verified::seal(index.manifest.clone())).unwrap();
     let subject = honest.subject.unwrap();
     let subject = NewDescriptor::new(OCI_MANIFEST, subject.blob());
-    let manifest = artifact::manifest(&blob, [], subject).unwrap();
+    let manifest = artifact::manifest(&blob, [], subject, None).unwrap();
     ImageIndexArtifact { index_digest: *manifest.digest(), manifest: manifest.into_inner(), blob, ..index.clone() }
 }
 

@@ -126,7 +126,7 @@ impl BackfillFixture {
         let blob = artifact::blob(&indexed).unwrap();
         let subject = Blob { digest: *image.manifest.digest(), size: image.manifest.bytes.len() as u64 };
         let subject = NewDescriptor::new(image.manifest.media_type.clone(), subject);
-        let manifest = artifact::manifest(&blob, [], subject).unwrap();
+        let manifest = artifact::manifest(&blob, [], subject, None).unwrap();
         let index = *manifest.digest();
         let target = access::open_destination(&request.source, &request.access).unwrap();
         for bytes in [Bytes::from_static(EMPTY_CONFIG), blob] {
