@@ -96,6 +96,11 @@ impl Images {
         self.on_ledgers(object, |image, entry| image.was_read(entry, &range));
     }
 
+    /// Records that these bytes are in the kernel's page cache, where they are read without requests.
+    pub(crate) fn is_paged_in(&self, object: &ObjectId, range: Range<u64>) {
+        self.on_ledgers(object, |image, entry| image.was_read(entry, &range));
+    }
+
     /// Passes the read to the observers of all images that have the object: readers name only the object. Costs one atomic load while
     /// there is no observer.
     pub(crate) fn observe(&self, object: &ObjectId, range: &Range<u64>, waited: Duration) {

@@ -102,6 +102,12 @@ impl Fetcher {
         self.host.read_local(object, offset, length).sound()
     }
 
+    /// As [`Fetcher::read_local`], of bytes that no reader requested, for the kernel's page cache. `None` also while reads are observed
+    /// ([`crate::ReadObserver`]).
+    pub fn page_in(&self, object: &ObjectId, offset: u64, length: u64) -> Option<ObjectBytes> {
+        self.host.page_in(object, offset, length)
+    }
+
     /// The bytes `offset..offset + length` of the object, from wherever they are: exactly as many, fewer only at the end of the
     /// object, or an error within [`Config::read_deadline`]. Dropping the future ends the request if no other reader waits for it.
     /// `length` is at most [`crate::READ_BYTES`].

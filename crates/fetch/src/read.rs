@@ -69,6 +69,22 @@ impl FetchHost {
         answer
     }
 
+    /// Local bytes that no reader requested, for the kernel's page cache. None while an observer sees all reads: what is in the page cache is
+    /// read without requests. For the same reason the bytes count as read.
+    pub(crate) fn page_in(self: &Arc<Self>, id: &ObjectId, offset: u64, length: u64) -> Option<ObjectBytes> {
+        if length > READ_BYTES || self.images.observers.may_see(Duration::ZERO) {
+            return None;
+        }
+        let (image, _) = self.images.first_holding(id)?;
+        let partial = self.live_object(&image, id).filter(|object| object.parts.is_some() && self.may_be_lazy(object));
+        let bytes = match partial {
+            Some(object) => self.gather(&object, &clip(offset, length, object.size()), &Arrived::new())?,
+            None => self.load(&self.complete(id)?, id, offset, length).ok()?,
+        };
+        self.images.is_paged_in(id, offset..offset.saturating_add(bytes.len() as u64));
+        Some(bytes)
+    }
+
     /// Reads a complete object. One that cannot be read is closed, so that the next read opens it from the store again.
     fn load(&self, local: &LocalObject, id: &ObjectId, offset: u64, length: u64) -> Result<ObjectBytes, ReadError> {
         let answer = local.read(id, offset, length);

@@ -36,6 +36,10 @@ impl Objects for Fetcher {
         Box::pin(async move { answer(Fetcher::read(&fetcher, &object, offset, length as u64).await) })
     }
 
+    fn page_in(&self, object: &Digest, offset: u64, length: usize) -> Option<Bytes> {
+        Fetcher::page_in(self, object, offset, length as u64).map(ObjectBytes::into_bytes)
+    }
+
     fn check_local(&self, object: &Digest) -> Option<BoxFuture<'static, ()>> {
         Fetcher::check_local(self, object).map(|hashed| Box::pin(hashed) as BoxFuture<'static, ()>)
     }

@@ -57,6 +57,12 @@ impl Reads {
         }
     }
 
+    /// Bytes that no reader requested, for the kernel's page cache, if all of them are local: see [`Objects::page_in`].
+    pub fn page_in(&self, content: Content, offset: u64, length: u32) -> Option<Bytes> {
+        let Ok(Plan::Range { object, length }) = plan(content, offset, length) else { return None };
+        self.objects.page_in(&object, offset, length).filter(|bytes| bytes.len() == length)
+    }
+
     /// The future to await before [`Reads::local_file`], if there is a local file that must be verified first.
     pub fn before_local_file(&self, content: Content) -> Option<BoxFuture<'static, ()>> {
         content.object.and_then(|object| self.objects.check_local(&object))

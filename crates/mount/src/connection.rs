@@ -20,11 +20,11 @@ use std::time::Duration;
 use fuser::{Config, INodeNo, InitFlags, Notifier, Session, SessionACL};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::mount::MountAttrFlags;
-use tarpon_fs::Operations;
+use tarpon_fs::{Operations, Reads};
 use tarpon_oci::Digest;
 use tokio::sync::watch;
 
-use crate::adapter::{Adapter, Counters, InFlight, Opens};
+use crate::adapter::{Adapter, Counters, InFlight, Opens, PageIn};
 use crate::device;
 use crate::fusermount;
 use crate::holder::{ConnectionHolder, HeldConnection, InheritedConnection};
@@ -44,6 +44,8 @@ pub(crate) struct Connection {
     number: Option<u32>,
     files: Arc<dyn Operations>,
     notifier: Notifier,
+    reads: Reads,
+    page_in: Arc<PageIn>,
 }
 
 /// A session that is not served yet, and the number of its connection.
@@ -60,6 +62,9 @@ struct Watched {
     files: Arc<dyn Operations>,
     opens: Option<Arc<Opens>>,
     offered: Arc<AtomicU64>,
+    reads: Reads,
+    reads_ahead: bool,
+    page_in: Arc<PageIn>,
 }
 
 impl Watched {
@@ -70,6 +75,9 @@ impl Watched {
             files: adapter.files(),
             opens: adapter.opens(),
             offered: adapter.offered(),
+            reads: adapter.reads(),
+            reads_ahead: adapter.reads_ahead(),
+            page_in: adapter.page_in(),
         }
     }
 }
@@ -166,13 +174,21 @@ impl Connection {
         self.ended.clone()
     }
 
-    /// Disables the kernel's read-ahead on this file system. Where that fails, the kernel fetches more than needed, never less.
+    /// Disables the kernel's read-ahead on this file system, and puts what is local into its page cache instead. Where that fails, the kernel
+    /// fetches more than needed, never less.
     pub(crate) fn stop_read_ahead(&self) {
         let stopped = self
             .number
             .map_or_else(no_number, |number| std::fs::write(format!("/sys/class/bdi/0:{number}/read_ahead_kb"), "0"));
         if let Err(error) = stopped {
             tracing::debug!(%error, "cannot disable the kernel's read-ahead");
+        }
+        self.start_page_in();
+    }
+
+    fn start_page_in(&self) {
+        if let Err(error) = self.page_in.start(self.reads.clone(), self.notifier.clone()) {
+            tracing::debug!(%error, "cannot put pages into the kernel's page cache");
         }
     }
 
@@ -181,6 +197,7 @@ impl Connection {
         if *self.ended.borrow() {
             return;
         }
+        self.page_in.settle();
         for node in self.files.nodes_of(objects) {
             if let Err(error) = self.notifier.inval_inode(INodeNo(node.0), 0, 0) {
                 tracing::debug!(%error, "the kernel keeps pages of a file");
@@ -245,7 +262,7 @@ impl Unserved {
     fn serve_held(self, held: Option<HeldConnection>) -> Result<Connection, StepError> {
         let Self { session, watched, number } = self;
         let (end, ended) = watch::channel(false);
-        let Watched { in_flight, counters, files, opens: _, offered: _ } = watched;
+        let Watched { in_flight, counters, files, opens: _, offered: _, reads, reads_ahead, page_in } = watched;
         let notifier = session.notifier();
         thread::Builder::new()
             .name("fuse-session".to_owned())
@@ -258,7 +275,11 @@ impl Unserved {
                 end.send_replace(true);
             })
             .map_err(|error| io_step("start a thread for FUSE", &error))?;
-        Ok(Connection { in_flight, counters, ended, number, files, notifier })
+        let connection = Connection { in_flight, counters, ended, number, files, notifier, reads, page_in };
+        if !reads_ahead {
+            connection.start_page_in();
+        }
+        Ok(connection)
     }
 }
 

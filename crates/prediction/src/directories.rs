@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::files::{join, parent};
 use super::listings::Listings;
+use super::sources::contains;
 
 /// Directories that are searched. Perl of Debian searches nine.
 const DIRECTORIES: usize = 64;
@@ -73,7 +74,7 @@ fn below(listings: &mut Listings<'_>, directory: &[u8], named: &Names<'_>) -> Ve
 }
 
 fn is_architecture(name: &[u8]) -> bool {
-    name.windows(LINUX.len()).any(|window| window == LINUX)
+    contains(name, LINUX)
 }
 
 #[cfg(test)]

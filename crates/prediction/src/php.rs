@@ -10,7 +10,7 @@ use super::files::{File, Files, file_name, join, parent};
 use super::listings::Listings;
 use super::loader::{FileList, Loader, load, load_script};
 use super::options::Options;
-use super::sources::Sources;
+use super::sources::{Sources, contains};
 use crate::error::Result;
 
 /// Options with a value, in the same word or the next one.
@@ -55,7 +55,7 @@ pub(super) fn modules(files: &dyn Files, command: &PhpCommand<'_>) -> Result<Vec
     let name = file_name(&command.interpreter.path);
     let interface = match name {
         _ if is_module(name) => APACHE,
-        _ if name.windows(FPM.len()).any(|window| window == FPM) => FPM,
+        _ if contains(name, FPM) => FPM,
         _ => COMMAND,
     };
     for file in configuration::read(&mut loader.listings, &mut loader.sources, &command.interpreter.path, interface)? {

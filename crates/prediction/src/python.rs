@@ -12,7 +12,7 @@ use self::imports::{Import, NAME, Role, called, imports, names_in_strings};
 use self::invocation::{Program, named_module, program};
 use super::files::{File, Files, file_name, join, parent};
 use super::listings::Listings;
-use super::sources::{SOURCE_BYTES, Sources};
+use super::sources::{SOURCE_BYTES, Sources, contains};
 use crate::error::Result;
 
 pub(crate) use self::invocation::{Invocation, PythonEnvironment};
@@ -334,11 +334,11 @@ impl<'a> Loader<'a> {
         let is_below = |directory: &Vec<u8>| {
             directory.len() > 1 && path.strip_prefix(directory.as_slice()).is_some_and(|rest| rest.starts_with(b"/"))
         };
-        let is_installed = INSTALLED.iter().any(|part| path.windows(part.len()).any(|window| window == *part));
+        let is_installed = INSTALLED.iter().any(|part| contains(path, part));
         if is_installed || !self.application.iter().any(is_below) {
             return Vec::new();
         }
-        let has_applications = source.windows(APPLICATIONS.len()).any(|window| window == APPLICATIONS);
+        let has_applications = contains(source, APPLICATIONS);
         let mut found = Vec::new();
         for name in names_in_strings(source) {
             if has_applications {

@@ -10,6 +10,11 @@ pub(crate) const SOURCE_BYTES: u64 = 1 << 20;
 /// Bytes of all sources of a program: 4096 modules of usual length. Each is read from the registry.
 const ALL_SOURCE_BYTES: u64 = 64 << 20;
 
+/// Whether the text has this part.
+pub(crate) fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
+}
+
 /// The sources of one program.
 pub(crate) struct Sources<'a> {
     files: &'a dyn Files,

@@ -76,7 +76,8 @@ impl System for Stargz {
         let config = self.store.join("config.toml");
         fs::write(&config, plain_http(registry))?;
         let mut command = Command::new(&self.program);
-        command.arg("--config").arg(&config).arg("--root").arg(self.store.join("root")).arg(self.mount());
+        command.arg("--config").arg(&config).arg("--root").arg(self.store.join("root"));
+        command.arg("--addr").arg(self.store.join("socket")).arg(self.mount());
         let service = Service::start(command, &self.store.join("log"), || self.is_mounted())?;
         *self.running.borrow_mut() = Some(service);
         Ok(())

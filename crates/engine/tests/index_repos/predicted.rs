@@ -9,7 +9,7 @@ use tarpon_testkit::fixture::Fixture;
 use tarpon_testkit::layers::{Dialect, Image, ImageBuilder, Item, Layer, tar};
 use tarpon_testkit::registry::{Auth, PASSWORD, USER};
 
-use crate::fixture::{LISTS, Repos, text};
+use crate::fixture::{LISTS, Repos, start, text};
 use crate::learned::{keep, learned, publish, published, request};
 use crate::manage::{OPTIONS, states};
 use crate::support::load;
@@ -58,6 +58,26 @@ async fn a_predicted_start_of_a_private_image_goes_to_its_own_repository_only() 
     let (place, _) = index_destination(&own).unwrap();
     let made = engine.make_predicted_index(&own, &place, &repos.notes).await.unwrap();
     assert_eq!(made.boots.len(), 1);
+}
+
+#[tokio::test]
+async fn a_recorded_start_of_a_private_image_stays_in_its_repository() {
+    let repos = Repos::new().await;
+    let (registry, _) = registry(Auth::Basic).await;
+    let access = Access { creds: Some(format!("{USER}:{PASSWORD}")), ..repos.request("app:v1").access };
+    let text = registry.name("app:v1");
+    let request = ImageRequest { source: text.parse().unwrap(), text, access, ..repos.request("app:v1") };
+    let own = ImageRequest { index_repos: Vec::new(), ..request.clone() };
+    let engine = repos.engine("store");
+    let recorded = engine.make_index(&own, &[start()], &repos.notes).await.unwrap();
+    engine.publish_index(&recorded, &own.source, &own.access).await.unwrap();
+    assert_eq!(engine.make_index(&own, &[], &repos.notes).await.unwrap().boots.len(), 1);
+
+    repos.notes.take();
+    let elsewhere = engine.make_index(&request, &[], &repos.notes).await.unwrap();
+    assert!(elsewhere.boots.is_empty(), "others may read the index repository");
+    let notes = repos.notes.take();
+    assert!(notes.iter().any(|note| note.contains("are not copied") && note.contains("credentials")), "{notes:?}");
 }
 
 #[tokio::test]

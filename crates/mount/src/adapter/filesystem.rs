@@ -13,7 +13,7 @@ use fuser::{
     ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen,
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use tarpon_fs::{Attempt, Content, DirEntry, Errno, Take};
+use tarpon_fs::{Attempt, Content, DirEntry, Errno, NodeId, Take};
 
 use super::convert::{self, node};
 use super::fuse_adapter::{Adapter, cached_open};
@@ -114,7 +114,7 @@ impl Filesystem for Adapter {
         reply: ReplyData,
     ) {
         if let Ok(Some(bytes)) = self.guarded(|files| files.streamed(node(inode), offset, size)) {
-            return self.reply_later(bytes, reply);
+            return self.reply_later(bytes, reply, || ());
         }
         self.answer(
             reply,
@@ -129,8 +129,9 @@ impl Filesystem for Adapter {
                 Some(bytes) => {
                     self.guarded.counters.reads_local.fetch_add(1, Ordering::Relaxed);
                     reply.data(&bytes);
+                    self.page_in.answered(node(inode), content, offset, size);
                 }
-                None => self.read_later(content, offset, size, reply),
+                None => self.read_later(node(inode), content, offset, size, reply),
             },
         );
     }
@@ -305,18 +306,26 @@ impl Adapter {
     }
 
     /// Replies from the async runtime once the bytes are local. A runtime that shuts down drops the reply, which answers EIO.
-    fn read_later(&self, content: Content, offset: u64, size: u32, reply: ReplyData) {
-        let reads = self.reads.clone();
-        self.reply_later(async move { reads.later(content, offset, size).await }, reply);
+    fn read_later(&self, node: NodeId, content: Content, offset: u64, size: u32, reply: ReplyData) {
+        let (reads, page_in) = (self.reads.clone(), self.page_in.clone());
+        let bytes = async move { reads.later(content, offset, size).await };
+        self.reply_later(bytes, reply, move || page_in.answered(node, content, offset, size));
     }
 
-    fn reply_later(&self, bytes: impl Future<Output = Result<Bytes, Errno>> + Send + 'static, reply: ReplyData) {
+    /// `then` runs after the reply, unless that is an error.
+    fn reply_later(
+        &self,
+        bytes: impl Future<Output = Result<Bytes, Errno>> + Send + 'static,
+        reply: ReplyData,
+        then: impl FnOnce() + Send + 'static,
+    ) {
         let (counters, request) = (self.guarded.counters.clone(), self.in_flight.begin());
         self.runtime.spawn(async move {
             match bytes.await {
                 Ok(bytes) => {
                     counters.reads_fetched.fetch_add(1, Ordering::Relaxed);
                     reply.data(&bytes);
+                    then();
                 }
                 Err(errno) => {
                     counters.read_errors.fetch_add(1, Ordering::Relaxed);

@@ -11,6 +11,7 @@ use tokio::runtime::Handle;
 use super::guarded::{Counters, GuardedFiles};
 use super::in_flight::InFlight;
 use super::opens::Opens;
+use super::page_in::PageIn;
 use super::reply::Refuse;
 
 /// Largest request. The kernel allows no more without a sysctl.
@@ -43,6 +44,7 @@ pub(crate) struct Adapter {
     pub(super) in_flight: InFlight,
     pub(super) offered: Arc<AtomicU64>,
     pub(super) reads_ahead: bool,
+    pub(super) page_in: Arc<PageIn>,
 }
 
 impl Adapter {
@@ -59,12 +61,25 @@ impl Adapter {
             in_flight: InFlight::default(),
             offered: Arc::default(),
             reads_ahead: true,
+            page_in: Arc::default(),
         }
     }
 
     /// Disables read-ahead: the kernel requests only what a reader reads.
     pub(crate) fn without_read_ahead(self) -> Self {
         Self { reads_ahead: false, ..self }
+    }
+
+    pub(crate) fn reads_ahead(&self) -> bool {
+        self.reads_ahead
+    }
+
+    pub(crate) fn reads(&self) -> Reads {
+        self.reads.clone()
+    }
+
+    pub(crate) fn page_in(&self) -> Arc<PageIn> {
+        self.page_in.clone()
     }
 
     pub(crate) fn files(&self) -> Arc<dyn Operations> {

@@ -11,6 +11,7 @@ mod guarded;
 mod in_flight;
 mod open_record;
 mod opens;
+mod page_in;
 mod registry;
 mod reply;
 
@@ -20,3 +21,4 @@ pub(crate) use self::fuse_adapter::{Adapter, OpenPolicy};
 pub use self::guarded::Counters;
 pub(crate) use self::in_flight::InFlight;
 pub(crate) use self::opens::Opens;
+pub(crate) use self::page_in::PageIn;

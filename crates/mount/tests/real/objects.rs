@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -11,6 +12,9 @@ use parking_lot::Mutex;
 use tarpon_fs::{Errno, Objects};
 use tarpon_oci::Digest;
 use tokio::sync::watch;
+
+/// Far longer than anything takes.
+const HUNG: Duration = Duration::from_secs(60);
 
 /// How an object behaves.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -32,6 +36,7 @@ pub(crate) enum Manner {
 pub(crate) struct Memory {
     known: Mutex<HashMap<Digest, (Bytes, Manner)>>,
     asked: watch::Sender<u64>,
+    paged_in: watch::Sender<u64>,
     silent: watch::Sender<bool>,
     folder: PathBuf,
 }
@@ -39,7 +44,13 @@ pub(crate) struct Memory {
 impl Memory {
     /// An empty set; complete objects become files in `folder`.
     pub(crate) fn new(folder: PathBuf) -> Self {
-        Self { known: Mutex::default(), asked: watch::Sender::new(0), silent: watch::Sender::new(true), folder }
+        Self {
+            known: Mutex::default(),
+            asked: watch::Sender::new(0),
+            paged_in: watch::Sender::new(0),
+            silent: watch::Sender::new(true),
+            folder,
+        }
     }
 
     /// Adds an object, or changes its behavior.
@@ -70,6 +81,14 @@ impl Memory {
         runtime.block_on(self.asked.subscribe().wait_for(|asked| *asked > 0)).unwrap();
     }
 
+    /// Blocks until bytes were read for the kernel's page cache.
+    pub(crate) fn wait_until_paged_in(&self, runtime: &tokio::runtime::Runtime) {
+        let mut paged_in = self.paged_in.subscribe();
+        let is_in_time =
+            runtime.block_on(async { tokio::time::timeout(HUNG, paged_in.wait_for(|count| *count > 0)).await.is_ok() });
+        assert!(is_in_time, "nothing was put into the page cache");
+    }
+
     fn path(&self, object: &Digest) -> PathBuf {
         let hex = object.hex();
         self.folder.join(&hex[..2]).join(&hex[2..])
@@ -96,6 +115,12 @@ impl Objects for Memory {
             (_, Manner::Panics) => panic!("as this test wants it"),
             _ => Ok(None),
         }
+    }
+
+    fn page_in(&self, object: &Digest, offset: u64, length: usize) -> Option<Bytes> {
+        let (bytes, manner) = self.get(object)?;
+        self.paged_in.send_modify(|count| *count += 1);
+        (manner == Manner::Local).then(|| part(&bytes, offset, length))
     }
 
     fn read(&self, object: Digest, offset: u64, length: usize) -> BoxFuture<'static, Result<Bytes, Errno>> {

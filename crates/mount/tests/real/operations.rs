@@ -1,6 +1,6 @@
 //! What programs see of a mounted image.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
@@ -306,6 +306,33 @@ fn the_kernel_reads_nothing_ahead_once_read_ahead_is_disabled() {
     assert!(ahead() > 0);
     mounted.stop_read_ahead();
     assert_eq!(ahead(), 0);
+}
+
+#[test]
+fn without_read_ahead_what_is_local_around_a_small_read_needs_no_further_request() {
+    for mode in MODES {
+        let Some(fixture) = MountFixture::new() else { return };
+        let content = pattern(1 << 20);
+        fixture.objects.add(content.clone(), Manner::Local);
+        let mut spec = fixture.spec(mode, [file("f", &content)]);
+        spec.read_ahead = false;
+        let mounted = fixture.mount_spec(&spec).unwrap();
+        let file = File::open(fixture.at("f")).unwrap();
+        let read = |at: usize| {
+            let mut bytes = [0; 4096];
+            file.read_exact_at(&mut bytes, at as u64).unwrap();
+            assert_eq!(bytes, content[at..at + 4096], "{mode}");
+            mounted.counters().reads_local.load(Ordering::Relaxed)
+        };
+        let first = read(300 << 10);
+        fixture.objects.wait_until_paged_in(&fixture.runtime);
+        // Waits until the kernel has it; drops no pages.
+        fixture.host.forget_pages(&HashSet::new());
+        for at in (256 << 10..512 << 10).step_by(4096) {
+            assert_eq!(read(at), first, "{mode}: {at}");
+        }
+        assert_eq!(read(512 << 10), first + 1, "{mode}");
+    }
 }
 
 #[test]

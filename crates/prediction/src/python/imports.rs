@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::rc::Rc;
 
+use super::super::sources::contains;
+
 /// Bytes of a dotted name: longer than any real one. Each import is kept with its whole name.
 pub(super) const NAME: usize = 256;
 /// Imports of one source. Real ones have up to a few hundred, and a made up one must not fill the memory.
@@ -282,7 +284,7 @@ impl Tries {
             }
             let is_of_imports = [b"ImportError".as_slice(), b"ModuleNotFoundError"]
                 .iter()
-                .any(|error| statement.text.windows(error.len()).any(|window| window == *error));
+                .any(|error| contains(&statement.text, error));
             last.part = if word == b"except" && is_of_imports { Part::Fallback } else { Part::Other };
         }
     }

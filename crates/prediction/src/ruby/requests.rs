@@ -3,6 +3,7 @@
 //! What a method loads is not loaded when its file is: lines between `def` and the `end` below it are omitted.
 
 use super::super::files::{join, normal};
+use super::super::sources::contains;
 
 /// Bytes of a name: longer than any real one.
 const NAME: usize = 256;
@@ -123,8 +124,4 @@ fn strings(text: &[u8]) -> impl Iterator<Item = &[u8]> {
         after.get(..end)
     })
     .filter(|text| !text.is_empty() && text.len() <= NAME)
-}
-
-fn contains(text: &[u8], part: &[u8]) -> bool {
-    text.windows(part.len()).any(|window| window == part)
 }

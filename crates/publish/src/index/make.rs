@@ -59,8 +59,8 @@ pub struct IndexedLayer {
 }
 
 /// Makes the index of an image: reads each layer without a table of contents once, unless that was done before. With traces of starts,
-/// the index is cut to fit them, and has a boot pack for each. Packs of other profiles in the newest index of the image's repository
-/// are kept.
+/// the index is cut to fit them, and has a boot pack for each. Packs of other profiles in the newest index of the image are kept, unless that
+/// would copy contents of a private image to another repository.
 pub async fn make_index(
     images: &Images,
     request: &ImageRequest,
@@ -172,6 +172,16 @@ async fn index_for(
     found.notes.iter().for_each(|note| progress.note(note));
     let is_other = |kept: &Published| starts.iter().all(|start| start.profile != kept.start.profile);
     let mut kept: Vec<Published> = found.packs.into_iter().filter(is_other).collect();
+    let stays = |kept: &Published| kept.pack.is_where_it_is_published(request);
+    if !kept.iter().all(stays)
+        && let Err(error) = check_readers(request, image.manifest.digest(), &destination(request)?.0).boxed().await
+    {
+        if error.kind != ErrorKind::Forbidden {
+            return Err(error);
+        }
+        progress.note(&format!("the boot packs of the image's other repository are not copied: {error}"));
+        kept.retain(stays);
+    }
     let has_default =
         starts.iter().chain(kept.iter().map(|kept| &kept.start)).any(|start| start.profile == DEFAULT_PROFILE);
     if has_default {
@@ -180,8 +190,8 @@ async fn index_for(
         starts.iter_mut().filter(|start| start.is_partial).for_each(|start| start.pieces.extend_from_slice(published));
     }
     kept.retain(|kept| {
-        let stays = matches!(predicted, Predicted::Kept) && kept.pack.is_where_it_is_published(request);
-        kept.start.profile != PREDICTED_PROFILE || stays && !has_default
+        let is_wanted = matches!(predicted, Predicted::Kept) && stays(kept) && !has_default;
+        kept.start.profile != PREDICTED_PROFILE || is_wanted
     });
     let config = match predicted {
         Predicted::For(destination) if !has_default => {
