@@ -3,7 +3,7 @@
 //! A chunk that a boot pack or read-ahead fetched is on the image's [`Ledger`](crate::ledger::Ledger) until it is read. The unit is
 //! the chunk: of a chunk that is read in part, no smaller part could have been fetched. The kernel reads some files itself: an
 //! object that was opened as a plain local file through FUSE counts as read. In mode `native`, where the kernel sends no requests,
-//! the use of complete objects is unknown.
+//! the use of complete objects is unknown, and so is that of bytes that were put into the kernel's page cache.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -97,8 +97,10 @@ impl Images {
     }
 
     /// Records that these bytes are in the kernel's page cache, where they are read without requests.
-    pub(crate) fn is_paged_in(&self, object: &ObjectId, range: Range<u64>) {
-        self.on_ledgers(object, |image, entry| image.was_read(entry, &range));
+    pub(crate) fn is_paged_in(&self, object: &ObjectId, range: &Range<u64>) {
+        self.on_ledgers(object, |image, entry| {
+            image.chunks_in(entry, range).for_each(|(number, size)| image.becomes_unknown(number, size));
+        });
     }
 
     /// Passes the read to the observers of all images that have the object: readers name only the object. Costs one atomic load while

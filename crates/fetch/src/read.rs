@@ -70,7 +70,7 @@ impl FetchHost {
     }
 
     /// Local bytes that no reader requested, for the kernel's page cache. None while an observer sees all reads: what is in the page cache is
-    /// read without requests. For the same reason the bytes count as read.
+    /// read without requests. For the same reason their use is unknown.
     pub(crate) fn page_in(self: &Arc<Self>, id: &ObjectId, offset: u64, length: u64) -> Option<ObjectBytes> {
         if length > READ_BYTES || self.images.observers.may_see(Duration::ZERO) {
             return None;
@@ -81,7 +81,7 @@ impl FetchHost {
             Some(object) => self.gather(&object, &clip(offset, length, object.size()), &Arrived::new())?,
             None => self.load(&self.complete(id)?, id, offset, length).ok()?,
         };
-        self.images.is_paged_in(id, offset..offset.saturating_add(bytes.len() as u64));
+        self.images.is_paged_in(id, &(offset..offset.saturating_add(bytes.len() as u64)));
         Some(bytes)
     }
 

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use bytes::Bytes;
 use common::{World, noise};
 use tarpon_blob::Fault;
 use tarpon_fetch::{
-    BootIndex, BootPiece, BootWriter, Config, Early, Event, Fetcher, ImageHandle, Stats, WaitSum, WaitedFor,
+    BootIndex, BootPiece, BootWriter, Config, Early, Event, Fetcher, ImageHandle, ReadObserver, Stats, WaitSum,
+    WaitedFor,
 };
 use tarpon_oci::Digest;
 use tarpon_testkit::source::{Form, MemorySource, MemoryStore, PackedLayer, Packer, Refusal, Reply, Then, table_of};
@@ -218,6 +220,44 @@ async fn an_object_that_is_opened_as_a_plain_file_counts_as_read() {
     assert!(world.fetcher.open_local(&files.small[3].0).is_some());
     assert!(world.fetcher.open_local(&files.large.0).is_none(), "it is not complete");
     assert_eq!(stats(&world).early_trace, early(PACKED, SMALL, PACKED - SMALL, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_use_of_bytes_for_the_page_cache_is_unknown_and_none_are_fetched_for_it() {
+    let files = Files::new();
+    let world = files.replayed().await;
+    let requests = world.source.requests().len();
+    let (small, large) = (&files.small[0], &files.large);
+    assert_eq!(world.fetcher.page_in(&small.0, 0, SMALL).unwrap().into_bytes(), small.1);
+    let bytes = world.fetcher.page_in(&large.0, 9 * CHUNK - 5, 10).unwrap().into_bytes();
+    assert_eq!(bytes, large.1[size(9 * CHUNK - 5)..size(9 * CHUNK + 5)]);
+    assert!(world.fetcher.page_in(&large.0, 10 * CHUNK - 5, 10).is_none(), "not all of it is local");
+    world.quiet().await;
+    assert_eq!(world.source.requests().len(), requests);
+    assert_eq!(stats(&world).early_trace, early(PACKED, 0, 3 * SMALL, SMALL + 2 * CHUNK));
+}
+
+/// Wants all reads after the first that waited.
+struct Curious;
+
+impl ReadObserver for Curious {
+    fn was_read(&self, _: &Digest, _: u64, _: Range<u64>, _: Duration) -> bool {
+        true
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_put_into_the_page_cache_while_an_observer_sees_all_reads() {
+    let files = Files::new();
+    let world = files.replayed().await;
+    let page_in = || world.fetcher.page_in(&files.small[0].0, 0, SMALL).is_some();
+    world.image.observe(Some(Arc::new(Curious)));
+    assert!(page_in(), "reads that do not wait are not observed yet");
+    world.source.always(Reply { latency: Duration::from_millis(30), ..Then::Bytes.into() });
+    world.read(&files.large.0, 0, CHUNK).await.unwrap();
+    assert!(!page_in());
+    world.image.observe(None);
+    assert!(page_in());
 }
 
 #[tokio::test(start_paused = true)]
