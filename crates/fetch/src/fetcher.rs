@@ -102,8 +102,7 @@ impl Fetcher {
         self.host.read_local(object, offset, length).sound()
     }
 
-    /// As [`Fetcher::read_local`], of bytes that no reader requested, for the kernel's page cache. `None` also while reads are observed
-    /// ([`crate::ReadObserver`]).
+    /// As [`Fetcher::read_local`], of bytes that no reader requested, for the kernel's page cache.
     pub fn page_in(&self, object: &ObjectId, offset: u64, length: u64) -> Option<ObjectBytes> {
         self.host.page_in(object, offset, length)
     }

@@ -69,10 +69,10 @@ impl FetchHost {
         answer
     }
 
-    /// Local bytes that no reader requested, for the kernel's page cache. None while an observer sees all reads: what is in the page cache is
-    /// read without requests. For the same reason their use is unknown.
+    /// Local bytes that no reader requested, for the kernel's page cache. What is there is read without requests: so the use of the bytes is
+    /// unknown, and an observer of all reads sees them as read, like those of the kernel's read-ahead.
     pub(crate) fn page_in(self: &Arc<Self>, id: &ObjectId, offset: u64, length: u64) -> Option<ObjectBytes> {
-        if length > READ_BYTES || self.images.observers.may_see(Duration::ZERO) {
+        if length > READ_BYTES {
             return None;
         }
         let (image, _) = self.images.first_holding(id)?;
@@ -81,7 +81,9 @@ impl FetchHost {
             Some(object) => self.gather(&object, &clip(offset, length, object.size()), &Arrived::new())?,
             None => self.load(&self.complete(id)?, id, offset, length).ok()?,
         };
-        self.images.is_paged_in(id, &(offset..offset.saturating_add(bytes.len() as u64)));
+        let range = offset..offset.saturating_add(bytes.len() as u64);
+        self.images.observe(id, &range, Duration::ZERO);
+        self.images.is_paged_in(id, &range);
         Some(bytes)
     }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::{World, noise};
+use parking_lot::Mutex;
 use tarpon_blob::Fault;
 use tarpon_fetch::{
     BootIndex, BootPiece, BootWriter, Config, Early, Event, Fetcher, ImageHandle, ReadObserver, Stats, WaitSum,
@@ -237,27 +238,30 @@ async fn the_use_of_bytes_for_the_page_cache_is_unknown_and_none_are_fetched_for
     assert_eq!(stats(&world).early_trace, early(PACKED, 0, 3 * SMALL, SMALL + 2 * CHUNK));
 }
 
-/// Wants all reads after the first that waited.
-struct Curious;
+/// Notes the reads that it sees, which are all after the first that waited.
+#[derive(Default)]
+struct Notebook(Mutex<Vec<(Digest, Range<u64>)>>);
 
-impl ReadObserver for Curious {
-    fn was_read(&self, _: &Digest, _: u64, _: Range<u64>, _: Duration) -> bool {
+impl ReadObserver for Notebook {
+    fn was_read(&self, object: &Digest, _: u64, range: Range<u64>, _: Duration) -> bool {
+        self.0.lock().push((*object, range));
         true
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_put_into_the_page_cache_while_an_observer_sees_all_reads() {
+async fn an_observer_of_all_reads_sees_bytes_for_the_page_cache_as_read() {
     let files = Files::new();
     let world = files.replayed().await;
-    let page_in = || world.fetcher.page_in(&files.small[0].0, 0, SMALL).is_some();
-    world.image.observe(Some(Arc::new(Curious)));
-    assert!(page_in(), "reads that do not wait are not observed yet");
+    let (small, large) = (files.small[0].0, files.large.0);
+    let page_in = || drop(world.fetcher.page_in(&small, 0, SMALL).unwrap());
+    let notes = Arc::new(Notebook::default());
+    world.image.observe(Some(notes.clone()));
+    page_in();
     world.source.always(Reply { latency: Duration::from_millis(30), ..Then::Bytes.into() });
-    world.read(&files.large.0, 0, CHUNK).await.unwrap();
-    assert!(!page_in());
-    world.image.observe(None);
-    assert!(page_in());
+    world.read(&large, 0, CHUNK).await.unwrap();
+    page_in();
+    assert_eq!(*notes.0.lock(), [(large, 0..CHUNK), (small, 0..SMALL)]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -35,8 +35,8 @@ pub trait Objects: Send + Sync + 'static {
     /// The range, if it is available without the network. Blocks on memory and the local disk only.
     fn read_local(&self, object: &Digest, offset: u64, length: usize) -> Result<Option<Bytes>, Errno>;
 
-    /// The range, which no reader requested, for the kernel's page cache. `None`: not all of it is local, or reads are observed, which need no
-    /// request afterwards. Blocks as [`Objects::read_local`].
+    /// The range, which no reader requested, for the kernel's page cache. `None`: not all of it is local, or each request is to be seen, and
+    /// what is in the page cache needs none. Blocks as [`Objects::read_local`].
     fn page_in(&self, _object: &Digest, _offset: u64, _length: usize) -> Option<Bytes> {
         None
     }
