@@ -187,7 +187,7 @@ impl Connection {
     }
 
     fn start_page_in(&self) {
-        if let Err(error) = self.page_in.start(self.reads.clone(), self.notifier.clone()) {
+        if let Err(error) = self.page_in.start(self.reads.clone()) {
             tracing::debug!(%error, "cannot put pages into the kernel's page cache");
         }
     }
@@ -207,16 +207,7 @@ impl Connection {
 
     /// Aborts the connection: every waiting request fails at once.
     pub(crate) fn abort(&self) -> io::Result<()> {
-        let Some(number) = self.number else { return no_number() };
-        let name = format!("{number}/abort");
-        let file = match Context::open("fusectl").and_then(|control| control.mount(MountAttrFlags::empty())) {
-            Ok(control) => {
-                rustix::fs::openat(control, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).map(File::from)?
-            }
-            Err(_) => OpenOptions::new().write(true).open(format!("/sys/fs/fuse/connections/{name}"))?,
-        };
-        rustix::io::write(file, b"1")?;
-        Ok(())
+        self.number.map_or_else(no_number, abort)
     }
 
     /// Whether any request has waited for longer than `timeout`.
@@ -261,14 +252,31 @@ impl Unserved {
 
     fn serve_held(self, held: Option<HeldConnection>) -> Result<Connection, StepError> {
         let Self { session, watched, number } = self;
+        if held.is_some() {
+            match device::clone(session.as_fd()) {
+                Ok(device) => watched.page_in.allow(device),
+                Err(error) => tracing::debug!(%error, "no device for the kernel's page cache"),
+            }
+        }
         let (end, ended) = watch::channel(false);
         let Watched { in_flight, counters, files, opens: _, offered: _, reads, reads_ahead, page_in } = watched;
-        let notifier = session.notifier();
+        let (notifier, ending) = (session.notifier(), page_in.clone());
         thread::Builder::new()
             .name("fuse-session".to_owned())
             .spawn(move || {
-                if let Err(error) = session.run() {
-                    tracing::warn!(%error, "a FUSE session ended with an error");
+                let is_failed = match session.run() {
+                    Ok(()) => false,
+                    Err(error) => {
+                        tracing::warn!(%error, "a FUSE session ended with an error");
+                        true
+                    }
+                };
+                // Its thread may wait for a request that nobody answers any more.
+                if ending.stop()
+                    && is_failed
+                    && let Some(number) = number
+                {
+                    let _is_ended = abort(number);
                 }
                 // Before the end is reported: as long as a connection without a server is held, its readers wait.
                 drop(held);
@@ -281,6 +289,18 @@ impl Unserved {
         }
         Ok(connection)
     }
+}
+
+fn abort(number: u32) -> io::Result<()> {
+    let name = format!("{number}/abort");
+    let file = match Context::open("fusectl").and_then(|control| control.mount(MountAttrFlags::empty())) {
+        Ok(control) => {
+            rustix::fs::openat(control, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).map(File::from)?
+        }
+        Err(_) => OpenOptions::new().write(true).open(format!("/sys/fs/fuse/connections/{name}"))?,
+    };
+    rustix::io::write(file, b"1")?;
+    Ok(())
 }
 
 fn warn_not_held(number: u32, error: &io::Error) {

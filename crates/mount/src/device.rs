@@ -54,7 +54,7 @@ pub(crate) fn for_server(held: BorrowedFd<'_>, offered: InitFlags) -> io::Result
 
 /// Another device of the same connection (Linux 4.2).
 #[expect(unsafe_code, reason = "the libraries have no such call")]
-fn clone(device: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+pub(crate) fn clone(device: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let number = u32::try_from(device.as_raw_fd()).map_err(io::Error::other)?;
     let clone = open_file()?;
     // SAFETY: the kernel reads a `u32` behind the pointer, the number of a descriptor that is open for the life of the

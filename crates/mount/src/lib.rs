@@ -30,6 +30,7 @@ mod mounted;
 mod mountpoint;
 mod opening;
 mod overlay;
+mod page_cache;
 mod place;
 mod pool;
 mod probe;

@@ -5,6 +5,7 @@ mod dead_server;
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -60,6 +61,18 @@ fn read(path: &Path, reading: Reading) -> Receiver<io::Result<Vec<u8>>> {
         let result = file.read_to_end(&mut bytes);
         // Before the file is closed, which is another request. The test may have failed already.
         let _is_received = sender.send(result.map(|_| bytes));
+    });
+    receiver
+}
+
+/// Starts a program that reads a part of a file through the page cache.
+fn read_part(path: &Path, range: std::ops::Range<usize>) -> Receiver<io::Result<Vec<u8>>> {
+    let (sender, receiver) = mpsc::channel();
+    let path = path.to_owned();
+    std::thread::spawn(move || {
+        let mut bytes = vec![0; range.len()];
+        let read = File::open(&path).and_then(|file| file.read_exact_at(&mut bytes, range.start as u64));
+        let _is_received = sender.send(read.map(|()| bytes));
     });
     receiver
 }
@@ -147,6 +160,28 @@ fn with_resend_requests_of_a_dead_server_are_answered_by_its_successor() {
             let bytes = reader.recv_timeout(HUNG).expect("no answer").unwrap();
             assert!(bytes == content(number), "{mode}: file {number}");
         }
+        successor.check(&server);
+        successor.end();
+    }
+}
+
+#[test]
+fn a_server_that_is_killed_while_the_kernel_takes_pages_from_it_ends_and_its_readers_continue() {
+    for (mode, hidden) in
+        MODES.into_iter().flat_map(|mode| [(mode, InitFlags::empty()), (mode, InitFlags::FUSE_HAS_RESEND)])
+    {
+        let manner = Manner::SilentBehindFirstPage;
+        let Some(mut server) = ServerProcess::start_with(mode, hidden, manner) else { continue };
+        // The lock of a page that the kernel is to take is held by a request that is not answered.
+        let waiting = read_part(&server.file(0), 20_480..24_576);
+        server.wait_for_requests(1);
+        let first = read_part(&server.file(0), 0..4096).recv_timeout(HUNG).unwrap();
+        assert!(first.unwrap() == content(0)[..4096], "{mode}");
+        server.wait_for_stuck("page-cache");
+        server.kill_stuck();
+        let successor = Successor::of(&mut server);
+        assert!(waiting.recv_timeout(HUNG).expect("no answer").unwrap() == content(0)[20_480..24_576], "{mode}");
+        server.wait();
         successor.check(&server);
         successor.end();
     }

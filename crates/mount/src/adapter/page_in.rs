@@ -4,18 +4,21 @@
 //! switches of threads for 4 KiB. Bytes that are local already cost a copy.
 //!
 //! A thread of its own sends them: the kernel locks the pages, and the lock of a page may be held by a request that the threads of the session
-//! have yet to read.
+//! have yet to read ([`PageCache`]).
 
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use fuser::{INodeNo, Notifier};
+use bytes::Bytes;
 use parking_lot::Mutex;
 use tarpon_fs::{Content, NodeId, Reads};
+
+use crate::page_cache::PageCache;
 
 /// The bytes around a read: twice what the kernel reads around a page fault by default.
 const BLOCK_BYTES: u64 = 16 * PART_BYTES;
@@ -36,44 +39,72 @@ struct AnsweredRead {
     offset: u64,
 }
 
-/// The page cache of a connection.
-trait PageCache: Send + 'static {
-    fn store(&self, node: NodeId, offset: u64, bytes: &[u8]) -> io::Result<()>;
+/// Where bytes go.
+trait Pages: Send + 'static {
+    fn store(&self, node: NodeId, offset: u64, bytes: Bytes) -> io::Result<()>;
 }
 
-impl PageCache for Notifier {
-    fn store(&self, node: NodeId, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        Notifier::store(self, INodeNo(node.0), offset, bytes)
+impl Pages for PageCache {
+    fn store(&self, node: NodeId, offset: u64, bytes: Bytes) -> io::Result<()> {
+        PageCache::store(self, node, offset, bytes)
     }
 }
 
 /// Sends bytes around small reads, once that is started.
 #[derive(Default)]
 pub(crate) struct PageIn {
-    queue: OnceLock<SyncSender<AnsweredRead>>,
+    state: Mutex<State>,
     /// Held from the reading of bytes until the kernel has them.
     sending: Arc<Mutex<()>>,
 }
 
+#[derive(Default)]
+enum State {
+    /// Nothing is sent: the connection is not held, or has ended.
+    #[default]
+    Off,
+    /// Sending can start, through this device of the connection.
+    Ready(OwnedFd),
+    Running(SyncSender<AnsweredRead>),
+}
+
 impl PageIn {
-    /// Starts to send, from now until this is dropped.
+    /// Allows to start, with a device of the connection from which nobody reads.
+    pub(crate) fn allow(&self, device: OwnedFd) {
+        *self.state.lock() = State::Ready(device);
+    }
+
+    /// Starts to send what `reads` has, if that is allowed and has not started.
     ///
     /// # Errors
     /// There is no thread for it.
-    pub(crate) fn start(&self, reads: Reads, notifier: Notifier) -> io::Result<()> {
+    pub(crate) fn start(&self, reads: Reads) -> io::Result<()> {
+        let mut state = self.state.lock();
+        let device = match std::mem::take(&mut *state) {
+            State::Ready(device) => device,
+            other => {
+                *state = other;
+                return Ok(());
+            }
+        };
+        let pages = PageCache::start(device)?;
         let (queue, queued) = sync_channel(QUEUED_READS);
-        if self.queue.set(queue).is_err() {
-            return Ok(());
-        }
-        let sender = Sender { reads, cache: notifier, sent: HashMap::new(), sending: self.sending.clone() };
-        thread::Builder::new().name("page-in".to_owned()).spawn(move || sender.run(&queued)).map(drop)
+        let sender = Sender { reads, pages, sent: HashMap::new(), sending: self.sending.clone() };
+        thread::Builder::new().name("page-in".to_owned()).spawn(move || sender.run(&queued))?;
+        *state = State::Running(queue);
+        Ok(())
+    }
+
+    /// Ends it, when the connection has ended. Returns whether it could send.
+    pub(crate) fn stop(&self) -> bool {
+        !matches!(std::mem::take(&mut *self.state.lock()), State::Off)
     }
 
     /// Notes a read of `size` bytes that was answered.
     pub(super) fn answered(&self, node: NodeId, content: Content, offset: u64, size: u32) {
-        if let Some(queue) = self.queue.get()
-            && size <= SMALL_READ_BYTES
+        if size <= SMALL_READ_BYTES
             && content.size > u64::from(size)
+            && let State::Running(queue) = &*self.state.lock()
         {
             // What is not sent is requested.
             let _is_queued = queue.try_send(AnsweredRead { node, content, offset });
@@ -87,15 +118,15 @@ impl PageIn {
 }
 
 /// The thread that sends.
-struct Sender<C> {
+struct Sender<P> {
     reads: Reads,
-    cache: C,
+    pages: P,
     /// The parts of each block that were sent, a bit each.
     sent: HashMap<(NodeId, u64), u16>,
     sending: Arc<Mutex<()>>,
 }
 
-impl<C: PageCache> Sender<C> {
+impl<P: Pages> Sender<P> {
     fn run(mut self, queued: &Receiver<AnsweredRead>) {
         while let Ok(read) = queued.recv() {
             if let Err(error) = self.send_around(&read) {
@@ -145,7 +176,7 @@ impl<C: PageCache> Sender<C> {
         let _sending = self.sending.lock();
         let length = u32::try_from(length).unwrap_or(u32::MAX);
         match self.reads.page_in(read.content, offset, length) {
-            Some(bytes) => self.cache.store(read.node, offset, &bytes).map(|()| true),
+            Some(bytes) => self.pages.store(read.node, offset, bytes).map(|()| true),
             None => Ok(false),
         }
     }
@@ -155,7 +186,6 @@ impl<C: PageCache> Sender<C> {
 mod tests {
     use std::fs::File;
 
-    use bytes::Bytes;
     use futures::future::BoxFuture;
     use tarpon_fs::{Errno, Objects};
     use tarpon_oci::Digest;
@@ -195,8 +225,8 @@ mod tests {
     #[derive(Clone, Default)]
     struct Stored(Arc<Mutex<Ranges>>);
 
-    impl PageCache for Stored {
-        fn store(&self, node: NodeId, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    impl Pages for Stored {
+        fn store(&self, node: NodeId, offset: u64, bytes: Bytes) -> io::Result<()> {
             self.0.lock().push((node.0, offset..offset + bytes.len() as u64));
             Ok(())
         }
@@ -213,7 +243,7 @@ mod tests {
     fn sender(local: &'static [(u64, u64)]) -> (Sender<Stored>, Stored) {
         let stored = Stored::default();
         let reads = Reads::new(Arc::new(Partial(local)));
-        (Sender { reads, cache: stored.clone(), sent: HashMap::new(), sending: Arc::default() }, stored)
+        (Sender { reads, pages: stored.clone(), sent: HashMap::new(), sending: Arc::default() }, stored)
     }
 
     fn read(node: u64, offset: u64) -> AnsweredRead {
@@ -253,7 +283,7 @@ mod tests {
         let (queue, queued) = sync_channel(2);
         let content = read(1, 0).content;
         page_in.answered(NodeId(1), content, 0, 4096);
-        page_in.queue.set(queue).unwrap();
+        *page_in.state.lock() = State::Running(queue);
         page_in.answered(NodeId(2), content, 0, SMALL_READ_BYTES + 1);
         page_in.answered(NodeId(3), Content { size: 4096, ..content }, 0, 4096);
         for node in 4..8 {

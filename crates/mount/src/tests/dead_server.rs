@@ -8,17 +8,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use bytes::Bytes;
 use fuser::InitFlags;
 use futures::future::BoxFuture;
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
+use serde::{Deserialize, Serialize};
 use tarpon_fs::{Errno, Objects};
 use tarpon_oci::Digest;
 use tarpon_testkit::entries::{file, layer};
 use tempfile::TempDir;
 
+use super::HUNG;
 use crate::adapter::HIDDEN;
 use crate::spec::{ModeChoice, MountSpec, TreeFile, Writable};
 use crate::{ConnectionHolder, Host, Inheritance, KernelMount, Mode};
@@ -36,12 +39,15 @@ pub(super) fn content(number: usize) -> Vec<u8> {
 }
 
 /// What becomes of a read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Manner {
     /// It is answered, as from a registry.
     Remote,
     /// It is printed and not answered.
     Silent,
+    /// As [`Silent`](Self::Silent), but for the beginning of a file. The kernel does not read ahead, and everything may be put into its page
+    /// cache.
+    SilentBehindFirstPage,
 }
 
 /// The objects of the image.
@@ -84,13 +90,19 @@ impl Objects for StoredObjects {
 
     fn read(&self, object: Digest, offset: u64, length: usize) -> BoxFuture<'static, Result<Bytes, Errno>> {
         self.asked.fetch_add(1, Ordering::AcqRel);
-        if self.manner == Manner::Silent {
+        if self.manner == Manner::Silent || (self.manner == Manner::SilentBehindFirstPage && offset > 0) {
             println!("{PREFIX}request");
             return Box::pin(std::future::pending());
         }
         let start = usize::try_from(offset).unwrap();
         let part = self.get(&object).map(|bytes| bytes.slice(start..start + length)).ok_or(Errno::Io);
         Box::pin(std::future::ready(part))
+    }
+
+    fn page_in(&self, object: &Digest, offset: u64, length: usize) -> Option<Bytes> {
+        let start = usize::try_from(offset).unwrap();
+        let bytes = self.get(object).filter(|_| self.manner == Manner::SilentBehindFirstPage)?;
+        Some(bytes.slice(start..start + length))
     }
 
     fn open_local(&self, _: &Digest) -> Option<Arc<File>> {
@@ -133,6 +145,11 @@ impl ServerProcess {
     /// Starts a server that behaves as if the kernel did not offer `hidden`. `None`, with a line that explains why, where
     /// the mount is not possible.
     pub(super) fn start(mode: Mode, hidden: InitFlags) -> Option<Self> {
+        Self::start_with(mode, hidden, Manner::Silent)
+    }
+
+    /// As [`start`](Self::start), with reads of this manner.
+    pub(super) fn start_with(mode: Mode, hidden: InitFlags, manner: Manner) -> Option<Self> {
         if !rustix::process::geteuid().is_root() || crate::device::open().is_err() {
             println!("skipped: mounting needs root and /dev/fuse");
             return None;
@@ -145,6 +162,7 @@ impl ServerProcess {
             .args(["--ignored", "--exact", "--nocapture", "tests::dead_server::serve", "--", PARAMETERS])
             .arg(folder.path())
             .args([serde_json::to_string(&mode).unwrap(), hidden.bits().to_string()])
+            .arg(serde_json::to_string(&manner).unwrap())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -197,7 +215,31 @@ impl ServerProcess {
     /// Kills it, and waits until it has ended.
     pub(super) fn kill(&mut self) {
         self.process.kill().unwrap();
+        self.wait();
+    }
+
+    /// Kills it. Its end may have to wait for a successor.
+    pub(super) fn kill_stuck(&mut self) {
+        self.process.kill().unwrap();
+    }
+
+    /// Waits until it has ended.
+    pub(super) fn wait(&mut self) {
         self.process.wait().unwrap();
+    }
+
+    /// Waits until its thread of this name waits for a lock of the kernel.
+    pub(super) fn wait_for_stuck(&self, name: &str) {
+        let folder = format!("/proc/{}/task", self.process.id());
+        let is_stuck = |thread: std::io::Result<std::fs::DirEntry>| {
+            let status = std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap_or_default();
+            status.contains(&format!("Name:\t{name}\n")) && status.contains("State:\tD")
+        };
+        let until = Instant::now() + HUNG;
+        while !std::fs::read_dir(&folder).unwrap().any(is_stuck) {
+            assert!(Instant::now() < until, "{name} waits for nothing");
+            std::thread::yield_now();
+        }
     }
 }
 
@@ -250,11 +292,13 @@ fn serve() {
     let Some(folder) = parameters.next().map(PathBuf::from) else { return };
     let mode: Mode = serde_json::from_str(&parameters.next().unwrap()).unwrap();
     HIDDEN.store(parameters.next().unwrap().parse().unwrap(), Ordering::Release);
+    let manner: Manner = serde_json::from_str(&parameters.next().unwrap()).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let (objects, holder) = (Arc::new(StoredObjects::new(Manner::Silent)), Arc::new(PrintingHolder));
+    let (objects, holder) = (Arc::new(StoredObjects::new(manner)), Arc::new(PrintingHolder));
     let handle = runtime.handle().clone();
     let host = Host::with_holder(objects, handle, folder.join("run"), holder, Inheritance::default()).unwrap();
-    match host.mount(&spec(&folder, mode)) {
+    let spec = MountSpec { read_ahead: manner != Manner::SilentBehindFirstPage, ..spec(&folder, mode) };
+    match host.mount(&spec) {
         Ok(mounted) => {
             let mount = mounted.kernel_mount().unwrap();
             println!("{PREFIX}mounted {}", serde_json::to_string(&mount).unwrap());

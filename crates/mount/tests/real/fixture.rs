@@ -1,10 +1,13 @@
 //! [`MountFixture`]: a store folder, a host and small test images.
 
 use std::io::Write;
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tarpon_mount::{Host, Mode, ModeChoice, MountError, MountSpec, Mounted, TreeFile, Writable};
+use tarpon_mount::{
+    ConnectionHolder, Host, Inheritance, Mode, ModeChoice, MountError, MountSpec, Mounted, TreeFile, Writable,
+};
 use tarpon_testkit::entries::{Made, layer};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -12,6 +15,19 @@ use tokio::runtime::Runtime;
 use crate::objects::Memory;
 
 pub(crate) const MODES: [Mode; 2] = [Mode::Native, Mode::Fuse];
+
+/// A holder that keeps the connections of a server that does not die.
+struct Keeping;
+
+impl ConnectionHolder for Keeping {
+    fn keeps(&self) -> bool {
+        true
+    }
+
+    fn keep(&self, _: &str, _: BorrowedFd<'_>) {}
+
+    fn release(&self, _: &str) {}
+}
 
 /// Everything that a mount needs. Mounts end when they are dropped, before the folder is removed.
 pub(crate) struct MountFixture {
@@ -51,6 +67,13 @@ impl MountFixture {
     /// A second host on the same folder, like that of another process.
     pub(crate) fn second_host(&self) -> Host {
         Host::new(self.objects.clone(), self.runtime.handle().clone(), self.path("run")).expect("a host")
+    }
+
+    /// A host whose connections a holder keeps.
+    pub(crate) fn held_host(&self) -> Host {
+        let (objects, runtime) = (self.objects.clone(), self.runtime.handle().clone());
+        Host::with_holder(objects, runtime, self.path("run"), Arc::new(Keeping), Inheritance::default())
+            .expect("a host")
     }
 
     /// A path in the folder.

@@ -311,7 +311,8 @@ fn the_kernel_reads_nothing_ahead_once_read_ahead_is_disabled() {
 #[test]
 fn without_read_ahead_what_is_local_around_a_small_read_needs_no_further_request() {
     for mode in MODES {
-        let Some(fixture) = MountFixture::new() else { return };
+        let Some(mut fixture) = MountFixture::new() else { return };
+        fixture.host = fixture.held_host();
         let content = pattern(1 << 20);
         fixture.objects.add(content.clone(), Manner::Local);
         let mut spec = fixture.spec(mode, [file("f", &content)]);
