@@ -271,7 +271,7 @@ impl Unserved {
                         true
                     }
                 };
-                // Its thread may wait for a request that nobody answers any more.
+                // Its thread may wait for a request that is not answered any more.
                 if ending.stop()
                     && is_failed
                     && let Some(number) = number

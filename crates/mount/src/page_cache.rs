@@ -1,9 +1,9 @@
 //! [`PageCache`]: puts bytes into the kernel's page cache (`FUSE_NOTIFY_STORE`).
 //!
-//! The kernel locks the pages, and the lock of a page may be held by a request that nobody has answered yet. A process that is killed while a
+//! The kernel locks the pages, and the lock of a page may be held by a request that is not answered yet. A process that is killed while a
 //! thread of it waits for such a lock does not end before the request is answered. So that thread shares no descriptor with its process: the
 //! kernel closes those of the process at once, and the holder starts a successor. The kernel fails or repeats what the process had read, and
-//! the successor answers the rest. Without a holder nobody would answer, so only connections that are held have a page cache.
+//! the successor answers the rest. Without a holder there would be no answer, so only connections that are held have a page cache.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -17,7 +17,7 @@ use tarpon_fs::NodeId;
 /// `FUSE_NOTIFY_STORE` in `<linux/fuse.h>`.
 const STORE: i32 = 4;
 /// `fuse_out_header` and `fuse_notify_store_out`.
-const HEADER_BYTES: usize = 40;
+const HEADER_BYTES: u32 = 40;
 
 /// The kernel's page cache of a connection, for one user.
 pub(crate) struct PageCache {
@@ -32,7 +32,7 @@ struct Order {
 }
 
 impl PageCache {
-    /// `device`: one of the connection, from which nobody reads.
+    /// `device`: one of the connection, from which no requests are read.
     ///
     /// # Errors
     /// There is no thread, or it cannot have descriptors of its own (before Linux 5.11).
@@ -59,7 +59,7 @@ impl PageCache {
 fn serve(number: RawFd, orders: &Receiver<Order>, result: &SyncSender<io::Result<()>>) {
     let device = match keep_only(number) {
         Ok(device) => device,
-        // Whoever does not wait for it any more has dropped the page cache.
+        // No result is awaited any more if the page cache was dropped.
         Err(error) => return drop(result.send(Err(error))),
     };
     let mut sent = result.send(Ok(()));
@@ -77,9 +77,9 @@ fn send(device: &OwnedFd, order: &Order) -> io::Result<()> {
     }
 }
 
-fn header(node: NodeId, offset: u64, size: u32) -> io::Result<[u8; HEADER_BYTES]> {
-    let mut header = [0; HEADER_BYTES];
-    let length = size.checked_add(HEADER_BYTES as u32).ok_or(io::ErrorKind::InvalidInput)?;
+fn header(node: NodeId, offset: u64, size: u32) -> io::Result<[u8; HEADER_BYTES as usize]> {
+    let mut header = [0; HEADER_BYTES as usize];
+    let length = size.checked_add(HEADER_BYTES).ok_or(io::ErrorKind::InvalidInput)?;
     header[..4].copy_from_slice(&length.to_ne_bytes());
     header[4..8].copy_from_slice(&STORE.to_ne_bytes());
     header[16..24].copy_from_slice(&node.0.to_ne_bytes());
@@ -123,7 +123,7 @@ mod tests {
         let (device, mut kernel) = UnixStream::pair().unwrap();
         let cache = PageCache::start(device.into()).unwrap();
         cache.store(NodeId(7), 4096, Bytes::from_static(b"page")).unwrap();
-        let mut sent = [0; HEADER_BYTES + 4];
+        let mut sent = [0; HEADER_BYTES as usize + 4];
         kernel.read_exact(&mut sent).unwrap();
         let number = |at: usize| u64::from_ne_bytes(sent[at..at + 8].try_into().unwrap());
         assert_eq!(sent[..4], 44_u32.to_ne_bytes());
@@ -136,7 +136,7 @@ mod tests {
         let thread = threads.into_iter().find(is_it).unwrap();
         assert_eq!(std::fs::read_dir(thread.join("fd")).unwrap().count(), 1);
         drop(cache);
-        assert_eq!(kernel.read(&mut sent).unwrap(), 0, "the thread has ended, and nobody else has the device");
+        assert_eq!(kernel.read(&mut sent).unwrap(), 0, "the thread has ended, and the device is closed");
     }
 
     #[test]

@@ -69,7 +69,7 @@ enum State {
 }
 
 impl PageIn {
-    /// Allows to start, with a device of the connection from which nobody reads.
+    /// Allows to start, with a device of the connection from which no requests are read.
     pub(crate) fn allow(&self, device: OwnedFd) {
         *self.state.lock() = State::Ready(device);
     }
