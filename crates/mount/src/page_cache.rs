@@ -107,7 +107,7 @@ fn keep_only(number: RawFd) -> io::Result<OwnedFd> {
     if let Some(below) = kept.checked_sub(1) {
         close(0, below, 0)?;
     }
-    // SAFETY: the caller has it open until this thread reports that it has its own, which nobody else knows.
+    // SAFETY: the caller has it open until this thread reports that it has its own, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
