@@ -38,6 +38,9 @@ impl Maker {
             },
         };
         let Some(connection) = connection else { return Ok(None) };
+        if !spec.read_ahead {
+            connection.stop_read_ahead();
+        }
         let upper = was.upper.as_ref().map(|upper| self.pool().uppers().adopt(upper)).transpose()?;
         let parts = Parts { unique: was.unique, connection, tree: was.tree, lazy: None, upper };
         Ok(Some(Live::new(entry.mountpoint, entry.id, self.pool().clone(), parts)))

@@ -93,7 +93,10 @@ impl Successor {
         let inheritance = Inheritance::take(&mut server.held, &holder);
         let (run, handle) = (server.folder().join("run"), runtime.handle().clone());
         let host = Host::with_holder(objects.clone(), handle, run, holder, inheritance).unwrap();
-        let mounted = host.adopt(&spec(server.folder(), server.mode), &server.mount).unwrap().expect("it is there");
+        let mounted = host
+            .adopt(&spec(server.folder(), server.mode, server.manner), &server.mount)
+            .unwrap()
+            .expect("it is there");
         Self { host, objects, mounted, runtime }
     }
 
@@ -183,6 +186,7 @@ fn a_server_that_is_killed_while_the_kernel_takes_pages_from_it_ends_and_its_rea
         assert!(waiting.recv_timeout(HUNG).expect("no answer").unwrap() == content(0)[20_480..24_576], "{mode}");
         server.wait();
         successor.check(&server);
+        successor.objects.wait_for_page_in();
         successor.end();
     }
 }

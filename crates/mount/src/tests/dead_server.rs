@@ -55,17 +55,27 @@ pub(super) struct StoredObjects {
     objects: Vec<(Digest, Bytes)>,
     manner: Manner,
     asked: AtomicU64,
+    paged_in: AtomicU64,
 }
 
 impl StoredObjects {
     pub(super) fn new(manner: Manner) -> Self {
         let objects = (0..FILES).map(content).map(|bytes| (Digest::of(&bytes), bytes.into()));
-        Self { objects: objects.collect(), manner, asked: AtomicU64::new(0) }
+        Self { objects: objects.collect(), manner, asked: AtomicU64::new(0), paged_in: AtomicU64::new(0) }
     }
 
     /// Number of reads.
     pub(super) fn asked(&self) -> u64 {
         self.asked.load(Ordering::Acquire)
+    }
+
+    /// Waits until bytes were read for the kernel's page cache.
+    pub(super) fn wait_for_page_in(&self) {
+        let until = Instant::now() + HUNG;
+        while self.paged_in.load(Ordering::Acquire) == 0 {
+            assert!(Instant::now() < until, "nothing is put into the page cache");
+            std::thread::yield_now();
+        }
     }
 
     fn get(&self, object: &Digest) -> Option<Bytes> {
@@ -101,7 +111,8 @@ impl Objects for StoredObjects {
 
     fn page_in(&self, object: &Digest, offset: u64, length: usize) -> Option<Bytes> {
         let start = usize::try_from(offset).unwrap();
-        let bytes = self.get(object).filter(|_| self.manner == Manner::SilentBehindFirstPage)?;
+        let bytes = self.get(object).filter(|_| self.manner != Manner::Silent)?;
+        self.paged_in.fetch_add(1, Ordering::AcqRel);
         Some(bytes.slice(start..start + length))
     }
 
@@ -110,8 +121,8 @@ impl Objects for StoredObjects {
     }
 }
 
-/// The mount of the image in `folder`.
-pub(super) fn spec(folder: &Path, mode: Mode) -> MountSpec {
+/// The mount of the image in `folder`, by a server whose reads are of this manner.
+pub(super) fn spec(folder: &Path, mode: Mode, manner: Manner) -> MountSpec {
     let files = (0..FILES).map(|number| file(format!("f{number}"), content(number)));
     let tree = tarpon_tree::erofs::write(&tarpon_tree::merge(&[layer(files)]).unwrap());
     // Under a name of its own for each process: the kernel reads the file of the first one.
@@ -125,7 +136,7 @@ pub(super) fn spec(folder: &Path, mode: Mode) -> MountSpec {
         writable: Writable::No,
         suid: false,
         dev: false,
-        read_ahead: true,
+        read_ahead: manner != Manner::SilentBehindFirstPage,
         watch: None,
     }
 }
@@ -133,6 +144,7 @@ pub(super) fn spec(folder: &Path, mode: Mode) -> MountSpec {
 /// The server. Afterwards its mount is gone, unless a successor has it.
 pub(super) struct ServerProcess {
     pub(super) mode: Mode,
+    pub(super) manner: Manner,
     pub(super) mount: KernelMount,
     /// What a holder of this server has.
     pub(super) held: Vec<(String, OwnedFd)>,
@@ -186,7 +198,7 @@ impl ServerProcess {
                 }
             }
         };
-        Some(Self { mode, mount, held, process, output, folder })
+        Some(Self { mode, manner, mount, held, process, output, folder })
     }
 
     pub(super) fn folder(&self) -> &Path {
@@ -297,8 +309,7 @@ fn serve() {
     let (objects, holder) = (Arc::new(StoredObjects::new(manner)), Arc::new(PrintingHolder));
     let handle = runtime.handle().clone();
     let host = Host::with_holder(objects, handle, folder.join("run"), holder, Inheritance::default()).unwrap();
-    let spec = MountSpec { read_ahead: manner != Manner::SilentBehindFirstPage, ..spec(&folder, mode) };
-    match host.mount(&spec) {
+    match host.mount(&spec(&folder, mode, manner)) {
         Ok(mounted) => {
             let mount = mounted.kernel_mount().unwrap();
             println!("{PREFIX}mounted {}", serde_json::to_string(&mount).unwrap());
