@@ -20,7 +20,7 @@ use std::time::Duration;
 use fuser::{Config, INodeNo, InitFlags, Notifier, Session, SessionACL};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::mount::MountAttrFlags;
-use tarpon_fs::{Operations, Reads};
+use tarpon_fs::Operations;
 use tarpon_oci::Digest;
 use tokio::sync::watch;
 
@@ -44,7 +44,6 @@ pub(crate) struct Connection {
     number: Option<u32>,
     files: Arc<dyn Operations>,
     notifier: Notifier,
-    reads: Reads,
     page_in: Arc<PageIn>,
 }
 
@@ -62,7 +61,6 @@ struct Watched {
     files: Arc<dyn Operations>,
     opens: Option<Arc<Opens>>,
     offered: Arc<AtomicU64>,
-    reads: Reads,
     reads_ahead: bool,
     page_in: Arc<PageIn>,
 }
@@ -75,7 +73,6 @@ impl Watched {
             files: adapter.files(),
             opens: adapter.opens(),
             offered: adapter.offered(),
-            reads: adapter.reads(),
             reads_ahead: adapter.reads_ahead(),
             page_in: adapter.page_in(),
         }
@@ -187,7 +184,7 @@ impl Connection {
     }
 
     fn start_page_in(&self) {
-        if let Err(error) = self.page_in.start(self.reads.clone()) {
+        if let Err(error) = self.page_in.start() {
             tracing::debug!(%error, "cannot put pages into the kernel's page cache");
         }
     }
@@ -259,7 +256,7 @@ impl Unserved {
             }
         }
         let (end, ended) = watch::channel(false);
-        let Watched { in_flight, counters, files, opens: _, offered: _, reads, reads_ahead, page_in } = watched;
+        let Watched { in_flight, counters, files, opens: _, offered: _, reads_ahead, page_in } = watched;
         let (notifier, ending) = (session.notifier(), page_in.clone());
         thread::Builder::new()
             .name("fuse-session".to_owned())
@@ -283,7 +280,7 @@ impl Unserved {
                 end.send_replace(true);
             })
             .map_err(|error| io_step("start a thread for FUSE", &error))?;
-        let connection = Connection { in_flight, counters, ended, number, files, notifier, reads, page_in };
+        let connection = Connection { in_flight, counters, ended, number, files, notifier, page_in };
         if !reads_ahead {
             connection.start_page_in();
         }

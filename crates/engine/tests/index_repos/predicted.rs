@@ -1,7 +1,7 @@
 //! Predicted starts: where their contents may go, and what becomes of them when the start is learned.
 
 use serde_json::json;
-use tarpon_engine::oci::{Compression, Digest, Source};
+use tarpon_engine::oci::{Compression, Digest};
 use tarpon_engine::registry::Contents;
 use tarpon_engine::{Access, ImageRequest, LearnedRequest, SyncOptions, index_destination, known_indexes};
 use tarpon_fetch::BootIndex;
@@ -37,14 +37,24 @@ async fn registry(auth: Auth) -> (Fixture, Image) {
     (registry, image)
 }
 
+/// For an image of this registry, with the index repository of `repos`.
+fn request_for(repos: &Repos, registry: &Fixture, name: &str) -> ImageRequest {
+    let text = registry.name(name);
+    ImageRequest { source: text.parse().unwrap(), text, ..repos.request("app:v1") }
+}
+
+/// As [`request_for`], for the image of a registry that demands credentials.
+fn private_request(repos: &Repos, registry: &Fixture) -> ImageRequest {
+    let request = request_for(repos, registry, "app:v1");
+    let access = Access { creds: Some(format!("{USER}:{PASSWORD}")), ..request.access };
+    ImageRequest { access, ..request }
+}
+
 #[tokio::test]
 async fn a_predicted_start_of_a_private_image_goes_to_its_own_repository_only() {
     let repos = Repos::new().await;
     let (registry, _) = registry(Auth::Basic).await;
-    let access = Access { creds: Some(format!("{USER}:{PASSWORD}")), ..repos.request("app:v1").access };
-    let text = registry.name("app:v1");
-    let source: Source = text.parse().unwrap();
-    let request = ImageRequest { text, source, access, ..repos.request("app:v1") };
+    let request = private_request(&repos, &registry);
     let engine = repos.engine("store");
 
     let (place, _) = index_destination(&request).unwrap();
@@ -64,9 +74,7 @@ async fn a_predicted_start_of_a_private_image_goes_to_its_own_repository_only() 
 async fn a_recorded_start_of_a_private_image_stays_in_its_repository() {
     let repos = Repos::new().await;
     let (registry, _) = registry(Auth::Basic).await;
-    let access = Access { creds: Some(format!("{USER}:{PASSWORD}")), ..repos.request("app:v1").access };
-    let text = registry.name("app:v1");
-    let request = ImageRequest { source: text.parse().unwrap(), text, access, ..repos.request("app:v1") };
+    let request = private_request(&repos, &registry);
     let own = ImageRequest { index_repos: Vec::new(), ..request.clone() };
     let engine = repos.engine("store");
     let recorded = engine.make_index(&own, &[start()], &repos.notes).await.unwrap();
@@ -85,12 +93,7 @@ async fn a_learned_start_is_published_with_what_was_predicted_and_replaces_it() 
     let repos = Repos::new().await;
     let (registry, image) = registry(Auth::Anonymous).await;
     let name = registry.name("app:v1");
-    let own = ImageRequest {
-        text: name.clone(),
-        source: name.parse().unwrap(),
-        index_repos: Vec::new(),
-        ..repos.request("app:v1")
-    };
+    let own = ImageRequest { index_repos: Vec::new(), ..request_for(&repos, &registry, "app:v1") };
     let engine = repos.engine("store");
     let (place, _) = index_destination(&own).unwrap();
     let predicted = engine.make_predicted_index(&own, &place, &repos.notes).await.unwrap();
@@ -126,10 +129,7 @@ async fn a_list_predicts_starts_of_images_with_tables_of_contents_unless_that_is
     started_by("/tool", Layer::estargz(&items())).add_to(&mut contents, "app", "v1");
     started_by("/none", Layer::estargz(&items())).add_to(&mut contents, "app", "v2");
     let registry = Fixture::with_registry(contents, Auth::Anonymous).await;
-    let request = |tag: &str| {
-        let text = registry.name(tag);
-        ImageRequest { source: text.parse().unwrap(), text, ..repos.request("app:v1") }
-    };
+    let request = |name: &str| request_for(&repos, &registry, name);
     let engine = repos.engine("store");
     for (predict, expected) in
         [(false, ["unneeded", "unneeded"]), (true, ["indexed", "unneeded"]), (true, ["known", "unneeded"])]
@@ -153,10 +153,7 @@ async fn a_list_predicts_once_for_images_that_have_an_index_already() {
         "v2",
     );
     let registry = Fixture::with_registry(contents, Auth::Anonymous).await;
-    let request = |tag: &str| {
-        let text = registry.name(tag);
-        ImageRequest { source: text.parse().unwrap(), text, ..repos.request("app:v1") }
-    };
+    let request = |name: &str| request_for(&repos, &registry, name);
     let engine = repos.engine("store");
     for (predict, expected) in [
         (false, ["indexed", "indexed"]),

@@ -55,13 +55,13 @@ impl Adapter {
         };
         Self {
             guarded: GuardedFiles { files, counters: Arc::default() },
+            page_in: Arc::new(PageIn::new(reads.clone())),
             reads,
             runtime,
             opens,
             in_flight: InFlight::default(),
             offered: Arc::default(),
             reads_ahead: true,
-            page_in: Arc::default(),
         }
     }
 
@@ -72,10 +72,6 @@ impl Adapter {
 
     pub(crate) fn reads_ahead(&self) -> bool {
         self.reads_ahead
-    }
-
-    pub(crate) fn reads(&self) -> Reads {
-        self.reads.clone()
     }
 
     pub(crate) fn page_in(&self) -> Arc<PageIn> {

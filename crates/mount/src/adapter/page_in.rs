@@ -51,8 +51,8 @@ impl Pages for PageCache {
 }
 
 /// Sends bytes around small reads, once that is started.
-#[derive(Default)]
 pub(crate) struct PageIn {
+    reads: Reads,
     state: Mutex<State>,
     /// Held from the reading of bytes until the kernel has them.
     sending: Arc<Mutex<()>>,
@@ -69,16 +69,21 @@ enum State {
 }
 
 impl PageIn {
+    /// For bytes of `reads`. Nothing is sent yet.
+    pub(super) fn new(reads: Reads) -> Self {
+        Self { reads, state: Mutex::default(), sending: Arc::default() }
+    }
+
     /// Allows to start, with a device of the connection from which no requests are read.
     pub(crate) fn allow(&self, device: OwnedFd) {
         *self.state.lock() = State::Ready(device);
     }
 
-    /// Starts to send what `reads` has, if that is allowed and has not started.
+    /// Starts to send, if that is allowed and has not started.
     ///
     /// # Errors
     /// There is no thread for it.
-    pub(crate) fn start(&self, reads: Reads) -> io::Result<()> {
+    pub(crate) fn start(&self) -> io::Result<()> {
         let mut state = self.state.lock();
         let device = match std::mem::take(&mut *state) {
             State::Ready(device) => device,
@@ -89,7 +94,8 @@ impl PageIn {
         };
         let pages = PageCache::start(device)?;
         let (queue, queued) = sync_channel(QUEUED_READS);
-        let sender = Sender { reads, pages, sent: HashMap::new(), sending: self.sending.clone() };
+        let (reads, sending) = (self.reads.clone(), self.sending.clone());
+        let sender = Sender { reads, pages, sent: HashMap::new(), sending };
         thread::Builder::new().name("page-in".to_owned()).spawn(move || sender.run(&queued))?;
         *state = State::Running(queue);
         Ok(())
@@ -279,7 +285,7 @@ mod tests {
 
     #[test]
     fn only_small_reads_of_larger_files_are_noted_and_no_more_than_fit() {
-        let page_in = PageIn::default();
+        let page_in = PageIn::new(Reads::new(Arc::new(Partial(&[]))));
         let (queue, queued) = sync_channel(2);
         let content = read(1, 0).content;
         page_in.answered(NodeId(1), content, 0, 4096);

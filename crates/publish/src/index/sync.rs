@@ -186,8 +186,7 @@ pub struct SyncOptions<'a> {
 }
 
 /// Makes and publishes an index for each image that has none where it would be published, or has one without a predicted or recorded start,
-/// where starts are predicted. What was done before an interruption is not done
-/// again. `done` is called for each image.
+/// where starts are predicted. What was done before an interruption is not done again. `done` is called for each image.
 pub async fn sync_indexes(
     images: &Images,
     requests: Vec<ImageRequest>,
