@@ -104,8 +104,8 @@ pub use tarpon_publish::{
     KnownIndexes, KnownPack, LearnedImage, LearnedRequest, LearnedStart, LearnedState, MAX_CONVERT_JOBS, MAX_SYNC_JOBS,
     Outcome, Platforms, PushRequest, Pushed, PushedLayer, PushedOutcome, RemovedIndexes, SYNC_LIST_BYTES, SyncEntry,
     SyncOptions, SyncState, Synced, TocImage, TraceCoverage, Unwanted, check_index, commit, convert, index_destination,
-    known_indexes, make_index, make_index_from, make_predicted_index, publish_index, push, remove_indexes,
-    sync_indexes,
+    known_indexes, make_index, make_index_from, make_plain_index, make_predicted_index, publish_index, push,
+    remove_indexes, sync_indexes,
 };
 pub use tarpon_registry::serve as registry;
 pub use tarpon_server::{

@@ -35,6 +35,16 @@ impl Engine {
         tarpon_publish::make_index(self.images(), request, traces, progress).await
     }
 
+    /// As [`make_plain_index`](crate::make_plain_index).
+    pub async fn make_plain_index(
+        &self,
+        request: &ImageRequest,
+        destination: &Source,
+        progress: &dyn Progress,
+    ) -> Result<ImageIndexArtifact> {
+        tarpon_publish::make_plain_index(self.images(), request, destination, progress).await
+    }
+
     /// As [`make_predicted_index`](crate::make_predicted_index).
     pub async fn make_predicted_index(
         &self,

@@ -1,5 +1,6 @@
 //! Adopting mounts that a dead server left: each keeps its place, its users and its FUSE connection.
 
+use std::iter;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use tarpon_fs::{ObjectFs, Operations};
 use crate::adapter::Adapter;
 use crate::connection::Connection;
 use crate::error::MountError;
+use crate::fusectl;
 use crate::holder::InheritedConnection;
 use crate::make::{Maker, image_files};
 use crate::mounted::{KernelMount, Live, Parts};
@@ -65,6 +67,19 @@ impl Maker {
         let inheritance = self.pool().inheritance();
         let has_connection = inheritance.has(was.connection) || self.pool().has_adopted(was.connection);
         has_connection && was.tree.is_none_or(|tree| inheritance.has(tree))
+    }
+
+    /// Ends the connections of the mount, if it is still there, unless this process serves them.
+    pub(crate) fn end_left(&self, mountpoint: &Path, was: &KernelMount) {
+        if !matches!(found(mountpoint, was), Ok(Some(_))) {
+            return;
+        }
+        let served: Vec<_> = self.pool().connections().iter().filter_map(|connection| connection.number()).collect();
+        for number in iter::once(was.connection).chain(was.tree).filter(|number| !served.contains(number)) {
+            if let Err(error) = fusectl::abort(number) {
+                tracing::debug!(number, %error, "a FUSE connection of the earlier server has ended, or cannot be ended");
+            }
+        }
     }
 
     fn adopt_connection(

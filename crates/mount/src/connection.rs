@@ -7,7 +7,6 @@
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::fs::{File, OpenOptions};
 use std::io;
 use std::num::NonZero;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -15,10 +14,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fuser::{Config, INodeNo, InitFlags, Notifier, Session, SessionACL};
-use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, StatxFlags};
 use rustix::mount::MountAttrFlags;
 use tarpon_fs::Operations;
 use tarpon_oci::Digest;
@@ -26,6 +25,7 @@ use tokio::sync::watch;
 
 use crate::adapter::{Adapter, Counters, InFlight, Opens, PageIn};
 use crate::device;
+use crate::fusectl;
 use crate::fusermount;
 use crate::holder::{ConnectionHolder, HeldConnection, InheritedConnection};
 use crate::kernel::{Context, StepError, io_step};
@@ -129,7 +129,7 @@ impl Connection {
     /// Serves a connection of a dead server. The kernel sends what that server did not answer again, or has failed it.
     pub(crate) fn adopt(adapter: Adapter, inherited: InheritedConnection) -> Result<Self, StepError> {
         let watched = Watched::of(&adapter);
-        let InheritedConnection { number, device, offered, opens: _, held } = inherited;
+        let InheritedConnection { number, device, offered, opens: _, held, end } = inherited;
         let (device, held) = match device::for_server(device.as_fd(), offered) {
             Ok(own) => (own, Some(held)),
             Err(error) => {
@@ -148,7 +148,9 @@ impl Connection {
                 "this kernel does not repeat requests: those that the dead server had read have failed"
             );
         }
-        Unserved { session, watched, number: Some(number) }.serve_held(held)
+        let connection = Unserved { session, watched, number: Some(number) }.serve_held(held)?;
+        end.cancel();
+        Ok(connection)
     }
 
     /// Its number, by which the kernel lists it.
@@ -202,9 +204,14 @@ impl Connection {
         }
     }
 
+    /// Puts nothing into the kernel's page cache any more, and waits until the kernel has what is being put there. `false`: not before `until`.
+    pub(crate) fn stop_page_in(&self, until: Instant) -> bool {
+        self.page_in.stop_until(until)
+    }
+
     /// Aborts the connection: every waiting request fails at once.
     pub(crate) fn abort(&self) -> io::Result<()> {
-        self.number.map_or_else(no_number, abort)
+        self.number.map_or_else(no_number, fusectl::abort)
     }
 
     /// Whether any request has waited for longer than `timeout`.
@@ -249,7 +256,8 @@ impl Unserved {
 
     fn serve_held(self, held: Option<HeldConnection>) -> Result<Connection, StepError> {
         let Self { session, watched, number } = self;
-        if held.is_some() {
+        // Where the connection cannot be ended, a thread that waits for the kernel could keep it alive for ever.
+        if held.is_some() && number.is_some_and(fusectl::can_abort) {
             match device::clone(session.as_fd()) {
                 Ok(device) => watched.page_in.allow(device),
                 Err(error) => tracing::debug!(%error, "no device for the kernel's page cache"),
@@ -273,7 +281,7 @@ impl Unserved {
                     && is_failed
                     && let Some(number) = number
                 {
-                    let _is_ended = abort(number);
+                    let _is_ended = fusectl::abort(number);
                 }
                 // Before the end is reported: as long as a connection without a server is held, its readers wait.
                 drop(held);
@@ -286,18 +294,6 @@ impl Unserved {
         }
         Ok(connection)
     }
-}
-
-fn abort(number: u32) -> io::Result<()> {
-    let name = format!("{number}/abort");
-    let file = match Context::open("fusectl").and_then(|control| control.mount(MountAttrFlags::empty())) {
-        Ok(control) => {
-            rustix::fs::openat(control, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).map(File::from)?
-        }
-        Err(_) => OpenOptions::new().write(true).open(format!("/sys/fs/fuse/connections/{name}"))?,
-    };
-    rustix::io::write(file, b"1")?;
-    Ok(())
 }
 
 fn warn_not_held(number: u32, error: &io::Error) {

@@ -15,6 +15,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use fuser::InitFlags;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::DupFlags;
 use rustix::ioctl::{Opcode, Setter, opcode};
 
@@ -61,6 +62,13 @@ pub(crate) fn clone(device: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // borrow, and writes nothing there. Another file than a FUSE device is an error.
     unsafe { rustix::ioctl::ioctl(&clone, Setter::<CLONE, u32>::new(number)) }?;
     Ok(clone.into())
+}
+
+/// Whether the connection of this device has ended.
+pub(crate) fn has_ended(device: BorrowedFd<'_>) -> bool {
+    let mut polled = [PollFd::from_borrowed_fd(device, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&now)).is_ok() && polled[0].revents().contains(PollFlags::ERR)
 }
 
 /// Makes the descriptor `old` refer to what `new` refers to.

@@ -1,11 +1,13 @@
 //! [`ConnectionHolder`]: keeps FUSE connections beyond the death of this process; [`Inheritance`]: what it held for the next one.
 
 use std::collections::BTreeMap;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use fuser::InitFlags;
 use parking_lot::Mutex;
+
+use crate::{device, fusectl};
 
 /// Prefix of the name of a connection: `fuse.NUMBER.CAPABILITIES`.
 const CONNECTION: &str = "fuse";
@@ -83,6 +85,34 @@ pub(crate) struct InheritedConnection {
     pub(crate) opens: Option<OwnedFd>,
     /// What the holder has of it: as long as it does, readers wait.
     pub(crate) held: HeldConnection,
+    pub(crate) end: EndOnDrop,
+}
+
+/// Ends a connection when it is dropped. Closing its devices is not enough: a thread of the dead server may have one, and wait for an answer
+/// that would not come.
+pub(crate) struct EndOnDrop(Option<(u32, OwnedFd)>);
+
+impl EndOnDrop {
+    fn of(number: u32, device: &OwnedFd) -> Self {
+        Self(device.try_clone().ok().map(|device| (number, device)))
+    }
+
+    /// Lets the connection live.
+    pub(crate) fn cancel(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for EndOnDrop {
+    fn drop(&mut self) {
+        // The number of one that has ended may be another one's by now.
+        if let Some((number, device)) = self.0.take()
+            && !device::has_ended(device.as_fd())
+            && let Err(error) = fusectl::abort(number)
+        {
+            tracing::debug!(number, %error, "a FUSE connection of the earlier server ends with its last device");
+        }
+    }
 }
 
 /// The connections of a dead server that are not adopted yet. Meanwhile their readers wait.
@@ -104,7 +134,9 @@ impl Inheritance {
             match (kind, number, offered) {
                 (Some(CONNECTION), Some(number), Some(offered)) => {
                     let held = HeldConnection { holder: holder.clone(), names: names(number, offered).into() };
-                    let connection = InheritedConnection { number, device: descriptor, offered, opens: None, held };
+                    let end = EndOnDrop::of(number, &descriptor);
+                    let connection =
+                        InheritedConnection { number, device: descriptor, offered, opens: None, held, end };
                     connections.insert(number, connection);
                 }
                 (Some(OPENS), Some(number), None) => {

@@ -134,6 +134,19 @@ impl Host {
         self.pool.inheritance().close();
     }
 
+    /// Ends the connections of a mount that a dead server left, unless they are served: a thread of that server may keep them alive while it
+    /// waits for an answer.
+    pub fn end_left(&self, mountpoint: &Path, was: &KernelMount) {
+        self.maker.end_left(mountpoint, was);
+    }
+
+    /// Puts nothing into the kernel's page cache any more: a thread that waits for the kernel would delay the end of this process. `false`:
+    /// some is being put there for longer than `limit`.
+    pub fn stop_page_in(&self, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        self.pool.connections().iter().all(|connection| connection.stop_page_in(until))
+    }
+
     /// Mounts a file system of the caller at `mountpoint`, with the objects of this host. The mount is read-only, unless
     /// the file system gives attempts to change something a meaning. Needs root.
     pub fn mount_files(&self, files: Arc<dyn Operations>, mountpoint: &Path) -> Result<Mounted, MountError> {

@@ -17,6 +17,7 @@ mod connection;
 mod device;
 mod erofs;
 mod error;
+mod fusectl;
 mod fusermount;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;

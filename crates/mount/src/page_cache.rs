@@ -22,7 +22,7 @@ const HEADER_BYTES: u32 = 40;
 /// The kernel's page cache of a connection, for one user.
 pub(crate) struct PageCache {
     orders: SyncSender<Order>,
-    results: Receiver<io::Result<()>>,
+    results: Receiver<io::Result<bool>>,
 }
 
 struct Order {
@@ -35,7 +35,7 @@ impl PageCache {
     /// `device`: one of the connection, from which no requests are read.
     ///
     /// # Errors
-    /// There is no thread, or it cannot have descriptors of its own (before Linux 5.11).
+    /// There is no thread, or it cannot have descriptors of its own (before Linux 5.9).
     pub(crate) fn start(device: OwnedFd) -> io::Result<Self> {
         let ((orders, ordered), (result, results)) = (sync_channel(1), sync_channel(1));
         let number = device.as_raw_fd();
@@ -45,34 +45,35 @@ impl PageCache {
         Ok(Self { orders, results })
     }
 
-    /// Stores bytes of an inode, whole pages or up to its end. Returns once the kernel has them. An inode that the kernel does not hold any more
-    /// is not an error.
+    /// Stores bytes of an inode, whole pages or up to its end. Returns once the kernel has them; `false` if it has no memory for them. An inode
+    /// that the kernel does not hold any more is not an error.
     ///
     /// # Errors
     /// The connection has ended.
-    pub(crate) fn store(&self, node: NodeId, offset: u64, bytes: Bytes) -> io::Result<()> {
+    pub(crate) fn store(&self, node: NodeId, offset: u64, bytes: Bytes) -> io::Result<bool> {
         self.orders.send(Order { node, offset, bytes }).map_err(io::Error::other)?;
         self.results.recv().map_err(io::Error::other)?
     }
 }
 
-fn serve(number: RawFd, orders: &Receiver<Order>, result: &SyncSender<io::Result<()>>) {
+fn serve(number: RawFd, orders: &Receiver<Order>, result: &SyncSender<io::Result<bool>>) {
     let device = match keep_only(number) {
         Ok(device) => device,
         // No result is awaited any more if the page cache was dropped.
         Err(error) => return drop(result.send(Err(error))),
     };
-    let mut sent = result.send(Ok(()));
+    let mut sent = result.send(Ok(true));
     while let (Ok(()), Ok(order)) = (sent, orders.recv()) {
         sent = result.send(send(&device, &order));
     }
 }
 
-fn send(device: &OwnedFd, order: &Order) -> io::Result<()> {
+fn send(device: &OwnedFd, order: &Order) -> io::Result<bool> {
     let size = u32::try_from(order.bytes.len()).map_err(io::Error::other)?;
     let header = header(order.node, order.offset, size)?;
     match rustix::io::writev(device, &[IoSlice::new(&header), IoSlice::new(&order.bytes)]) {
-        Ok(_) | Err(Errno::NOENT) => Ok(()),
+        Ok(_) | Err(Errno::NOENT) => Ok(true),
+        Err(Errno::NOMEM) => Ok(false),
         Err(errno) => Err(errno.into()),
     }
 }

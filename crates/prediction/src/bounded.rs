@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use bytes::Bytes;
+use tarpon_oci::limits;
 
 use super::error::Result;
 use super::files::{File, Files};
@@ -13,7 +14,7 @@ const LOOKUPS: u64 = 1 << 22;
 /// Bytes that are read: headers, scripts and sources. That application has 10 MB of sources.
 const READ_BYTES: u64 = 512 << 20;
 
-/// Nothing is found, and each read fails, once a limit is reached.
+/// Nothing is found, and each read fails, once a limit is reached. Paths that Linux refuses as too long are not found.
 pub(crate) struct Bounded<'a> {
     files: &'a dyn Files,
     lookups: Cell<u64>,
@@ -40,11 +41,11 @@ fn take(left: &Cell<u64>, count: u64) -> bool {
 
 impl Files for Bounded<'_> {
     fn find(&self, path: &[u8]) -> Option<File> {
-        take(&self.lookups, 1).then(|| self.files.find(path))?
+        (take(&self.lookups, 1) && path.len() <= limits::PATH_BYTES).then(|| self.files.find(path))?
     }
 
     fn list(&self, directory: &[u8]) -> Option<Vec<Vec<u8>>> {
-        if !take(&self.lookups, 1) {
+        if !take(&self.lookups, 1) || directory.len() > limits::PATH_BYTES {
             return None;
         }
         let names = self.files.list(directory)?;
@@ -63,6 +64,7 @@ impl Files for Bounded<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::join;
     use crate::files::tests::MapFiles;
 
     #[test]
@@ -74,6 +76,10 @@ mod tests {
         assert_eq!(bounded.list(b"/d").unwrap().len(), 2);
         assert!(bounded.is_exhausted() && bounded.find(b"/a").is_none() && bounded.list(b"/d").is_none());
         assert!(bounded.read(&file, 0..7).is_err());
+
+        let bounded = Bounded::new(&files);
+        let long = [b"/.".repeat(limits::PATH_BYTES / 2), b"/d".to_vec()].concat();
+        assert!(bounded.list(&long).is_none() && bounded.find(&join(&long, b"a")).is_none());
 
         let bounded = Bounded::new(&files);
         bounded.bytes.set(10);

@@ -28,6 +28,8 @@ const NAME_BYTES: usize = 4096;
 const SEARCHED: usize = 64;
 /// Libraries that one file needs. Programs with 200 exist; those that dlopen more do it after their start.
 const NEEDED: usize = 1024;
+/// Bytes of their names, which are kept for each library: [`NEEDED`] of usual length.
+const NEEDED_BYTES: usize = 64 << 10;
 
 /// A file of which this many bytes or fewer are read whole. Starts touch 40 % of such a library, scattered, and what is missing would be
 /// one request for each part: with the traces of Redis, nginx and Node.js, packs with whole libraries of up to 5 MB start sooner.
@@ -144,7 +146,9 @@ impl Elf {
             Some(string.to_vec()).filter(|string| !string.is_empty() && string.len() < NAME_BYTES)
         };
         let named = |tag| entries.iter().filter(move |entry| entry.d_tag(endian) == tag).filter_map(string);
-        self.needed = named(DT_NEEDED).take(NEEDED).collect();
+        let mut left = NEEDED_BYTES;
+        let fits = |name: &Vec<u8>| left.checked_sub(name.len()).map(|rest| left = rest).is_some();
+        self.needed = named(DT_NEEDED).take(NEEDED).take_while(fits).collect();
         // DT_RUNPATH replaces DT_RPATH.
         let run_path: Vec<Vec<u8>> = named(DT_RUNPATH).flat_map(|path| directories(&path)).take(SEARCHED).collect();
         self.search_is_inherited = run_path.is_empty();
@@ -269,6 +273,13 @@ mod tests {
         let many: String = (0..500).map(|number| format!("/{number}:")).collect();
         let elf = read(shared_object(&[&long, "liba.so"], &[(29, &many), (29, &long)], 64 << 10)).unwrap();
         assert_eq!((elf.needed, elf.search.len()), (owned(&["liba.so"]), SEARCHED));
+    }
+
+    #[test]
+    fn names_of_libraries_take_little_memory_however_often_they_are_repeated() {
+        let long = "x".repeat(NAME_BYTES - 1);
+        let elf = read(shared_object(&vec![long.as_str(); 100], &[], 512 << 10)).unwrap();
+        assert_eq!(elf.needed.len(), NEEDED_BYTES / long.len());
     }
 
     #[test]

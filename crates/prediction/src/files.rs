@@ -1,6 +1,6 @@
 //! The files of an image, by the paths that its programs use.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::iter;
 use std::ops::Range;
@@ -13,6 +13,8 @@ use crate::error::Result;
 
 /// Symbolic links that are followed in one path, as in Linux.
 const LINKS: usize = 40;
+/// Components that are walked through in all paths of a prediction, those of links included: sixteen for each lookup.
+const STEPS: u64 = 1 << 26;
 /// Permission to execute: of the owner, the group, or others.
 const EXECUTE: u16 = 0o111;
 
@@ -63,11 +65,13 @@ pub(crate) struct TreeFiles<'a> {
     read: &'a ReadObject<'a>,
     /// The names in the directories that were walked through.
     directories: RefCell<HashMap<DentryId, HashMap<&'a [u8], DentryId>>>,
+    /// What is left of [`STEPS`].
+    steps: Cell<u64>,
 }
 
 impl<'a> TreeFiles<'a> {
     pub(crate) fn new(tree: &'a Tree<'a>, read: &'a ReadObject<'a>) -> Self {
-        Self { tree, read, directories: RefCell::default() }
+        Self { tree, read, directories: RefCell::default(), steps: Cell::new(STEPS) }
     }
 
     fn child(&self, directory: DentryId, name: &[u8]) -> Option<DentryId> {
@@ -84,6 +88,7 @@ impl<'a> TreeFiles<'a> {
         let mut here = self.tree.root();
         let mut links = 0;
         while let Some(name) = left.pop() {
+            self.steps.set(self.steps.get().checked_sub(1)?);
             if name == b".." {
                 here = self.tree.parent(here);
                 continue;

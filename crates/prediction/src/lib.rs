@@ -58,7 +58,7 @@ pub use self::files::{File, Files, Piece, ReadObject};
 
 /// The version of the predictions. To be raised with a change that makes starts faster, so that `tarpon index sync` publishes new packs of images
 /// that have one.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The contents that the start of the image's command reads, in the order in which it reads them. `read` reads a range of an object, which is
 /// inside of it.

@@ -5,6 +5,8 @@
 
 use std::collections::HashSet;
 
+use tarpon_oci::limits;
+
 use super::elf::Elf;
 use super::files::{File, Files, join, parent};
 use crate::error::Result;
@@ -61,7 +63,7 @@ impl<'a> Libraries<'a> {
             directories.extend(lines.filter(|line| line.starts_with(b"/")).map(<[u8]>::to_vec));
         }
         directories.extend(DEFAULT_DIRECTORIES.map(<[u8]>::to_vec));
-        directories.retain(|directory| directory.starts_with(b"/"));
+        directories.retain(|directory| directory.starts_with(b"/") && directory.len() <= limits::PATH_BYTES);
         directories.truncate(DIRECTORIES);
         Ok(Self { files, directories })
     }

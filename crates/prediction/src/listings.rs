@@ -3,10 +3,14 @@
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
+use tarpon_oci::limits;
+
 use super::files::{File, Files, file_name, join, parent};
 
 /// Names in the directories that are listed. A large environment has about a hundred thousand files.
 const LISTED: usize = 1 << 20;
+/// Bytes of a directory's path that count as one name: what is remembered of directories is as long as their paths.
+const NAME_BYTES: usize = 64;
 
 type Names = Rc<BTreeSet<Vec<u8>>>;
 
@@ -27,11 +31,11 @@ impl<'a> Listings<'a> {
         if let Some(known) = self.known.get(directory) {
             return known.clone();
         }
-        if self.listed >= LISTED {
+        if self.listed >= LISTED || directory.len() > limits::PATH_BYTES {
             return None;
         }
         let names = self.files.list(directory);
-        self.listed += names.as_ref().map_or(1, Vec::len);
+        self.listed += names.as_ref().map_or(1, Vec::len) + directory.len() / NAME_BYTES;
         let names: Option<Names> = names.map(|names| Rc::new(names.into_iter().collect()));
         self.known.insert(directory.to_vec(), names.clone());
         names

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use tarpon_layer::ObjectId;
-use tarpon_oci::RunConfig;
+use tarpon_oci::{RunConfig, limits};
 
 use super::command::Command;
 use super::environment::Environment;
@@ -23,7 +23,7 @@ const PROGRAM_BYTES: u64 = 48 << 20;
 const MODULE_BYTES: u64 = 16 << 20;
 /// Commands that lead to each other: Linux follows four `#!` lines, and entry points call one or two further scripts.
 const DEPTH: usize = 6;
-/// Commands of one start. Entry points name up to about twenty programs.
+/// Commands of one start that name programs. Entry points name up to about twenty, among hundreds of other words.
 const COMMANDS: usize = 128;
 /// A program that a script merely names may never run: only a small one is predicted.
 const NAMED_PROGRAM_BYTES: u64 = 1 << 20;
@@ -65,12 +65,14 @@ impl<'a> Prediction<'a> {
     /// A configuration file of the dynamic linker cannot be read.
     pub(crate) fn new(files: &'a dyn Files, config: &'a RunConfig) -> Result<Self> {
         let environment = Environment(&config.env);
-        let path = environment.get("PATH").unwrap_or(DEFAULT_PATH).split(':').filter(|name| !name.is_empty());
+        let path = environment.get("PATH").unwrap_or(DEFAULT_PATH).split(':');
+        let path = path.filter(|name| !name.is_empty() && name.len() <= limits::PATH_BYTES);
+        let directory = Some(config.working_dir.as_bytes()).filter(|path| path.len() <= limits::PATH_BYTES);
         Ok(Self {
             files,
             libraries: Libraries::of(files, environment.bytes("LD_LIBRARY_PATH"))?,
             path: path.take(PATH_DIRECTORIES).map(|name| name.as_bytes().to_vec()).collect(),
-            directory: normal(config.working_dir.as_bytes()),
+            directory: normal(directory.unwrap_or_default()),
             environment,
             pieces: Vec::new(),
             seen: HashSet::new(),
@@ -89,8 +91,9 @@ impl<'a> Prediction<'a> {
         let mut left = vec![(Command::run(&words), 0)];
         let mut done = 0;
         while let Some((command, depth)) = left.pop().filter(|_| done < COMMANDS) {
-            if depth < DEPTH {
-                let found = self.command(&command)?;
+            if depth < DEPTH
+                && let Some(found) = self.command(&command)?
+            {
                 left.extend(found.into_iter().rev().map(|command| (command, depth + 1)));
                 done += 1;
             }
@@ -105,25 +108,25 @@ impl<'a> Prediction<'a> {
         self.pieces
     }
 
-    /// Adds what a command reads itself, and returns the commands that it runs or names.
-    fn command(&mut self, command: &Command) -> Result<Vec<Command>> {
-        let Some((name, arguments)) = command.words.split_first() else { return Ok(Vec::new()) };
-        let Some((invoked_as, program)) = self.program(name) else { return Ok(Vec::new()) };
+    /// Adds what a command reads itself, and returns the commands that it runs or names. None: it names no program.
+    fn command(&mut self, command: &Command) -> Result<Option<Vec<Command>>> {
+        let Some((name, arguments)) = command.words.split_first() else { return Ok(None) };
+        let Some((invoked_as, program)) = self.program(name) else { return Ok(None) };
         if !command.runs && program.size > NAMED_PROGRAM_BYTES {
-            return Ok(Vec::new());
+            return Ok(Some(Vec::new()));
         }
         if let Some(interpreter) = self.interpreter(&program)? {
             self.add_file(&program);
             let words = [interpreter, vec![program.path], arguments.to_vec()].concat();
-            return Ok(vec![Command { words, runs: command.runs }]);
+            return Ok(Some(vec![Command { words, runs: command.runs }]));
         }
         self.add_program(&program)?;
         // A script that names a launcher runs it in the end, by words that variables have.
         if !command.runs && !java::is_launcher(file_name(&invoked_as)) {
-            return Ok(Vec::new());
+            return Ok(Some(Vec::new()));
         }
         let named = self.add_arguments(arguments);
-        self.run(&invoked_as, &program, arguments, &named)
+        self.run(&invoked_as, &program, arguments, &named).map(Some)
     }
 
     /// Adds what a program of a known kind reads, and returns the commands that it runs.
@@ -299,6 +302,17 @@ mod tests {
         sorted.1.sort();
         assert_eq!(sorted.0, sorted.1, "{found:?}");
         assert_eq!(found[0], "/usr/local/bin/entry.sh");
+    }
+
+    #[test]
+    fn an_entry_point_of_many_words_leads_to_the_command_that_it_runs_last() {
+        let words: String = (0..2 * COMMANDS).map(|number| format!("function_{number}\n")).collect();
+        let files = MapFiles::default()
+            .with("/entry.sh", format!("#!/bin/sh\n{words}exec \"$@\"\n"))
+            .with("/bin/sh", "a shell")
+            .with("/usr/sbin/server", vec![b'x'; 2 << 20]);
+        let found = predicted(&files, &["/entry.sh"], &["server"], "/");
+        assert!(found.iter().any(|path| path == "/usr/sbin/server"), "{found:?}");
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub use index::{
     BootPack, DEFAULT_STARTS, Failed, ImageIndexArtifact, IndexCheck, IndexSignature, IndexedLayer, KnownIndex,
     KnownIndexes, KnownPack, LearnedImage, LearnedRequest, LearnedStart, LearnedState, MAX_SYNC_JOBS, RemovedIndexes,
     SYNC_LIST_BYTES, SyncEntry, SyncOptions, SyncState, Synced, TraceCoverage, Unwanted, check_index,
-    destination as index_destination, known_indexes, learned_images, make_index, make_index_from, make_predicted_index,
-    publish_index, publish_learned, remove_indexes, sign, sync_indexes,
+    destination as index_destination, known_indexes, learned_images, make_index, make_index_from, make_plain_index,
+    make_predicted_index, publish_index, publish_learned, remove_indexes, sign, sync_indexes,
 };
 use tarpon_images::{Cause, Error, ErrorKind, Result, ResultExt};

@@ -41,6 +41,8 @@ const FIRST_REQUEST: Duration = Duration::from_secs(20);
 
 /// How long running requests may take to end when the server is stopped.
 const DRAIN: Duration = Duration::from_secs(10);
+/// How long an upgrade waits for pages that are being put into the kernel's page cache: several round trips.
+const PAGE_IN: Duration = Duration::from_secs(3);
 
 /// The server, running in this process. Dropping it unmounts everything.
 pub struct Server {
@@ -214,9 +216,13 @@ impl Server {
     }
 
     /// Executes another program in this process. Its server adopts the mounts. If it cannot be executed, this process ends as a kill would
-    /// end it, and the holder starts a server. Returns if the holder does not answer.
+    /// end it, and the holder starts a server. Returns if the holder does not answer, or a thread that the end of this process would wait
+    /// for is busy for too long.
     pub(super) fn execute(self, mut command: Command) -> io::Error {
         self.mounts.keep_counters();
+        if !self.mounts.host().stop_page_in(PAGE_IN) {
+            return io::Error::other("the kernel waits for data that is being fetched: try again later");
+        }
         if !self.mounts.holding.hand_over(Some(std::process::id())) {
             return io::Error::other("the holder of the mounts does not answer");
         }

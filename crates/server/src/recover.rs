@@ -97,6 +97,9 @@ async fn again(mounts: &Arc<MountTable>, record: &MountRecord) -> Result<(), Str
             "its container runs without it: what is local can be read there, and the rest in a new container".into()
         );
     }
+    if let Some(was) = saved.as_ref().and_then(|saved| saved.kernel.as_ref()) {
+        mounts.host().end_left(&record.mountpoint, was);
+    }
     let was_there = tarpon_mount::clear(&record.mountpoint).map_err(|error| error.to_string())?;
     // A mount that failed to recover earlier is not mounted any more, but still wanted.
     if !was_there && saved.as_ref().is_none_or(|saved| saved.problem.is_none()) {

@@ -73,8 +73,8 @@ pub(crate) struct Index {
     /// Publish no boot pack of a predicted start
     ///
     /// Without it, the published index has a boot pack with what the start of the image's command is likely to read: programs with their
-    /// libraries, scripts, and the modules that programs of Python and Node.js import. Nothing is run for it. A pack of a recorded start
-    /// replaces it.
+    /// libraries, scripts, the modules that programs of Python, Node.js, Perl, Ruby and PHP load, and what a Java virtual machine reads.
+    /// Nothing is run for it. A pack of a recorded start replaces it.
     #[arg(long, conflicts_with = "verify")]
     no_predict: bool,
     /// Compare the published index with this digest to the layers; exit with 6 if they differ
@@ -135,15 +135,17 @@ impl Index {
         if destination.is_none() && !global.quiet {
             output::note(&format!("the index will not be saved: {HOW_TO_KEEP}"));
         }
-        let made = match destination.as_ref().filter(|_| !self.no_predict) {
-            Some((place, _)) => {
-                runtime.block_on(session.engine().make_predicted_index(&request, place, &*progress)).doing(doing)?
+        let engine = session.engine();
+        let made = runtime.block_on(async {
+            match &destination {
+                Some((place, _)) if self.no_predict => engine.make_plain_index(&request, place, &*progress).await,
+                Some((place, _)) => engine.make_predicted_index(&request, place, &*progress).await,
+                None => engine.make_index(&request, &[], &*progress).await,
             }
-            None => runtime.block_on(session.engine().make_index(&request, &[], &*progress)).doing(doing)?,
-        };
+        });
+        let made = made.doing(doing)?;
         drop(progress);
         if let Some((place, access)) = &destination {
-            let engine = session.engine();
             runtime.block_on(engine.publish_index(&made, place, &request.access)).doing(doing)?;
             if let Some(key) = &key {
                 runtime.block_on(engine.sign_index(key, &made.index_digest, place, access)).doing(doing)?;

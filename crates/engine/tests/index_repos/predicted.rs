@@ -1,7 +1,7 @@
 //! Predicted starts: where their contents may go, and what becomes of them when the start is learned.
 
 use serde_json::json;
-use tarpon_engine::oci::{Compression, Digest};
+use tarpon_engine::oci::{Compression, Digest, Source};
 use tarpon_engine::registry::Contents;
 use tarpon_engine::{Access, ImageRequest, LearnedRequest, SyncOptions, index_destination, known_indexes};
 use tarpon_fetch::BootIndex;
@@ -85,7 +85,14 @@ async fn a_recorded_start_of_a_private_image_stays_in_its_repository() {
     let elsewhere = engine.make_index(&request, &[], &repos.notes).await.unwrap();
     assert!(elsewhere.boots.is_empty(), "others may read the index repository");
     let notes = repos.notes.take();
-    assert!(notes.iter().any(|note| note.contains("are not copied") && note.contains("credentials")), "{notes:?}");
+    let is_kept_back = |note: &String| note.contains("are not copied") && note.contains("credentials");
+    assert!(notes.iter().any(is_kept_back), "{notes:?}");
+
+    let layout = Source::OciLayout { directory: repos.layout(), tag: None };
+    let plain = engine.make_plain_index(&own, &layout, &repos.notes).await.unwrap();
+    assert!(plain.boots.is_empty() && repos.notes.take().iter().any(is_kept_back), "a layout may have other readers");
+    let predicted = engine.make_predicted_index(&own, &layout, &repos.notes).await.unwrap();
+    assert!(predicted.boots.is_empty(), "a layout may have other readers");
 }
 
 #[tokio::test]

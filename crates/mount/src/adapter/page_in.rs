@@ -11,8 +11,10 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
+use std::time::Instant;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -41,11 +43,12 @@ struct AnsweredRead {
 
 /// Where bytes go.
 trait Pages: Send + 'static {
-    fn store(&self, node: NodeId, offset: u64, bytes: Bytes) -> io::Result<()>;
+    /// As [`PageCache::store`].
+    fn store(&self, node: NodeId, offset: u64, bytes: Bytes) -> io::Result<bool>;
 }
 
 impl Pages for PageCache {
-    fn store(&self, node: NodeId, offset: u64, bytes: Bytes) -> io::Result<()> {
+    fn store(&self, node: NodeId, offset: u64, bytes: Bytes) -> io::Result<bool> {
         PageCache::store(self, node, offset, bytes)
     }
 }
@@ -56,6 +59,8 @@ pub(crate) struct PageIn {
     state: Mutex<State>,
     /// Held from the reading of bytes until the kernel has them.
     sending: Arc<Mutex<()>>,
+    /// Nothing is sent any more.
+    is_stopped: Arc<AtomicBool>,
 }
 
 #[derive(Default)]
@@ -71,7 +76,7 @@ enum State {
 impl PageIn {
     /// For bytes of `reads`. Nothing is sent yet.
     pub(super) fn new(reads: Reads) -> Self {
-        Self { reads, state: Mutex::default(), sending: Arc::default() }
+        Self { reads, state: Mutex::default(), sending: Arc::default(), is_stopped: Arc::default() }
     }
 
     /// Allows to start, with a device of the connection from which no requests are read.
@@ -94,15 +99,16 @@ impl PageIn {
         };
         let pages = PageCache::start(device)?;
         let (queue, queued) = sync_channel(QUEUED_READS);
-        let (reads, sending) = (self.reads.clone(), self.sending.clone());
-        let sender = Sender { reads, pages, sent: HashMap::new(), sending };
+        let (reads, sending, is_stopped) = (self.reads.clone(), self.sending.clone(), self.is_stopped.clone());
+        let sender = Sender { reads, pages, sent: HashMap::new(), sending, is_stopped };
         thread::Builder::new().name("page-in".to_owned()).spawn(move || sender.run(&queued))?;
         *state = State::Running(queue);
         Ok(())
     }
 
-    /// Ends it, when the connection has ended. Returns whether it could send.
+    /// Ends it for good. Returns whether it could send.
     pub(crate) fn stop(&self) -> bool {
+        self.is_stopped.store(true, Relaxed);
         !matches!(std::mem::take(&mut *self.state.lock()), State::Off)
     }
 
@@ -115,6 +121,12 @@ impl PageIn {
             // What is not sent is requested.
             let _is_queued = queue.try_send(AnsweredRead { node, content, offset });
         }
+    }
+
+    /// Ends it for good, and waits until the kernel has what is being sent. `false`: not before `until`.
+    pub(crate) fn stop_until(&self, until: Instant) -> bool {
+        self.stop();
+        self.sending.try_lock_until(until).is_some()
     }
 
     /// Waits until the kernel has what was read before this call.
@@ -130,6 +142,7 @@ struct Sender<P> {
     /// The parts of each block that were sent, a bit each.
     sent: HashMap<(NodeId, u64), u16>,
     sending: Arc<Mutex<()>>,
+    is_stopped: Arc<AtomicBool>,
 }
 
 impl<P: Pages> Sender<P> {
@@ -137,7 +150,9 @@ impl<P: Pages> Sender<P> {
         while let Ok(read) = queued.recv() {
             if let Err(error) = self.send_around(&read) {
                 // The connection has ended, or this kernel takes no pages.
-                tracing::debug!(%error, "no pages are sent to the kernel");
+                if !self.is_stopped.load(Relaxed) {
+                    tracing::info!(%error, "no pages are put into the kernel's page cache any more");
+                }
                 return;
             }
         }
@@ -180,9 +195,12 @@ impl<P: Pages> Sender<P> {
 
     fn send_whole(&self, read: &AnsweredRead, offset: u64, length: u64) -> io::Result<bool> {
         let _sending = self.sending.lock();
+        if self.is_stopped.load(Relaxed) {
+            return Ok(false);
+        }
         let length = u32::try_from(length).unwrap_or(u32::MAX);
         match self.reads.page_in(read.content, offset, length) {
-            Some(bytes) => self.pages.store(read.node, offset, bytes).map(|()| true),
+            Some(bytes) => self.pages.store(read.node, offset, bytes),
             None => Ok(false),
         }
     }
@@ -232,9 +250,9 @@ mod tests {
     struct Stored(Arc<Mutex<Ranges>>);
 
     impl Pages for Stored {
-        fn store(&self, node: NodeId, offset: u64, bytes: Bytes) -> io::Result<()> {
+        fn store(&self, node: NodeId, offset: u64, bytes: Bytes) -> io::Result<bool> {
             self.0.lock().push((node.0, offset..offset + bytes.len() as u64));
-            Ok(())
+            Ok(true)
         }
     }
 
@@ -249,7 +267,8 @@ mod tests {
     fn sender(local: &'static [(u64, u64)]) -> (Sender<Stored>, Stored) {
         let stored = Stored::default();
         let reads = Reads::new(Arc::new(Partial(local)));
-        (Sender { reads, pages: stored.clone(), sent: HashMap::new(), sending: Arc::default() }, stored)
+        let (sending, is_stopped) = (Arc::default(), Arc::default());
+        (Sender { reads, pages: stored.clone(), sent: HashMap::new(), sending, is_stopped }, stored)
     }
 
     fn read(node: u64, offset: u64) -> AnsweredRead {
@@ -281,6 +300,21 @@ mod tests {
         let mut whole = Sender { reads: Reads::new(Arc::new(Partial(&[(0, SIZE)]))), ..missing };
         whole.send_around(&read(1, 5 * PART_BYTES)).unwrap();
         assert_eq!(stored.take(), [parts(3..4), parts(4..6), parts(6..7), parts(8..16)]);
+    }
+
+    #[test]
+    fn nothing_is_sent_once_it_is_stopped_and_what_is_being_sent_is_waited_for_within_a_limit() {
+        let (mut sender, stored) = sender(&[(0, SIZE)]);
+        let page_in = PageIn::new(Reads::new(Arc::new(Partial(&[]))));
+        (sender.sending, sender.is_stopped) = (page_in.sending.clone(), page_in.is_stopped.clone());
+        sender.send_around(&read(1, 0)).unwrap();
+        assert_eq!(stored.take().len(), 1);
+        let being_sent = page_in.sending.lock();
+        assert!(!page_in.stop_until(Instant::now()));
+        drop(being_sent);
+        assert!(page_in.stop_until(Instant::now()));
+        sender.send_around(&read(2, 0)).unwrap();
+        assert_eq!(stored.take(), []);
     }
 
     #[test]

@@ -14,6 +14,8 @@ use crate::error::Result;
 const PACKAGE_BYTES: u64 = 1 << 20;
 /// Bytes of all of them that are parsed: four thousand of usual length. Parsed JSON needs a multiple of them in memory.
 const ALL_PACKAGE_BYTES: u64 = 8 << 20;
+/// Names in `exports` or `imports`, and values that are looked at for one target. Packages have hundreds.
+const PARTS: usize = 1024;
 /// Directories above a module.
 pub(super) const ABOVE: usize = 64;
 
@@ -36,7 +38,9 @@ impl Package {
     /// The target of a part of the package: `.` or `./PART`.
     pub(super) fn exported(&self, part: &str, kind: Kind) -> Option<String> {
         match self.exports.as_ref()? {
-            Value::Object(parts) if parts.keys().any(|key| key.starts_with('.')) => mapped(parts, part, kind),
+            Value::Object(parts) if parts.keys().take(PARTS).any(|key| key.starts_with('.')) => {
+                mapped(parts, part, kind)
+            }
             all => (part == ".").then(|| target(all, kind)).flatten(),
         }
     }
@@ -52,7 +56,7 @@ fn mapped(parts: &Map<String, Value>, name: &str, kind: Kind) -> Option<String> 
     if let Some(value) = parts.get(name) {
         return target(value, kind);
     }
-    let matching = parts.iter().filter_map(|(key, value)| {
+    let matching = parts.iter().take(PARTS).filter_map(|(key, value)| {
         let (before, after) = key.split_once('*')?;
         let middle = name.strip_prefix(before)?.strip_suffix(after).filter(|middle| !middle.is_empty())?;
         Some((before.len(), middle, value))
@@ -69,10 +73,10 @@ fn target(value: &Value, kind: Kind) -> Option<String> {
     };
     // The next one last.
     let mut left = vec![value];
-    while let Some(value) = left.pop() {
-        match value {
+    for _ in 0..PARTS {
+        match left.pop()? {
             Value::String(target) => return Some(target.clone()),
-            Value::Array(values) => left.extend(values.iter().rev()),
+            Value::Array(values) => left.extend(values.iter().take(PARTS).rev()),
             Value::Object(values) => {
                 left.extend(conditions.iter().rev().filter_map(|condition| values.get(*condition)))
             }

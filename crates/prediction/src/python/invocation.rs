@@ -36,7 +36,7 @@ impl PythonEnvironment {
     /// At most `directories` directories are used.
     pub(crate) fn of(variables: Environment<'_>, directories: usize) -> Self {
         let mut environment = Self::default();
-        for (name, value) in variables.0.iter().filter_map(|line| line.split_once('=')) {
+        for (name, value) in variables.variables() {
             if name == "PYTHONPATH" {
                 let path = value.split(':').filter(|directory| directory.starts_with('/')).take(directories);
                 environment.path = path.map(|directory| directory.as_bytes().to_vec()).collect();

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use tarpon_oci::limits;
+
 use super::super::files::{File, file_name, join, parent};
 use super::super::listings::Listings;
 
@@ -54,7 +56,7 @@ impl Gems {
             let paths = listings.paths(&parent, |name| is_version(name) || name == b"all");
             homes.extend(paths.into_iter().take(HOMES));
         }
-        homes.retain(|home| home.starts_with(b"/"));
+        homes.retain(|home| home.starts_with(b"/") && home.len() <= limits::PATH_BYTES);
         homes.truncate(HOMES);
         Self { homes, libraries: None, are_used: false }
     }
@@ -108,7 +110,10 @@ impl Gems {
 
 /// The directories of gems in one that has them, later versions first.
 fn gems_in(listings: &mut Listings<'_>, home: &[u8]) -> Vec<Vec<u8>> {
-    listings.paths(&join(home, b"gems"), |_| true).into_iter().rev().take(GEMS).collect()
+    let directory = join(home, b"gems");
+    let names = listings.names(&directory);
+    let names = names.iter().flat_map(|names| names.iter().rev()).take(GEMS);
+    names.map(|name| join(&directory, name)).collect()
 }
 
 /// The directories with libraries of all gems.

@@ -11,19 +11,20 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::Serialize;
 use tarpon_fetch::{BOOT_PIECES, BootIndex, BootPiece, BootWriter, Fetcher};
+use tarpon_images::PREDICTED_PROFILE;
 use tarpon_images::index::artifact::{self, Indexed};
 use tarpon_images::prepare::assemble::chunks_of;
 use tarpon_images::prepare::layer::Layer;
-use tarpon_images::{ImageRequest, PREDICTED_PROFILE};
 use tarpon_layer::chunks::ChunkTable;
 use tarpon_layer::{ChunkPlace, LayerIndex, ObjectId};
-use tarpon_oci::{Blob, Digest, NewDescriptor, RunConfig, Verified, limits};
+use tarpon_oci::{Blob, Digest, NewDescriptor, RunConfig, Source, Verified, limits};
 use tarpon_prediction::predict;
 use tarpon_registry::Repository;
 use tarpon_store::{MappedFile, Store};
 use tarpon_trace::{self as trace, Trace};
 use tokio::runtime::Handle;
 
+use super::readers::is_same_repository;
 use crate::{Cause, Error, ErrorKind, Result};
 
 const STEP: &str = "make the boot pack";
@@ -134,12 +135,11 @@ impl BootPack {
         Self { place: Some(place.to_owned()), ..self }
     }
 
-    /// Whether it is in the repository in which an index for this request is published.
-    pub(super) fn is_where_it_is_published(&self, request: &ImageRequest) -> bool {
-        match (&self.place, request.index_sources().next()) {
-            (Some(place), Some(destination)) => *place == destination.to_string(),
-            (None, None) => true,
-            _ => false,
+    /// Whether its frames are in the repository `destination`. `image`: the image that it is of.
+    pub(super) fn is_at(&self, destination: &Source, image: &Source) -> bool {
+        match &self.place {
+            Some(place) => *place == destination.to_string(),
+            None => is_same_repository(destination, image),
         }
     }
 

@@ -69,7 +69,18 @@ pub async fn make_index(
 ) -> Result<ImageIndexArtifact> {
     let starts: Vec<Start> = traces.iter().map(Start::traced).collect();
     let predicted = if starts.is_empty() { Predicted::None } else { Predicted::Kept };
-    index_for(images, request, starts, predicted, progress).await?.ok_or_else(needless)
+    index_for(images, request, starts, predicted, None, progress).await?.ok_or_else(needless)
+}
+
+/// As [`make_index`] without traces, for an index that will be published at `destination`.
+pub async fn make_plain_index(
+    images: &Images,
+    request: &ImageRequest,
+    destination: &Source,
+    progress: &dyn Progress,
+) -> Result<ImageIndexArtifact> {
+    let made = index_for(images, request, Vec::new(), Predicted::None, Some(destination), progress).await?;
+    made.ok_or_else(needless)
 }
 
 /// As [`make_index`], with a pack of the predicted start of the image's command, unless a recorded default one is kept. `destination` is where
@@ -91,7 +102,7 @@ pub(super) async fn find_predicted_index(
     destination: &Source,
     progress: &dyn Progress,
 ) -> Result<Option<ImageIndexArtifact>> {
-    index_for(images, request, Vec::new(), Predicted::For(destination), progress).await
+    index_for(images, request, Vec::new(), Predicted::New, Some(destination), progress).await
 }
 
 /// As [`make_index`], with the trace of a learned start. The contents of a predicted pack, beside which it may have been learned, are part of
@@ -102,7 +113,8 @@ pub(super) async fn make_learned_index(
     trace: &Trace,
     progress: &dyn Progress,
 ) -> Result<ImageIndexArtifact> {
-    index_for(images, request, vec![Start::learned(trace)], Predicted::Kept, progress).await?.ok_or_else(needless)
+    let starts = vec![Start::learned(trace)];
+    index_for(images, request, starts, Predicted::Kept, None, progress).await?.ok_or_else(needless)
 }
 
 /// As [`make_index`], with packs derived from those of another image: of `profile`, or all packs of the newest index in its
@@ -129,18 +141,18 @@ pub async fn make_index_from(
         let cause = format!("{} has {which}", image.name);
         return Err(Error::new(ErrorKind::NotFound, "take boot packs over", cause));
     }
-    index_for(images, request, starts, Predicted::Kept, progress).await?.ok_or_else(needless)
+    index_for(images, request, starts, Predicted::Kept, None, progress).await?.ok_or_else(needless)
 }
 
 /// What becomes of the pack of the predicted start.
-#[derive(Clone, Copy)]
-enum Predicted<'a> {
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Predicted {
     /// The index has none.
     None,
     /// One that is published already stays, unless it would be copied to another repository or the index has a recorded default pack.
     Kept,
-    /// One is made, for an index that will be published there.
-    For(&'a Source),
+    /// One is made.
+    New,
 }
 
 /// The error for an image that needs neither an index nor a pack.
@@ -149,12 +161,13 @@ fn needless() -> Error {
     Error::new(ErrorKind::Refused, "make the index", cause).hint("it mounts lazily as it is")
 }
 
-/// None: the index would be empty.
+/// `destination`: where the index will be published, if that is not what the request names. None: the index would be empty.
 async fn index_for(
     images: &Images,
     request: &ImageRequest,
     mut starts: Vec<Start>,
-    predicted: Predicted<'_>,
+    predicted: Predicted,
+    at: Option<&Source>,
     progress: &dyn Progress,
 ) -> Result<Option<ImageIndexArtifact>> {
     each_once(&starts)?;
@@ -166,15 +179,24 @@ async fn index_for(
     let (layers, found) = futures::join!(layers, packs::kept(&places, &repository, &image).boxed());
     let (layers, found) = (layers?, found?);
     let is_needed = !starts.is_empty() || layers.iter().any(boot::is_described);
-    if !is_needed && matches!(predicted, Predicted::None) {
+    if !is_needed && predicted == Predicted::None {
         return Ok(None);
     }
     found.notes.iter().for_each(|note| progress.note(note));
+    // Where the request names no place, nothing can be published.
+    let named = || destination(request).map_or_else(|_| request.source.clone(), |(place, _)| place);
+    let destination = at.cloned().unwrap_or_else(named);
+    let stays = |kept: &Published| kept.pack.is_at(&destination, &request.source);
+    // The version stands for a pack that the new index has, too.
+    let kept_version = found.prediction.filter(|_| found.packs.iter().all(stays));
+    // The caller knows that contents of a learned start may be published.
+    let published = found.packs.iter().find(|kept| kept.start.profile == PREDICTED_PROFILE);
+    let published = published.map(|kept| kept.start.pieces.as_slice()).unwrap_or_default();
+    starts.iter_mut().filter(|start| start.is_partial).for_each(|start| start.pieces.extend_from_slice(published));
     let is_other = |kept: &Published| starts.iter().all(|start| start.profile != kept.start.profile);
     let mut kept: Vec<Published> = found.packs.into_iter().filter(is_other).collect();
-    let stays = |kept: &Published| kept.pack.is_where_it_is_published(request);
     if !kept.iter().all(stays)
-        && let Err(error) = check_readers(request, image.manifest.digest(), &destination(request)?.0).boxed().await
+        && let Err(error) = check_readers(request, image.manifest.digest(), &destination).boxed().await
     {
         if error.kind != ErrorKind::Forbidden {
             return Err(error);
@@ -184,19 +206,12 @@ async fn index_for(
     }
     let has_default =
         starts.iter().chain(kept.iter().map(|kept| &kept.start)).any(|start| start.profile == DEFAULT_PROFILE);
-    if has_default {
-        let published = kept.iter().find(|kept| kept.start.profile == PREDICTED_PROFILE);
-        let published = published.map(|kept| kept.start.pieces.as_slice()).unwrap_or_default();
-        starts.iter_mut().filter(|start| start.is_partial).for_each(|start| start.pieces.extend_from_slice(published));
-    }
     kept.retain(|kept| {
-        let is_wanted = matches!(predicted, Predicted::Kept) && stays(kept) && !has_default;
+        let is_wanted = predicted == Predicted::Kept && stays(kept) && !has_default;
         kept.start.profile != PREDICTED_PROFILE || is_wanted
     });
     let config = match predicted {
-        Predicted::For(destination) if !has_default => {
-            Some(predictable(&repository, &image, request, destination).await)
-        }
+        Predicted::New if !has_default => Some(predictable(&repository, &image, request, &destination).await),
         _ => None,
     };
     let (store, name) = (part.store().clone(), request.text.clone());
@@ -204,7 +219,7 @@ async fn index_for(
         pack(store, &repository, layers, &name, Starts { known: starts, predicted: config }, kept)
     });
     let packed = packing.await.context(ErrorKind::Other, "write the index")??;
-    let prediction = if matches!(predicted, Predicted::Kept) { found.prediction } else { packed.prediction };
+    let prediction = if predicted == Predicted::Kept { kept_version } else { packed.prediction };
     packed.notes.iter().for_each(|note| progress.note(note));
     if !is_needed && packed.boots.iter().all(|boot| boot.fit.is_none()) {
         return Ok(None);

@@ -21,7 +21,8 @@ pub use self::learned::{
     DEFAULT_STARTS, Failed, LearnedImage, LearnedRequest, LearnedStart, LearnedState, learned_images, publish_learned,
 };
 pub use self::make::{
-    ImageIndexArtifact, IndexedLayer, destination, make_index, make_index_from, make_predicted_index, publish_index,
+    ImageIndexArtifact, IndexedLayer, destination, make_index, make_index_from, make_plain_index, make_predicted_index,
+    publish_index,
 };
 pub use self::manage::{
     IndexSignature, KnownIndex, KnownIndexes, KnownPack, RemovedIndexes, Unwanted, known_indexes, remove_indexes,

@@ -6,16 +6,20 @@ use tarpon_oci::{Digest, Source};
 
 use crate::{Error, ErrorKind, Result};
 
+/// Whether two sources are in the same repository or layout.
+pub(super) fn is_same_repository(one: &Source, other: &Source) -> bool {
+    match (one, other) {
+        (Source::Registry(one), Source::Registry(other)) => {
+            (one.registry(), one.repository()) == (other.registry(), other.repository())
+        }
+        (Source::OciLayout { directory: one, .. }, Source::OciLayout { directory: other, .. }) => one == other,
+        _ => false,
+    }
+}
+
 /// Refuses contents that not everybody may read, unless they stay in their repository.
 pub(super) async fn check_readers(image: &ImageRequest, manifest: &Digest, place: &Source) -> Result<()> {
-    let is_own = match (&image.source, place) {
-        (Source::Registry(image), Source::Registry(place)) => {
-            (image.registry(), image.repository()) == (place.registry(), place.repository())
-        }
-        (Source::OciLayout { directory: image, .. }, Source::OciLayout { directory: place, .. }) => image == place,
-        _ => false,
-    };
-    if is_own {
+    if is_same_repository(&image.source, place) {
         return Ok(());
     }
     let Err(why) = access::is_public(&image.text, manifest, &image.access).await? else { return Ok(()) };

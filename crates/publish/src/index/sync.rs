@@ -6,9 +6,11 @@ use std::sync::Arc;
 use futures::{FutureExt as _, StreamExt as _, stream};
 use parking_lot::Mutex;
 use serde::Serialize;
+use tarpon_blob::Fault;
 use tarpon_images::index::artifact::prediction;
-use tarpon_images::index::find::{SignedBy, boots, signed_by};
+use tarpon_images::index::find::{SignedBy, about, boots, signed_by};
 use tarpon_images::index::places::shown;
+use tarpon_images::index::search_result::CANDIDATES;
 use tarpon_images::progress::Silent;
 use tarpon_images::{Access, DEFAULT_PROFILE, ImageRequest, Images, access, admission};
 use tarpon_layer::toc::Claim;
@@ -16,8 +18,8 @@ use tarpon_oci::{Artifact, Digest, Source};
 use tarpon_policy::SigningKey;
 use tarpon_registry::{Repository, ResolvedImage};
 
-use super::make::{destination, find_predicted_index, make_index, publish_index};
-use super::manage::{listed, read};
+use super::make::{Upload, destination, find_predicted_index, make_plain_index};
+use super::manage::listed;
 use super::sign::sign;
 use crate::{Error, ErrorKind, Result, ResultExt as _};
 
@@ -233,25 +235,27 @@ async fn sync_one(
     let turn = locks.manifests.lock().entry(*image.manifest.digest()).or_default().clone();
     let _turn = turn.lock().await;
     let repository = access::open_later(&place.to_string(), &access_to_place)?;
-    if let Some((index_digest, has_prediction)) = known(&repository, image.manifest.digest()).await?
-        && (has_prediction || !options.predict)
+    if let Some((index_digest, has_start)) = known(&repository, image.manifest.digest()).await?
+        && (has_start || !options.predict)
+        && is_signed(options.key, &repository, &index_digest).await?
     {
-        sign_again(options.key, &repository, &index_digest, &place, &access_to_place).await?;
         return Ok(SyncState::Known { index_digest });
     }
     let made = match options.predict {
         true => find_predicted_index(images, request, &place, &Silent).boxed().await?,
-        false => Some(make_index(images, request, &[], &Silent).boxed().await?),
+        false => Some(make_plain_index(images, request, &place, &Silent).boxed().await?),
     };
     let Some(made) = made else { return Ok(SyncState::Unneeded) };
     let _alone = match place {
         Source::Registry(_) => None,
         _ => Some(locks.layout.lock().await),
     };
-    publish_index(&made, &place, &request.access).boxed().await?;
+    let upload = Upload::contents(&made, &place, &request.access).boxed().await?;
+    // Before the index can be found: what was made here is signed, and nothing that was found.
     if let Some(key) = options.key {
-        sign(key, &made.index_digest, &place, &access_to_place).await?;
+        sign(key, &made.index_digest, &place, &access_to_place).boxed().await?;
     }
+    upload.finish().await?;
     let place = shown(&place.to_string()).to_owned();
     Ok(SyncState::Indexed { index_digest: made.index_digest, index_size: made.index_size, place })
 }
@@ -267,11 +271,16 @@ fn needs_index(image: &ResolvedImage) -> Result<bool> {
     Ok(false)
 }
 
-/// The newest readable index of the image, and whether the start of the image was predicted or recorded for it.
+/// The newest readable index of the image among those that a mount looks at, and whether the start of the image was predicted or recorded for it.
 async fn known(repository: &Repository, image: &Digest) -> Result<Option<(Digest, bool)>> {
     let list = listed(repository, image).await.map_err(|error| access::registry("look for an index", error))?;
-    for candidate in list.iter().rev() {
-        if let Ok(artifact) = read(repository, image, &candidate.digest).await {
+    for candidate in list.iter().rev().take(CANDIDATES) {
+        let bytes = match repository.manifest(&candidate.digest).await {
+            Ok(bytes) => bytes,
+            Err(error) if error.fault() == Fault::NotFound => continue,
+            Err(error) => return Err(access::registry("read an index", error)),
+        };
+        if let Ok(artifact) = about(bytes, image) {
             return Ok(Some((candidate.digest, has_start(&artifact))));
         }
     }
@@ -283,22 +292,13 @@ fn has_start(artifact: &Artifact) -> bool {
         || boots(artifact).any(|(profile, _)| profile == DEFAULT_PROFILE)
 }
 
-/// Signs an index that was published before, unless the key signed it already: an interruption may have come between the two.
-async fn sign_again(
-    key: Option<&SigningKey>,
-    repository: &Repository,
-    index: &Digest,
-    place: &Source,
-    access: &Access,
-) -> Result<()> {
-    let step = "sign the index";
-    let Some(key) = key else { return Ok(()) };
+/// Whether the key, if there is one, signed the index. One that it did not sign may be of anybody.
+async fn is_signed(key: Option<&SigningKey>, repository: &Repository, index: &Digest) -> Result<bool> {
+    let step = "check the signature of the index";
+    let Some(key) = key else { return Ok(true) };
     let public = key.public_key().context(ErrorKind::Other, step)?;
     let signed = signed_by(&[public], repository, index).await;
-    match signed.map_err(|why| Error::new(ErrorKind::Other, step, why))? {
-        SignedBy::Key => Ok(()),
-        _ => sign(key, index, place, access).await,
-    }
+    Ok(matches!(signed.map_err(|why| Error::new(ErrorKind::Other, step, why))?, SignedBy::Key))
 }
 
 #[cfg(test)]

@@ -25,7 +25,8 @@ Examples:
 
 The list has one image on each line; # begins a comment. A tag may be a pattern: redis:7.*
 Images that have an index already cost a few requests and are skipped, so an interrupted run
-continues where it was; an index for which no start was predicted is replaced, unless --no-predict.
+continues where it was. With --sign-by-key only an index that the key signed counts. One for which
+no start was predicted is replaced, unless --no-predict.
 The exit code is not 0 if an image has no index afterwards.
 Credentials come from --authfile, or from the files of Podman and Docker.";
 
