@@ -1,4 +1,4 @@
-//! The kernel's control of FUSE connections (`fusectl`): ends one, whoever has its devices open.
+//! The kernel's control of FUSE connections (`fusectl`): ends one although other processes have its devices open.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -292,7 +292,7 @@ fn has_start(artifact: &Artifact) -> bool {
         || boots(artifact).any(|(profile, _)| profile == DEFAULT_PROFILE)
 }
 
-/// Whether the key, if there is one, signed the index. One that it did not sign may be of anybody.
+/// Whether the key, if there is one, signed the index. Without the signature its origin is not known.
 async fn is_signed(key: Option<&SigningKey>, repository: &Repository, index: &Digest) -> Result<bool> {
     let step = "check the signature of the index";
     let Some(key) = key else { return Ok(true) };
