@@ -357,6 +357,11 @@ impl Object {
         }
     }
 
+    /// Records bytes that were put into the kernel's page cache.
+    pub(crate) fn note_paged_in(&self, bytes: Range<u64>) {
+        self.sequence.lock().note_paged_in(bytes);
+    }
+
     /// Records a read and returns the range to fetch ahead.
     pub(crate) fn note_read(&self, read: Range<u64>, window: Window) -> Option<Ahead> {
         self.sequence.lock().note(read, self.record.size, window)

@@ -78,7 +78,12 @@ impl FetchHost {
         let (image, _) = self.images.first_holding(id)?;
         let partial = self.live_object(&image, id).filter(|object| object.parts.is_some() && self.may_be_lazy(object));
         let bytes = match partial {
-            Some(object) => self.gather(&object, &clip(offset, length, object.size()), &Arrived::new())?,
+            Some(object) => {
+                let range = clip(offset, length, object.size());
+                let bytes = self.gather(&object, &range, &Arrived::new())?;
+                object.note_paged_in(range);
+                bytes
+            }
             None => self.load(&self.complete(id)?, id, offset, length).ok()?,
         };
         let range = offset..offset.saturating_add(bytes.len() as u64);

@@ -3,7 +3,7 @@
 use serde_json::json;
 use tarpon_engine::oci::{Compression, Digest, Source};
 use tarpon_engine::registry::Contents;
-use tarpon_engine::{Access, ImageRequest, LearnedRequest, SyncOptions, index_destination, known_indexes};
+use tarpon_engine::{Access, ImageRequest, IndexChoice, LearnedRequest, SyncOptions, index_destination, known_indexes};
 use tarpon_fetch::BootIndex;
 use tarpon_testkit::fixture::Fixture;
 use tarpon_testkit::layers::{Dialect, Image, ImageBuilder, Item, Layer, tar};
@@ -115,18 +115,60 @@ async fn a_learned_start_is_published_with_what_was_predicted_and_replaces_it() 
     let profiles: Vec<_> = newest.packs.iter().map(|pack| pack.profile.as_str()).collect();
     assert_eq!(profiles, ["default"]);
 
-    let other = repos.engine("other");
-    let prepared =
-        other.prepare(&ImageRequest { index: tarpon_engine::IndexChoice::Registry, ..own }, &repos.notes).await;
-    let boot = load(&other, &prepared.unwrap()).boot.unwrap();
-    let pieces: Vec<Digest> = BootIndex::read(&boot)
-        .unwrap()
-        .frames
-        .iter()
-        .flat_map(|frame| &frame.pieces)
-        .map(|piece| piece.object)
-        .collect();
+    let pieces = pack_of(&repos, own).await;
     assert!(pieces.contains(&Digest::of(TOOL)) && pieces.contains(&Digest::of(&text())));
+}
+
+/// The contents of the boot pack that a host uses for the image.
+async fn pack_of(repos: &Repos, request: ImageRequest) -> Vec<Digest> {
+    let host = repos.engine("host");
+    let request = ImageRequest { index: IndexChoice::Registry, ..request };
+    let prepared = host.prepare(&request, &repos.notes).await.unwrap();
+    let boot = BootIndex::read(&load(&host, &prepared).boot.unwrap()).unwrap();
+    boot.frames.iter().flat_map(|frame| &frame.pieces).map(|piece| piece.object).collect()
+}
+
+#[tokio::test]
+async fn a_learned_start_of_a_private_image_that_may_be_published_has_what_was_predicted() {
+    let repos = Repos::new().await;
+    let (registry, image) = registry(Auth::Basic).await;
+    let elsewhere = private_request(&repos, &registry);
+    let own = ImageRequest { index_repos: Vec::new(), ..elsewhere.clone() };
+    let engine = repos.engine("store");
+    let predicted = engine.make_predicted_index(&own, &own.source, &repos.notes).await.unwrap();
+    engine.publish_index(&predicted, &own.source, &own.access).await.unwrap();
+
+    keep(&engine, &learned(&registry.name("app:v1"), image.digest(), 3));
+    let access = elsewhere.access.clone();
+    let request = LearnedRequest { publish_private: true, access, ..request(&repos) };
+    published(&publish(&engine, &request).await[0]);
+    let pieces = pack_of(&repos, elsewhere).await;
+    assert!(pieces.contains(&Digest::of(TOOL)) && pieces.contains(&Digest::of(&text())));
+}
+
+#[tokio::test]
+async fn an_index_without_the_predicted_pack_of_another_repository_counts_as_not_predicted() {
+    let repos = Repos::new().await;
+    let (registry, _) = registry(Auth::Anonymous).await;
+    let elsewhere = request_for(&repos, &registry, "app:v1");
+    let own = ImageRequest { index_repos: Vec::new(), ..elsewhere.clone() };
+    let engine = repos.engine("store");
+    let predicted = engine.make_predicted_index(&own, &own.source, &repos.notes).await.unwrap();
+    engine.publish_index(&predicted, &own.source, &own.access).await.unwrap();
+    let mut web = start();
+    web.header.profile = "web".to_owned();
+    let (place, _) = index_destination(&elsewhere).unwrap();
+    let recorded = engine.make_index(&elsewhere, &[web], &repos.notes).await.unwrap();
+    engine.publish_index(&recorded, &place, &elsewhere.access).await.unwrap();
+
+    for state in ["indexed", "known"] {
+        let synced = engine.sync_indexes(vec![elsewhere.clone()], OPTIONS, &|_| ()).await;
+        assert_eq!(states(&synced), [state], "{synced:?}");
+    }
+    let packs = &known_indexes(&elsewhere).await.unwrap().indexes[0].packs;
+    let mut profiles: Vec<_> = packs.iter().map(|pack| pack.profile.as_str()).collect();
+    profiles.sort_unstable();
+    assert_eq!(profiles, ["predicted", "web"]);
 }
 
 #[tokio::test]

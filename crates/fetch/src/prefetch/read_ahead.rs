@@ -23,6 +23,8 @@ pub(crate) struct Sequence {
     reads: u32,
     /// Number of the last reads after which the run had holes.
     holey: u32,
+    /// Bytes that the kernel has without a read of them, those that were put there last.
+    paged_in: Range<u64>,
 }
 
 /// Bounds of the window of a [`Sequence`].
@@ -56,11 +58,18 @@ const HOLES: u64 = 4;
 const SKIPPED: u32 = 8;
 
 impl Sequence {
+    /// Records bytes that were put into the kernel's page cache, and of which no read is seen.
+    pub(crate) fn note_paged_in(&mut self, bytes: Range<u64>) {
+        let follow = bytes.start <= self.paged_in.end && bytes.end >= self.paged_in.end;
+        self.paged_in = if follow { self.paged_in.start.min(bytes.start)..bytes.end } else { bytes };
+    }
+
     /// Records a read and returns what to fetch ahead, if anything.
     pub(crate) fn note(&mut self, read: Range<u64>, size: u64, window: Window) -> Option<Ahead> {
+        let read = self.with_paged_in(read);
         let length = read.end.saturating_sub(read.start);
         if self.reads == 0 || !self.belongs(&read) {
-            *self = Self::beginning(&read, read.end);
+            self.begin(&read, read.end);
             return None;
         }
         self.reads = self.reads.saturating_add(1);
@@ -76,7 +85,7 @@ impl Sequence {
         let has_holes = run - self.seen > run / HOLES;
         self.holey = if has_holes { self.holey + 1 } else { 0 };
         if self.holey >= SKIPPED {
-            *self = Self::beginning(&read, self.ahead.max(read.end));
+            self.begin(&read, self.ahead.max(read.end));
             return None;
         }
         if self.reads < SEQUENTIAL || has_holes || wide < window.min || until <= self.ahead || !used_up {
@@ -87,9 +96,16 @@ impl Sequence {
         Some(Ahead { range, largest_chunk: self.seen })
     }
 
-    /// A run of one read.
-    fn beginning(read: &Range<u64>, ahead: u64) -> Self {
-        Self { start: read.start, next: read.end, seen: read.end.saturating_sub(read.start), ahead, reads: 1, holey: 0 }
+    /// Begins a run with this read.
+    fn begin(&mut self, read: &Range<u64>, ahead: u64) {
+        let (seen, paged_in) = (read.end.saturating_sub(read.start), self.paged_in.clone());
+        *self = Self { start: read.start, next: read.end, seen, ahead, reads: 1, holey: 0, paged_in };
+    }
+
+    /// The read, with the bytes before it that the reader got from the page cache: it goes on where these end.
+    fn with_paged_in(&self, read: Range<u64>) -> Range<u64> {
+        let Range { start, end } = self.paged_in;
+        if read.start == end && start <= self.next && self.next < end { self.next..read.end } else { read }
     }
 
     /// Whether the read goes on with the run.
@@ -160,6 +176,31 @@ mod tests {
         }
     }
 
+    /// The pages of 256 KiB around each read are in the page cache before the next one.
+    fn reads_of_pages(offsets: impl IntoIterator<Item = u64>) -> Vec<Range<u64>> {
+        let mut sequence = Sequence::default();
+        let read = |at: u64| {
+            let ahead = sequence.note(at..at + 4 * KIB, 1 << 30, WINDOW);
+            let block = at / (256 * KIB) * 256 * KIB;
+            sequence.note_paged_in(block..block + 128 * KIB);
+            sequence.note_paged_in(block + 128 * KIB..block + 256 * KIB);
+            ahead.map(|ahead| ahead.range)
+        };
+        offsets.into_iter().filter_map(read).collect()
+    }
+
+    #[test]
+    fn a_reader_that_gets_most_pages_from_the_page_cache_is_read_ahead_like_others() {
+        let ranges = reads_of_pages((0..512).map(|block| block * 256 * KIB));
+        assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start), "{ranges:?}");
+        assert!(ranges.last().is_some_and(|range| range.end - range.start >= 4 << 20), "{ranges:?}");
+    }
+
+    #[test]
+    fn page_faults_in_any_block_cause_no_read_ahead() {
+        assert!(reads_of_pages((0..64).map(|i| (i * 7 % 64) * 256 * KIB + 16 * KIB)).is_empty());
+    }
+
     #[test]
     fn a_part_that_was_skipped_does_not_prevent_read_ahead_behind_it() {
         let file = [0].into_iter().chain((15..39).map(|i| i * 128 * KIB));
@@ -202,21 +243,24 @@ mod properties {
         /// Whatever the reads are: nothing is requested twice in a row, behind the reader, past the end, or further ahead than half
         /// of the run.
         #[test]
-        fn any_reads_keep_the_bounds(reads in prop::collection::vec((0_u64..4 << 20, 1_u64..1 << 20, any::<bool>()), 1..80)) {
+        fn any_reads_keep_the_bounds(
+            reads in prop::collection::vec((0_u64..4 << 20, 1_u64..1 << 20, any::<bool>(), 0_u64..1 << 19), 1..80),
+        ) {
             let size = 4 << 20;
             let window = Window { min: 64 << 10, max: 512 << 10 };
             let mut sequence = Sequence::default();
             let mut end = 0;
-            for (at, length, follows) in reads {
+            for (at, length, follows, paged_in) in reads {
                 let start = if follows { end } else { at };
                 let read = start.min(size)..(start + length).min(size);
-                end = read.end;
+                end = (read.end + paged_in).min(size);
                 if let Some(ahead) = sequence.note(read.clone(), size, window) {
                     prop_assert!(ahead.range.start >= read.end && ahead.range.end <= size);
                     prop_assert!(ahead.range.end - sequence.next <= window.max);
                     prop_assert!(ahead.range.end - sequence.next <= sequence.seen / 2);
                     prop_assert!(sequence.seen <= sequence.next - sequence.start);
                 }
+                sequence.note_paged_in(read.start..end);
             }
         }
     }
