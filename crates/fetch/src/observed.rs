@@ -12,8 +12,8 @@ use tarpon_layer::ObjectId;
 /// that a reader waited for, and those that were fetched along with them.
 pub trait ReadObserver: Send + Sync {
     /// A reader got these bytes of an object of `size` bytes, after it had waited, or the kernel got them with those of a reader
-    /// ([`Fetcher::page_in`](crate::Fetcher::page_in)). Must not block. Until
-    /// it returns `true`, it sees only reads that waited; from then on all.
+    /// ([`Fetcher::page_in`](crate::Fetcher::page_in)). Must not block. Until it returns `true`, it sees only reads that waited; from then on
+    /// all.
     fn was_read(&self, object: &ObjectId, size: u64, range: Range<u64>, waited: Duration) -> bool;
 }
 

@@ -161,7 +161,7 @@ fn needless() -> Error {
     Error::new(ErrorKind::Refused, "make the index", cause).hint("it mounts lazily as it is")
 }
 
-/// `destination`: where the index will be published, if that is not what the request names. None: the index would be empty.
+/// `at`: where the index will be published, if that is not where the request names. None: the index would be empty.
 async fn index_for(
     images: &Images,
     request: &ImageRequest,
