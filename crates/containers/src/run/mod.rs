@@ -19,6 +19,7 @@ mod keep;
 mod kept;
 mod life;
 mod log;
+mod pid_file;
 mod record;
 mod request;
 mod signals;
