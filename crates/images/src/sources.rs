@@ -40,8 +40,8 @@ pub trait Sources: Debug + Send + Sync {
     ) -> BoxFuture<'static, Result<Box<dyn Completing>>>;
 }
 
-/// Connections that are opened ahead of a start: a boot pack is read with two requests at a time.
-const READY_CONNECTIONS: usize = 2;
+/// Connections that are opened ahead of a start, and requests for the beginning of its boot pack at a time.
+pub const READY_CONNECTIONS: usize = 4;
 
 /// An opened image.
 pub trait OpenedImage: Send + Sync {

@@ -12,7 +12,8 @@ use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt};
 use parking_lot::Mutex;
 use tarpon_blob::{BlobSource, BlobStream, SourceError};
-use tarpon_fetch::{REPLAY_FIRST_BYTES, REPLAY_MOST_BYTES, REPLAY_REQUESTS};
+use tarpon_fetch::{REPLAY_FIRST_BYTES, REPLAY_MOST_BYTES};
+use tarpon_images::sources::READY_CONNECTIONS;
 use tarpon_oci::{Blob, Digest};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -20,6 +21,9 @@ use tokio::time::Instant;
 
 /// Maximum number of bytes fetched early: the amount of three seconds at 100 Mbit/s. An index takes less time.
 const MOST_BYTES: u64 = 32 << 20;
+/// Requests at a time, each on a connection that was opened ahead. New connections take some round trips to reach the rate of a far link,
+/// and reach it sooner together; no reader has to share the link with them yet.
+const REQUESTS: usize = READY_CONNECTIONS;
 /// The bytes are dropped after this time. By then a replay has read them, or the client will not mount the image.
 const KEPT: Duration = Duration::from_secs(60);
 
@@ -50,8 +54,8 @@ impl EarlyPack {
         Self { blob, segments: Mutex::default(), is_enough: watch::Sender::default() }
     }
 
-    /// Fetches the beginning, as the replay that follows would, until [`EarlyPack::stop`]. Before each request, `give_way` waits for more
-    /// urgent work.
+    /// Fetches the beginning, in requests as those of the replay that follows, until [`EarlyPack::stop`]. Before each request, `give_way`
+    /// waits for more urgent work.
     pub(super) async fn prefetch<Quiet: Future<Output = ()>>(
         &self,
         source: Arc<dyn BlobSource>,
@@ -68,7 +72,7 @@ impl EarlyPack {
             let end = (next + width).min(until);
             under_way.spawn(self.begin(next..end).fetch(self.blob, source.clone()));
             (next, width) = (end, (width * 2).min(REPLAY_MOST_BYTES));
-            while under_way.len() >= REPLAY_REQUESTS {
+            while under_way.len() >= REQUESTS {
                 let _ended = under_way.join_next().await;
             }
         }

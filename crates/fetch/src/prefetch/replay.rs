@@ -20,7 +20,7 @@ pub const REPLAY_FIRST_BYTES: u64 = 256 << 10;
 /// The largest request: a reader of a later frame may have to share the link with it.
 pub const REPLAY_MOST_BYTES: u64 = 2 << 20;
 /// Requests at a time: while one ends, the next one's round trip is under way.
-pub const REPLAY_REQUESTS: usize = 2;
+pub(crate) const REPLAY_REQUESTS: usize = 2;
 
 impl FetchHost {
     /// Fetches all frames of the pack that contain anything missing.

@@ -99,7 +99,7 @@ impl Blobs {
                         }
                         return self.checked(ask, response).await;
                     };
-                    asking.found(&url);
+                    self.locations.found(asking, &url);
                     body::drain(response).await;
                     url
                 }

@@ -1,11 +1,11 @@
 //! Locations of blobs: the presigned addresses that a registry redirected to.
 //!
 //! An address is kept until it is refused. While it is being requested, other readers of the same blob wait for it for a short time
-//! instead of requesting it too: a registry that does not answer must not be queried by one after the other.
+//! instead of requesting it too: a registry that does not answer must not be queried by one after the other. The first few do not wait.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use tarpon_oci::{Digest, limits};
@@ -18,6 +18,10 @@ use crate::timing;
 /// Maximum number of addresses: twice the layers an image may have. Above it, all are forgotten and requested again.
 const KEPT: usize = 2 * limits::LAYERS;
 
+/// Requests of a repository that do not wait for the address that another one requests, as long as no address is known: the first requests are
+/// those of a boot pack, which a wait would delay by a round trip. If the registry redirects, each of them costs it one more short answer.
+const UNDELAYED: usize = 4;
+
 type Slot = Arc<tokio::sync::Mutex<Option<Url>>>;
 
 /// The known addresses of one repository's blobs.
@@ -26,13 +30,15 @@ pub(super) struct Locations {
     slots: Mutex<HashMap<Digest, Slot>>,
     /// The registry served a blob itself: no request needs to wait for an address.
     direct: AtomicBool,
+    /// How many requests did not wait, or [`UNDELAYED`] because the registry redirects.
+    undelayed: AtomicUsize,
 }
 
 /// Where to request a blob.
 pub(super) enum Location {
     /// At this address.
     Known(Url),
-    /// At the registry. Report its answer to [`Asking::found`].
+    /// At the registry. Report its answer to [`Locations::found`] or [`Locations::is_direct`].
     Ask(Asking),
 }
 
@@ -51,8 +57,13 @@ impl Locations {
             let known = slot.try_lock().ok().and_then(|known| known.clone());
             return known.map_or_else(|| Asking::beside_others(slot), Location::Known);
         }
-        let Ok(guard) = timeout(timing::ADDRESS, slot.clone().lock_owned()).await else {
-            return Asking::beside_others(slot);
+        let guard = match slot.clone().try_lock_owned() {
+            Ok(guard) => guard,
+            Err(_) if self.need_not_wait() => return Asking::beside_others(slot),
+            Err(_) => match timeout(timing::ADDRESS, slot.clone().lock_owned()).await {
+                Ok(guard) => guard,
+                Err(_) => return Asking::beside_others(slot),
+            },
         };
         match &*guard {
             Some(url) => Location::Known(url.clone()),
@@ -60,6 +71,13 @@ impl Locations {
             None if self.direct.load(Ordering::Relaxed) => Asking::beside_others(slot),
             None => Location::Ask(Asking { slot, guard: Some(guard) }),
         }
+    }
+
+    /// Whether this is one of the first requests.
+    fn need_not_wait(&self) -> bool {
+        self.undelayed
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| (count < UNDELAYED).then_some(count + 1))
+            .is_ok()
     }
 
     /// Forgets `refused`.
@@ -86,20 +104,21 @@ impl Locations {
         self.direct.store(true, Ordering::Relaxed);
         drop(asking);
     }
+
+    /// Records that the registry redirected `asking` to `url`.
+    pub(super) fn found(&self, asking: Asking, url: &Url) {
+        self.undelayed.store(UNDELAYED, Ordering::Relaxed);
+        match asking.guard {
+            Some(mut known) => *known = Some(url.clone()),
+            // The current holder finds an address, too.
+            None => drop(asking.slot.try_lock().map(|mut known| *known = Some(url.clone()))),
+        }
+    }
 }
 
 impl Asking {
     /// For a task that no other task waits for.
     fn beside_others(slot: Slot) -> Location {
         Location::Ask(Self { slot, guard: None })
-    }
-
-    /// Records that the registry redirected to `url`.
-    pub(super) fn found(self, url: &Url) {
-        match self.guard {
-            Some(mut known) => *known = Some(url.clone()),
-            // The current holder finds an address, too.
-            None => drop(self.slot.try_lock().map(|mut known| *known = Some(url.clone()))),
-        }
     }
 }
