@@ -1,11 +1,11 @@
 //! [`EarlyPack`]: the boot pack is requested before the image is mounted, as the server of a store does (`crates/server/src/early.rs`): in
-//! requests that grow, two at a time.
+//! requests that grow, four at a time.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tarpon_fetch::{REPLAY_FIRST_BYTES, REPLAY_MOST_BYTES, REPLAY_REQUESTS};
+use tarpon_fetch::{EARLY_REQUESTS, REPLAY_FIRST_BYTES, REPLAY_MOST_BYTES};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -49,8 +49,6 @@ impl EarlyPack {
             let range = next..size.min(next + width);
             let Some(sender) = self.add(range.clone()) else { break };
             (next, width) = (range.end, (width * 2).min(REPLAY_MOST_BYTES));
-            let is_first = range.start == 0;
-            let mut begun = sender.subscribe();
             let mut packets = network.get(&client, Wanted::Blob(name, size), range, at);
             let clock = network.clock;
             open.spawn(async move {
@@ -59,12 +57,7 @@ impl EarlyPack {
                     sender.send_replace((packet.range.end, packet.arrived));
                 }
             });
-            if is_first {
-                // Measured: one host behind a cache does not wait for the access check of its own first request.
-                let _begun = begun.changed().await;
-                at = clock.now();
-            }
-            while open.len() >= REPLAY_REQUESTS {
+            while open.len() >= EARLY_REQUESTS {
                 let _ended = open.join_next().await;
                 at = clock.now();
             }

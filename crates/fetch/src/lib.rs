@@ -66,6 +66,6 @@ pub use pack::{
 };
 pub use prefetch::bring::{Brought, StartContent};
 pub use prefetch::hints::Hint;
-pub use prefetch::replay::{REPLAY_FIRST_BYTES, REPLAY_MOST_BYTES};
+pub use prefetch::replay::{EARLY_REQUESTS, REPLAY_FIRST_BYTES, REPLAY_MOST_BYTES};
 pub use prefetch::rules::Background;
 pub use stats::{Bucket, Early, Histogram, STALL_MILLIS, Stats};

@@ -41,7 +41,7 @@ pub trait Sources: Debug + Send + Sync {
 }
 
 /// Connections that are opened ahead of a start, and requests for the beginning of its boot pack at a time.
-pub const READY_CONNECTIONS: usize = 4;
+pub const READY_CONNECTIONS: usize = tarpon_fetch::EARLY_REQUESTS;
 
 /// An opened image.
 pub trait OpenedImage: Send + Sync {

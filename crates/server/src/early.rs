@@ -12,8 +12,7 @@ use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt};
 use parking_lot::Mutex;
 use tarpon_blob::{BlobSource, BlobStream, SourceError};
-use tarpon_fetch::{REPLAY_FIRST_BYTES, REPLAY_MOST_BYTES};
-use tarpon_images::sources::READY_CONNECTIONS;
+use tarpon_fetch::{EARLY_REQUESTS, REPLAY_FIRST_BYTES, REPLAY_MOST_BYTES};
 use tarpon_oci::{Blob, Digest};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -21,9 +20,6 @@ use tokio::time::Instant;
 
 /// Maximum number of bytes fetched early: the amount of three seconds at 100 Mbit/s. An index takes less time.
 const MOST_BYTES: u64 = 32 << 20;
-/// Requests at a time, each on a connection that was opened ahead. New connections take some round trips to reach the rate of a far link,
-/// and reach it sooner together; no reader has to share the link with them yet.
-const REQUESTS: usize = READY_CONNECTIONS;
 /// The bytes are dropped after this time. By then a replay has read them, or the client will not mount the image.
 const KEPT: Duration = Duration::from_secs(60);
 
@@ -72,7 +68,7 @@ impl EarlyPack {
             let end = (next + width).min(until);
             under_way.spawn(self.begin(next..end).fetch(self.blob, source.clone()));
             (next, width) = (end, (width * 2).min(REPLAY_MOST_BYTES));
-            while under_way.len() >= REQUESTS {
+            while under_way.len() >= EARLY_REQUESTS {
                 let _ended = under_way.join_next().await;
             }
         }

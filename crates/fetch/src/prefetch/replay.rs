@@ -22,6 +22,10 @@ pub const REPLAY_MOST_BYTES: u64 = 2 << 20;
 /// Requests at a time: while one ends, the next one's round trip is under way.
 pub(crate) const REPLAY_REQUESTS: usize = 2;
 
+/// Requests at a time for the beginning of a pack whose image is not mounted yet. New connections take some round trips to reach the rate of
+/// a far link, and reach it sooner together; no reader has to share the link with them yet.
+pub const EARLY_REQUESTS: usize = 4;
+
 impl FetchHost {
     /// Fetches all frames of the pack that contain anything missing.
     pub(crate) async fn replay(self: Arc<Self>, image: Arc<Image>, pack: Arc<Pack>, _replaying: Replaying) {

@@ -85,20 +85,20 @@ async fn what_has_come_early_is_not_asked_for_again() {
 }
 
 #[tokio::test]
-async fn as_many_requests_as_connections_are_open_are_under_way_and_the_next_follows_when_one_ends() {
+async fn four_requests_are_under_way_and_the_next_follows_when_one_ends() {
     let large = Blob { size: MOST_BYTES, ..blob() };
     let (pack, source) = (Arc::new(EarlyPack::new(large)), Arc::new(Scripted::default()));
-    let mut answers: Vec<_> = (0..=REQUESTS).map(|_| source.answer()).collect();
+    let mut answers: Vec<_> = (0..=EARLY_REQUESTS).map(|_| source.answer()).collect();
     let prefetch = pack.prefetch(source.clone(), at_once);
     tokio::pin!(prefetch);
     assert!(prefetch.as_mut().now_or_never().is_none());
     tokio::task::yield_now().await;
-    assert_eq!(source.asked().len(), REQUESTS);
+    assert_eq!(source.asked().len(), EARLY_REQUESTS);
     drop(answers.remove(1));
     tokio::task::yield_now().await;
     assert!(prefetch.as_mut().now_or_never().is_none());
     tokio::task::yield_now().await;
-    assert_eq!(source.asked().len(), REQUESTS + 1);
+    assert_eq!(source.asked().len(), EARLY_REQUESTS + 1);
 }
 
 #[tokio::test]
