@@ -1,4 +1,5 @@
-//! [`Cache`]: nginx as `contrib/nginx/tarpon-cache.conf` configures it: whole slices, each fetched once; access to a blob is checked once.
+//! [`Cache`]: nginx as `contrib/nginx/tarpon-cache.conf` configures it: whole slices, each fetched once; access to a blob
+//! is checked until the registry has granted it.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -57,7 +58,9 @@ impl Cache {
         flow: &mut Flow,
         to: &mpsc::Sender<Packet>,
     ) {
-        if self.claim(Item::Access(blob), &mut at).await {
+        // Requests do not wait for each other's check.
+        let is_granted = self.content.lock().contains_key(&Item::Access(blob));
+        if !is_granted {
             at = self.fetch(0..0, at, None).await;
             self.keep(Item::Access(blob));
         }
