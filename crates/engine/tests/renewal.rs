@@ -34,6 +34,7 @@ fn install(store: &Store, name: &str, object: Digest) -> Digest {
         format: LayerKind::TarGzip,
         verification: Verification::DiffId,
         prefetch: None,
+        index: None,
     };
     let mut staging = store.stage_image(ImageRecord::new(digest, name, "linux/amd64", vec![layer])).unwrap();
     staging.put(Part::Manifest, manifest.as_bytes()).unwrap();

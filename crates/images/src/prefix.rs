@@ -166,7 +166,7 @@ mod tests {
     fn record(states: &[&str]) -> ImageRecord {
         let layer = |state: &&str| {
             let (verification, format) = (state.parse().unwrap(), LayerKind::TarGzip);
-            LayerRecord { digest: Digest::of(b"layer"), size: 1, format, verification, prefetch: None }
+            LayerRecord { digest: Digest::of(b"layer"), size: 1, format, verification, prefetch: None, index: None }
         };
         ImageRecord::new(Digest::of(b"image"), "image", "linux/amd64", states.iter().map(layer).collect())
     }

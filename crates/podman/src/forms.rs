@@ -238,7 +238,9 @@ fn layer_ids(
         let known = match claim {
             _ if layer.needs_index() && layer.was_streamed() => LayerSource::Content(diff_id),
             Claim::Toc(claim) => LayerSource::Toc(claim.digest()),
-            Claim::Plain => LayerSource::Index(Digest::of(&packed::pack(&indexes[number]))),
+            Claim::Plain => {
+                LayerSource::Index(layer.packed.unwrap_or_else(|| Digest::of(&packed::pack(&indexes[number]))))
+            }
         };
         let parent = ids.last().map(|(id, _)| *id);
         ids.push((ids::layer(parent.as_ref(), &known.diff_id()), known));

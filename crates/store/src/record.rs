@@ -85,6 +85,9 @@ pub struct LayerRecord {
     /// depends on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefetch: Option<u64>,
+    /// Digest of the packed index of the layer that the record was made of, if that was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub index: Option<Digest>,
 }
 
 /// The record of an image in the store.
@@ -206,6 +209,7 @@ mod tests {
             format: LayerKind::TarGzip,
             verification: Verification::DiffId,
             prefetch: None,
+            index: None,
         };
         let mut record = ImageRecord::new(Digest::of(b"manifest"), "image", "linux/amd64", vec![layer]);
         let part = |part: Part| PartRecord { part, digest: Digest::of(part.file_name().as_bytes()), size: 8 };

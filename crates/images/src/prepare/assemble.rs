@@ -51,6 +51,7 @@ pub(crate) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
         format: layer.format,
         verification: layer.verification,
         prefetch: layer.prefetch,
+        index: layer.packed,
     });
     let mut record = ImageRecord::new(*manifest.digest(), &name, &platform, records.collect());
     record.prepared_bytes = fetched;
@@ -124,7 +125,9 @@ fn compare(store: &Store, record: &mut ImageRecord, tree: &[u8], chunks: &[u8]) 
     if cut == Cut::Unknown {
         // Files cut or named differently: not necessarily a lie. But the mount continues to be read by those lists.
         match store.remove_record(&known.record.manifest) {
-            Err(RemoveError::Mounted(_)) => raised.iter_mut().for_each(|(was, is)| (*is).clone_from(was)),
+            Err(RemoveError::Mounted(_)) => {
+                raised.iter_mut().for_each(|(was, is)| **is = LayerRecord { index: is.index, ..was.clone() })
+            }
             removed => removed.context(ErrorKind::Store, "replace the image's record")?,
         }
         return Ok(());

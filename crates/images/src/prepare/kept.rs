@@ -61,12 +61,13 @@ pub(super) fn load(store: &Store, blob: Blob, claim: &Claim, allowance: &Allowan
     }
     let Kept { format, verification, diff_id, prefetch, received, index, .. } = kept;
     allowance.receive(received);
+    let packed = Some(Digest::of(&index));
     let index = packed::unpack_within(&index, blob, allowance).ok()?;
-    Some(Layer { blob, compression, format, verification, diff_id, index, prefetch, received, fallback: None })
+    Some(Layer { blob, compression, format, verification, diff_id, index, packed, prefetch, received, fallback: None })
 }
 
-/// Keeps the layer's index. If that fails, it is made again next time.
-pub(super) fn save(store: &Store, claim: &Claim, layer: &Layer) {
+/// Keeps the layer's index. If that fails, it is made again next time. Returns the digest of what is kept.
+pub(super) fn save(store: &Store, claim: &Claim, layer: &Layer) -> Digest {
     let kept = Kept {
         version: VERSION,
         blob_size: layer.blob.size,
@@ -79,6 +80,7 @@ pub(super) fn save(store: &Store, claim: &Claim, layer: &Layer) {
         index: packed::pack(&layer.index),
     };
     write(store, &key(layer.blob, claim), &kept);
+    Digest::of(&kept.index)
 }
 
 /// The claims of an external index about a layer.
@@ -87,6 +89,8 @@ pub(super) struct IndexClaim {
     pub(super) by: Digest,
     /// The claimed index of the layer.
     pub(super) index: LayerIndex,
+    /// Digest of the packed index.
+    packed: Digest,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -102,10 +106,11 @@ fn claim_key(image: &Digest, blob: Blob) -> IndexKey {
     IndexKey { layer: blob.digest, claim: Some(Digest::of(format!("said of {image}").as_bytes())) }
 }
 
-/// Keeps the claims of the index `by` about the layer of `image`.
-pub(super) fn save_claim(store: &Store, image: &Digest, by: Digest, layer: &Layer) {
+/// Keeps the claims of the index `by` about the layer of `image`. Returns the digest of what is kept.
+pub(super) fn save_claim(store: &Store, image: &Digest, by: Digest, layer: &Layer) -> Digest {
     let kept = StoredClaim { version: VERSION, by, index: packed::pack(&layer.index) };
     write(store, &claim_key(image, layer.blob), &kept);
+    Digest::of(&kept.index)
 }
 
 /// The claims about the layer of `image`, if they were kept.
@@ -113,14 +118,15 @@ pub(super) fn load_claim(store: &Store, image: &Digest, blob: Blob) -> Option<In
     let kept: StoredClaim = read(store, &claim_key(image, blob))?;
     // It was within bounds when the image was prepared.
     let index = packed::unpack_within(&kept.index, blob, &Allowance::unbounded()).ok()?;
-    (kept.version == VERSION).then_some(IndexClaim { by: kept.by, index })
+    (kept.version == VERSION).then(|| IndexClaim { by: kept.by, index, packed: Digest::of(&kept.index) })
 }
 
 /// The layer of `image` as an external index describes it, if that was kept. `known` is its entry in the image's record.
 pub(super) fn claimed_layer(store: &Store, image: &Digest, blob: Blob, known: &LayerRecord) -> Option<Layer> {
-    let IndexClaim { index, .. } = load_claim(store, image, blob)?;
+    let IndexClaim { index, packed, .. } = load_claim(store, image, blob)?;
     let compression = if known.format == LayerKind::TarZstd { Compression::Zstd } else { Compression::Gzip };
-    Some(Layer::by_index(Indexed { blob, compression, index }, known.format, known.verification))
+    let layer = Layer::by_index(Indexed { blob, compression, index }, known.format, known.verification);
+    Some(Layer { packed: Some(packed), ..layer })
 }
 
 fn read<T: DeserializeOwned>(store: &Store, key: &IndexKey) -> Option<T> {
@@ -165,6 +171,7 @@ mod tests {
             verification: Verification::Toc,
             diff_id,
             index: LayerIndex::default(),
+            packed: None,
             prefetch: Some(500),
             received: 1000,
             fallback: None,

@@ -2,7 +2,7 @@
 
 use tarpon_layer::{Allowance, LayerIndex};
 use tarpon_oci::{ImageConfig, Manifest};
-use tarpon_store::{ImageRecord, Part, Store};
+use tarpon_store::{ImageRecord, LayerRecord, Part, Store};
 use tarpon_tree::{erofs, merge};
 
 use super::layer::{self, Extent, Layer};
@@ -52,7 +52,7 @@ pub async fn known_layers(
     let (store, known) = (images.store().clone(), record.clone());
     let kept = blocking(move || {
         let kept = kept_layers(&store, &known)?.map(KnownLayers::of);
-        Ok(kept.filter(|kept| fit(&kept.indexes, &known)))
+        Ok(kept.filter(|kept| fit(kept, &known)))
     });
     if let Some(kept) = kept.await? {
         return Ok(kept);
@@ -73,7 +73,7 @@ pub async fn known_layers(
     let known = record.clone();
     blocking(move || {
         let layers = KnownLayers::of(layers);
-        if fit(&layers.indexes, &known) {
+        if fit(&layers, &known) {
             return Ok(layers);
         }
         let cause = "the layers differ from those of its record";
@@ -108,8 +108,58 @@ fn kept_layers(store: &Store, record: &ImageRecord) -> Result<Option<Vec<Layer>>
     Ok(manifest.layers.iter().enumerate().map(layer).collect())
 }
 
-/// Whether the merge of the layers is the tree of the record.
-fn fit(indexes: &[LayerIndex], record: &ImageRecord) -> bool {
+/// Whether the record was made of these layers: by their digests, or else because their merge is its tree.
+fn fit(known: &KnownLayers, record: &ImageRecord) -> bool {
+    let is_same = |(layer, recorded): (&Layer, &LayerRecord)| layer.packed.is_some() && layer.packed == recorded.index;
+    if known.layers.len() == record.layers.len() && known.layers.iter().zip(&record.layers).all(is_same) {
+        return true;
+    }
     let tree = record.part(Part::Tree).map(|part| part.digest);
-    merge(indexes).is_ok_and(|merged| Some(tarpon_oci::Digest::of(&erofs::write(&merged))) == tree)
+    merge(&known.indexes).is_ok_and(|merged| Some(tarpon_oci::Digest::of(&erofs::write(&merged))) == tree)
+}
+
+#[cfg(test)]
+mod tests {
+    use tarpon_layer::decode::Compression;
+    use tarpon_oci::{Blob, Digest};
+    use tarpon_store::{LayerKind, Verification};
+
+    use super::*;
+
+    fn known(packed: Option<Digest>) -> KnownLayers {
+        let blob = Blob { digest: Digest::of(b"layer"), size: 1 };
+        KnownLayers::of(vec![Layer {
+            blob,
+            compression: Compression::Gzip,
+            format: LayerKind::TarGzip,
+            verification: Verification::DiffId,
+            diff_id: None,
+            index: LayerIndex::default(),
+            packed,
+            prefetch: None,
+            received: 1,
+            fallback: None,
+        }])
+    }
+
+    /// A record without a tree: no merge fits it.
+    fn record(index: Option<Digest>) -> ImageRecord {
+        let layer = LayerRecord {
+            digest: Digest::of(b"layer"),
+            size: 1,
+            format: LayerKind::TarGzip,
+            verification: Verification::DiffId,
+            prefetch: None,
+            index,
+        };
+        ImageRecord::new(Digest::of(b"manifest"), "image", "linux/amd64", vec![layer])
+    }
+
+    #[test]
+    fn layers_fit_a_record_that_was_made_of_their_indexes_and_no_other() {
+        let [this, other] = [b"this", b"that"].map(|index| Some(Digest::of(index)));
+        assert!(fit(&known(this), &record(this)));
+        assert!(!fit(&known(other), &record(this)));
+        assert!(!fit(&known(None), &record(None)), "nothing is known of either");
+    }
 }

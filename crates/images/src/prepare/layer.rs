@@ -27,6 +27,8 @@ pub struct Layer {
     pub diff_id: Option<Digest>,
     /// Its files and their places.
     pub index: LayerIndex,
+    /// Digest of the index in its packed form, if it is kept.
+    pub packed: Option<Digest>,
     /// End of the range to prefetch, as the layer declares it: everything that begins before this byte of the blob.
     pub(crate) prefetch: Option<u64>,
     /// Bytes received from its source to make the index.
@@ -46,6 +48,7 @@ impl Layer {
             verification,
             diff_id: None,
             index,
+            packed: None,
             prefetch: None,
             received: 0,
             fallback: None,

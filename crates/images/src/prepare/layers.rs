@@ -284,8 +284,8 @@ fn plan(
 }
 
 fn keep(store: &Store, found: &mut HashMap<Digest, Layer>, wanted: &Wanted, layer: Layer) {
-    kept::save(store, &wanted.claim, &layer);
-    found.insert(layer.blob.digest, layer);
+    let packed = Some(kept::save(store, &wanted.claim, &layer));
+    found.insert(layer.blob.digest, Layer { packed, ..layer });
 }
 
 pub(super) enum ByToc {
@@ -317,6 +317,7 @@ pub(super) async fn through_toc(
                 verification: Verification::Toc,
                 diff_id: None,
                 index,
+                packed: None,
                 prefetch,
                 received: received.into_inner(),
                 fallback: None,
@@ -355,8 +356,8 @@ fn shared_layers(tier: Option<&OpenedTier>, extent: Extent<'_>, progress: &dyn P
 /// The layer as an index describes it, which is kept for this image only: it is not trusted for others.
 fn claimed(store: &Store, image: &ResolvedImage, usable: &Usable) -> Layer {
     let claimed = Layer::by_index(usable.indexed.clone(), usable.format, usable.verification);
-    kept::save_claim(store, image.manifest.digest(), usable.index, &claimed);
-    claimed
+    let packed = Some(kept::save_claim(store, image.manifest.digest(), usable.index, &claimed));
+    Layer { packed, ..claimed }
 }
 
 /// Streams the layer, or finds that another host has done so.
@@ -440,6 +441,7 @@ pub(super) async fn seen(
         verification: Verification::DiffId,
         diff_id: Some(diff_id),
         index: streamed.index,
+        packed: None,
         prefetch: None,
         received: blob.size,
         fallback: None,

@@ -80,6 +80,7 @@ pub(crate) fn install(store: &Store, name: &str, objects: &[Digest]) -> Result<D
         format: LayerKind::TarGzip,
         verification: Verification::DiffId,
         prefetch: None,
+        index: None,
     };
     let mut staging = store.stage_image(ImageRecord::new(digest, name, "linux/amd64", vec![layer]))?;
     staging.put(Part::Manifest, manifest.as_bytes())?;

@@ -57,7 +57,14 @@ impl Image {
 
     pub(crate) fn layers(&self) -> Vec<LayerRecord> {
         let (format, verification) = (LayerKind::TarGzip, Verification::DiffId);
-        vec![LayerRecord { digest: self.layer().digest, size: self.layer().size, format, verification, prefetch: None }]
+        vec![LayerRecord {
+            digest: self.layer().digest,
+            size: self.layer().size,
+            format,
+            verification,
+            prefetch: None,
+            index: None,
+        }]
     }
 
     pub(crate) fn layer(&self) -> Blob {

@@ -115,6 +115,7 @@ mod tests {
             format: LayerKind::Estargz,
             verification: Verification::Toc,
             prefetch: None,
+            index: None,
         };
         let mut record = ImageRecord::new(Digest::of(b"m"), "docker://host/app:v1", "linux/amd64", vec![layer]);
         record.last_used = 1_767_225_600;

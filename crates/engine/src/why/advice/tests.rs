@@ -74,6 +74,7 @@ fn layers(sizes: &[(LayerKind, u64)]) -> Vec<LayerRecord> {
         format: *format,
         verification: Verification::Toc,
         prefetch: None,
+        index: None,
     };
     sizes.iter().map(record).collect()
 }
