@@ -200,11 +200,12 @@ fn a_container_that_fails_or_ends_too_early_is_an_error_that_names_its_exit_code
     let tarpon = Tarpon::new().unwrap();
     let trace = tarpon.store().with_extension("trace");
     let trace = trace.to_str().unwrap();
-    let cases: [(&[&str], &str, &str); 4] = [
+    let cases: [(&[&str], &str, &str); 5] = [
         (&["--push"], "exit 7", "the container failed with exit code 7"),
         (&["-o", trace], "exec /nonexistent", "the container failed with exit code 127"),
         (&["--until-log", "never", "-o", trace], "exit 7", "ended with exit code 7 before it was ready"),
         (&["--until-port", "9", "-o", trace], "exit 0", "ended with exit code 0 before it was ready"),
+        (&["--until-http", "9/health", "-o", trace], "exit 0", "ended with exit code 0 before it was ready"),
     ];
     for (options, script, reason) in cases {
         let output = tarpon.output("record", &[options, &[&image, "--", "sh", "-c", script]].concat()).unwrap();

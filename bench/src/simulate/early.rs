@@ -1,5 +1,5 @@
 //! [`EarlyPack`]: the boot pack is requested before the image is mounted, as the server of a store does (`crates/server/src/early.rs`): in
-//! requests that grow, four at a time.
+//! requests that grow, two at a time.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -98,7 +98,8 @@ impl Packs<'_> {
         record.args(["record", "--quiet", "--tls-verify=false", "--index", "registry", "--profile", &workload.id]);
         record.arg("-o").arg(&draft);
         match &workload.ready {
-            Ready::Port { port, .. } => record.args(["--until-port", &port.to_string()]),
+            Ready::Port { port, path: Some(path) } => record.args(["--until-http", &format!("{port}{path}")]),
+            Ready::Port { port, path: None } => record.args(["--until-port", &port.to_string()]),
             // Until the container ends, which is the default.
             Ready::Exit { .. } => &mut record,
             Ready::Line { text, at_start } => {

@@ -20,7 +20,7 @@ pub use oci::{
     AppArmor, CapabilityChanges, ContainerOptions, HostEntry, Limits, MountOption, Paused, ProcessLimit, Tmpfs, Ulimit,
     Volume, oci_runtime,
 };
-pub use record::{RecordRequest, Recorded, Until};
+pub use record::{HttpProbe, RecordRequest, Recorded, Until};
 pub use run::{
     Changes, ContainerRecord, ContainerState, ContainerStatus, Containers, ExecRequest, LeftOut, Lifecycle, LogLine,
     LogRequest, LogTime, Output, RunError, RunOutcome, RunRequest, Signals, may_run_on, parse_duration, signal_name,

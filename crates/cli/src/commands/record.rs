@@ -10,7 +10,7 @@ use regex::bytes::Regex;
 use serde::Serialize;
 use tarpon_engine::trace::{FILE_BYTES, Trace};
 use tarpon_engine::{
-    BootPack, DEFAULT_PROFILE, Engine, ImageIndexArtifact, Progress, RecordRequest, Recorded, SigningKey,
+    BootPack, DEFAULT_PROFILE, Engine, HttpProbe, ImageIndexArtifact, Progress, RecordRequest, Recorded, SigningKey,
     TraceCoverage, Until, index_destination, shown_place,
 };
 
@@ -29,7 +29,7 @@ Examples:
   tarpon record -o start.trace python:3.12 -- python3 -c 'import json'
   tarpon trace plot start.trace -o start.svg          plot the reads over time
 
-  tarpon record --push --until-port 8080 registry.example/app:v1
+  tarpon record --push --until-http 8080/health registry.example/app:v1
   tarpon mount --index registry registry.example/app:v1 /mnt
 
   tarpon record --push --trace start.trace registry.example/app:v2
@@ -56,16 +56,19 @@ pub(crate) struct Record {
     #[arg(long)]
     push: bool,
     /// Use this trace instead of running the image; may be repeated, one trace per profile
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["output", "until_port", "until_log", "duration", "command", "env"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["output", "until_port", "until_http", "until_log", "duration", "command", "env"])]
     trace: Vec<PathBuf>,
     /// Use the boot packs of this image instead of running the image: all of them, or that of --profile
     ///
     /// For a new version of an image: files that did not change are taken over.
-    #[arg(long, value_name = "IMAGE", value_parser = image_name, requires = "push", conflicts_with_all = ["trace", "output", "until_port", "until_log", "duration", "command", "env"])]
+    #[arg(long, value_name = "IMAGE", value_parser = image_name, requires = "push", conflicts_with_all = ["trace", "output", "until_port", "until_http", "until_log", "duration", "command", "env"])]
     from: Option<ImageName>,
     /// Stop recording when this port of this host accepts connections
     #[arg(long, value_name = "PORT", group = "end")]
     until_port: Option<u16>,
+    /// Stop recording when an HTTP request to this port of this host is answered with success or a redirect
+    #[arg(long, value_name = "PORT[/PATH]", group = "end")]
+    until_http: Option<HttpProbe>,
     /// Stop recording when a line of output matches
     #[arg(long, value_name = "REGEX", group = "end")]
     until_log: Option<Regex>,
@@ -209,9 +212,10 @@ impl Record {
     }
 
     fn recording(&self) -> tarpon_engine::Result<RecordRequest> {
-        let until = match (self.until_port, &self.until_log, self.duration) {
+        let until = match (self.until_port, &self.until_http, &self.until_log, self.duration) {
             (Some(port), ..) => Until::Port(port),
-            (_, Some(pattern), _) => Until::Log(pattern.clone()),
+            (_, Some(probe), ..) => Until::Http(probe.clone()),
+            (_, _, Some(pattern), _) => Until::Log(pattern.clone()),
             (.., Some(seconds)) => Until::Elapsed(Duration::from_secs(seconds.into())),
             _ => Until::Exit,
         };

@@ -1,5 +1,6 @@
 //! Recording a start: the image runs on a mount that records every read, until it is ready.
 
+mod http_probe;
 mod until;
 
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use tarpon_mount::{Mode, ModeChoice};
 use tarpon_store::LayerKind;
 use tarpon_trace::{FILE_BYTES, Trace};
 
+pub use self::http_probe::HttpProbe;
 pub use self::until::Until;
 use self::until::Watcher;
 use crate::oci::{Bundle, Confinement, ContainerOptions, Running, Runtime, Stdio, host_files};

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use regex::bytes::Regex;
 
+use super::http_probe::HttpProbe;
 use crate::oci::Running;
 use crate::{Error, ErrorKind, Result, ResultExt};
 
@@ -29,6 +30,8 @@ pub enum Until {
     Exit,
     /// When it accepts connections on this port of this host, whose network it shares.
     Port(u16),
+    /// When it has answered this request.
+    Http(HttpProbe),
     /// When a line of its output matches.
     Log(Regex),
     /// After this time.
@@ -38,13 +41,16 @@ pub enum Until {
 impl Until {
     /// Checks made before the container runs: later, its own port would be mistaken for another process's.
     pub(super) fn check(&self) -> Result<()> {
-        match self {
-            Self::Port(port) if answers(*port) => {
-                let cause = format!("something listens on port {port} already");
-                Err(Error::new(ErrorKind::Other, "record", cause))
-            }
-            _ => Ok(()),
+        let port = match self {
+            Self::Port(port) => *port,
+            Self::Http(probe) => probe.port(),
+            Self::Exit | Self::Log(_) | Self::Elapsed(_) => return Ok(()),
+        };
+        if answers(port) {
+            let cause = format!("something listens on port {port} already");
+            return Err(Error::new(ErrorKind::Other, "record", cause));
         }
+        Ok(())
     }
 
     /// Whether the container's output has to go through this process.
@@ -59,6 +65,9 @@ pub(super) struct Watcher {
     enough: Arc<AtomicBool>,
     began: Instant,
     lines: Option<Receiver<Instant>>,
+    answered: Option<Receiver<Instant>>,
+    /// As long as it lives, requests are sent.
+    _asks: Arc<()>,
 }
 
 impl Watcher {
@@ -80,7 +89,12 @@ impl Watcher {
             }
             _ => None,
         };
-        Ok(Self { until: until.clone(), enough, began: Instant::now(), lines })
+        let asks = Arc::default();
+        let answered = match until {
+            Until::Http(probe) => Some(probe.repeat(&asks)?),
+            _ => None,
+        };
+        Ok(Self { until: until.clone(), enough, began: Instant::now(), lines, answered, _asks: asks })
     }
 
     /// Waits until the start is over, which is an error if it takes longer than `patience`, or until `is_stopped`.
@@ -122,6 +136,7 @@ impl Watcher {
         match &self.until {
             Until::Exit => None,
             Until::Port(port) => answers(*port).then(Instant::now),
+            Until::Http(_) => self.answered.as_ref()?.try_recv().ok(),
             Until::Log(_) => self.lines.as_ref()?.try_recv().ok(),
             Until::Elapsed(time) => (self.began.elapsed() >= *time).then(Instant::now),
         }

@@ -23,7 +23,7 @@ use crate::state::{ApiState, Purpose, RunningJob};
 /// How long a stopped recording may take to remove its container: the container itself has ten seconds.
 const STOPPING: Duration = Duration::from_secs(60);
 
-/// A start to record. The recording ends when the container exits or the recording is stopped, unless one of `until_port`, `until_log` and
+/// A start to record. The recording ends when the container exits or the recording is stopped, unless one of `until_port`, `until_http`, `until_log` and
 /// `for_seconds` is set.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -41,6 +41,8 @@ pub(super) struct RecordBody {
     env: Vec<String>,
     /// Ends when this port of the host accepts connections.
     until_port: Option<u16>,
+    /// Ends when an HTTP request to this port of the host, `PORT` or `PORT/PATH`, is answered with success or a redirect.
+    until_http: Option<String>,
     /// Ends when a line of output matches this regular expression.
     until_log: Option<String>,
     /// Ends after this many seconds.
@@ -55,14 +57,15 @@ pub(super) struct RecordBody {
 impl RecordBody {
     fn until(&self) -> Result<Until, Failure> {
         let invalid = |cause: String| Failure::invalid("read when the recording ends", cause);
-        match (self.until_port, &self.until_log, self.for_seconds) {
-            (None, None, None) => Ok(Until::Exit),
-            (Some(port), None, None) => Ok(Until::Port(port)),
-            (None, Some(pattern), None) => {
+        match (self.until_port, &self.until_http, &self.until_log, self.for_seconds) {
+            (None, None, None, None) => Ok(Until::Exit),
+            (Some(port), None, None, None) => Ok(Until::Port(port)),
+            (None, Some(probe), None, None) => probe.parse().map(Until::Http).map_err(invalid),
+            (None, None, Some(pattern), None) => {
                 Regex::new(pattern).map(Until::Log).map_err(|error| invalid(error.to_string()))
             }
-            (None, None, Some(seconds)) => Ok(Until::Elapsed(Duration::from_secs(seconds.into()))),
-            _ => Err(invalid("until_port, until_log and for_seconds exclude each other".to_owned())),
+            (None, None, None, Some(seconds)) => Ok(Until::Elapsed(Duration::from_secs(seconds.into()))),
+            _ => Err(invalid("until_port, until_http, until_log and for_seconds exclude each other".to_owned())),
         }
     }
 }

@@ -22,9 +22,9 @@ pub const REPLAY_MOST_BYTES: u64 = 2 << 20;
 /// Requests at a time: while one ends, the next one's round trip is under way.
 pub(crate) const REPLAY_REQUESTS: usize = 2;
 
-/// Requests at a time for the beginning of a pack whose image is not mounted yet. New connections take some round trips to reach the rate of
-/// a far link, and reach it sooner together; no reader has to share the link with them yet.
-pub const EARLY_REQUESTS: usize = 4;
+/// Requests at a time for the beginning of a pack whose image is not mounted yet. They share the link with the index, which the mount waits
+/// for: with four, an image of 6 MB was mounted 0.25 s later at 25 Mbit/s.
+pub const EARLY_REQUESTS: usize = 2;
 
 impl FetchHost {
     /// Fetches all frames of the pack that contain anything missing.

@@ -85,7 +85,7 @@ async fn what_has_come_early_is_not_asked_for_again() {
 }
 
 #[tokio::test]
-async fn four_requests_are_under_way_and_the_next_follows_when_one_ends() {
+async fn two_requests_are_under_way_and_the_next_follows_when_one_ends() {
     let large = Blob { size: MOST_BYTES, ..blob() };
     let (pack, source) = (Arc::new(EarlyPack::new(large)), Arc::new(Scripted::default()));
     let mut answers: Vec<_> = (0..=EARLY_REQUESTS).map(|_| source.answer()).collect();
