@@ -22,8 +22,9 @@ use super::artifact::{self, ARTIFACT_TYPE, BLOB_TYPE, BOOT_INDEX_TYPE, Indexed, 
 use super::pack::PackWanted;
 use super::places::{IndexPlaces, shown};
 use super::rules::{Accepted, Rules};
-use super::search_result::{CANDIDATES, FoundPack, SearchResult, Usable, whole};
+use super::search_result::{CANDIDATES, FoundPack, SearchResult, Usable};
 use super::soci::{self, SociIndex};
+use super::whole::whole;
 use crate::admission;
 use crate::image::DEFAULT_PROFILE;
 

@@ -8,3 +8,4 @@ pub mod places;
 pub mod rules;
 pub mod search_result;
 pub mod soci;
+pub(crate) mod whole;

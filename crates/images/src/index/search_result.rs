@@ -1,10 +1,7 @@
 //! Indexes that were found for the layers of an image.
 
-use bytes::{Bytes, BytesMut};
-use futures::StreamExt;
-use tarpon_blob::BlobSource;
+use bytes::Bytes;
 use tarpon_oci::{Blob, Digest, Verified};
-use tarpon_registry::Repository;
 use tarpon_store::{LayerKind, Verification};
 
 use super::artifact::Indexed;
@@ -78,23 +75,4 @@ impl SearchResult {
         self.notes.extend(more.notes);
         self.boot = self.boot.take().or(more.boot);
     }
-}
-
-/// All bytes of a blob, verified. Wrong bytes of a mirror are requested elsewhere.
-pub async fn whole(repository: &Repository, blob: Blob) -> Result<Verified<Bytes>, String> {
-    let source = repository.blobs();
-    let mut bytes = read(&*source, blob).await?;
-    if Verified::check(&blob.digest, bytes.clone()).is_err() && source.distrust(&blob.digest) {
-        bytes = read(&*source, blob).await?;
-    }
-    Verified::check(&blob.digest, bytes).map_err(|error| error.to_string())
-}
-
-async fn read(source: &dyn BlobSource, blob: Blob) -> Result<Bytes, String> {
-    let mut all = BytesMut::new();
-    let mut pieces = source.read(blob, 0..blob.size).await.map_err(|error| error.to_string())?;
-    while let Some(piece) = pieces.next().await {
-        all.extend_from_slice(&piece.map_err(|error| error.to_string())?);
-    }
-    Ok(all.freeze())
 }

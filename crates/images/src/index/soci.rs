@@ -16,7 +16,8 @@ use tarpon_registry::{Repository, ResolvedImage};
 use tarpon_store::{LayerKind, Verification};
 
 use super::artifact::Indexed;
-use super::search_result::{CANDIDATES, SearchResult, Usable, whole};
+use super::search_result::{CANDIDATES, SearchResult, Usable};
+use super::whole::whole;
 
 const V1: &str = "application/vnd.amazon.soci.index.v1+json";
 const V2: &str = "application/vnd.amazon.soci.index.v2+json";

@@ -26,8 +26,8 @@ use crate::registries::Endpoint;
 use crate::stats::Counters;
 use crate::transport::{Response, Transport, without_query};
 
-/// Connections opened ahead: for the config, the index under the tag and one layer, beside the list of referrers.
-const WARM_CONNECTIONS: usize = 3;
+/// Connections opened ahead, beside that of the first request: for an index in four parts, its manifest and the index of its boot pack.
+const WARM_CONNECTIONS: usize = 5;
 
 /// One repository of one registry.
 pub(crate) struct Session {

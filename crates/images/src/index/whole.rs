@@ -1,0 +1,102 @@
+//! Reads a whole blob that a mount waits for, such as an index.
+
+use std::ops::Range;
+
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
+use futures::future::try_join_all;
+use tarpon_blob::{BlobSource, SourceError};
+use tarpon_oci::{Blob, Verified};
+use tarpon_registry::Repository;
+
+/// Requests at a time, on connections that were opened ahead. A new connection takes some round trips until its rate is that of a far link:
+/// four bring an index of 1 MB over 25 Mbit/s and 80 ms in three round trips less than one.
+const PARTS: u64 = 4;
+/// Least bytes of a request: what a new connection sends in its first three round trips. A shorter part comes as soon by itself.
+const PART_BYTES: u64 = 96 << 10;
+
+/// All bytes of a blob, verified. Wrong bytes of a mirror are requested elsewhere.
+///
+/// # Errors
+/// The source failed, or its bytes are not those of the blob.
+pub(crate) async fn whole(repository: &Repository, blob: Blob) -> Result<Verified<Bytes>, String> {
+    let source = repository.blobs();
+    // Each range would cost the bytes before it.
+    let parts = if repository.ignores_ranges() || source.is_local() { 1 } else { PARTS };
+    let read = || async { read(&*source, blob, parts).await.map_err(|error| error.to_string()) };
+    let mut bytes = read().await?;
+    if Verified::check(&blob.digest, bytes.clone()).is_err() && source.distrust(&blob.digest) {
+        bytes = read().await?;
+    }
+    Verified::check(&blob.digest, bytes).map_err(|error| error.to_string())
+}
+
+async fn read(source: &dyn BlobSource, blob: Blob, parts: u64) -> Result<Bytes, SourceError> {
+    let mut parts = try_join_all(ranges(blob.size, parts).map(|range| part(source, blob, range))).await?;
+    let mut all = if parts.is_empty() { BytesMut::new() } else { parts.remove(0) };
+    parts.iter().for_each(|part| all.extend_from_slice(part));
+    Ok(all.freeze())
+}
+
+async fn part(source: &dyn BlobSource, blob: Blob, range: Range<u64>) -> Result<BytesMut, SourceError> {
+    let mut bytes = BytesMut::new();
+    let mut pieces = source.read(blob, range).await?;
+    while let Some(piece) = pieces.next().await {
+        bytes.extend_from_slice(&piece?);
+    }
+    Ok(bytes)
+}
+
+/// Cuts a blob of this size into at most so many ranges, none of which is shorter than [`PART_BYTES`].
+fn ranges(size: u64, most: u64) -> impl Iterator<Item = Range<u64>> {
+    let count = (size / PART_BYTES).clamp(1, most);
+    let at = move |number: u64| size / count * number + (size % count).min(number);
+    (0..count).map(move |number| at(number)..at(number + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+    use futures::future::BoxFuture;
+    use parking_lot::Mutex;
+    use tarpon_blob::BlobStream;
+    use tarpon_oci::Digest;
+
+    use super::*;
+
+    /// A source of bytes that count, in pieces, the last range first.
+    #[derive(Default)]
+    struct Counted(Mutex<Vec<Range<u64>>>);
+
+    fn content(range: Range<u64>) -> Vec<u8> {
+        range.map(|at| (at % 251) as u8).collect()
+    }
+
+    impl BlobSource for Counted {
+        fn read(&self, _: Blob, range: Range<u64>) -> BoxFuture<'_, Result<BlobStream, SourceError>> {
+            self.0.lock().push(range.clone());
+            let pieces: Vec<_> = content(range).chunks(10_000).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect();
+            async move { Ok(futures::stream::iter(pieces).boxed()) }.boxed()
+        }
+
+        fn name(&self) -> String {
+            "counted".to_owned()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_blob_is_read_in_parts_and_put_together_in_order() {
+        for (size, most, requests) in
+            [(1, 4, 1), (PART_BYTES * 2 - 1, 4, 1), (PART_BYTES * 2 + 1, 4, 2), (1_000_003, 4, 4), (1_000_003, 1, 1)]
+        {
+            let source = Counted::default();
+            let blob = Blob { digest: Digest::of(b"an index"), size };
+            assert!(read(&source, blob, most).await.unwrap() == content(0..size), "{size}");
+            let asked = source.0.lock();
+            assert_eq!(asked.len(), requests, "{size}");
+            assert_eq!((asked[0].start, asked.last().unwrap().end), (0, size));
+            assert!(asked.windows(2).all(|two| two[0].end == two[1].start), "{asked:?}");
+            assert!(requests == 1 || asked.iter().all(|range| range.end - range.start >= PART_BYTES), "{asked:?}");
+        }
+    }
+}
