@@ -43,7 +43,7 @@ impl HttpProbe {
         let repeat = move || {
             while user.strong_count() > 0 {
                 if probe.succeeds().is_ok_and(|good| good) {
-                    let _nobody_waits = sender.send(Instant::now());
+                    let _not_awaited = sender.send(Instant::now());
                     return;
                 }
                 std::thread::sleep(INTERVAL);
