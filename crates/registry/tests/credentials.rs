@@ -168,7 +168,7 @@ async fn connections_are_opened_ahead_without_credentials() {
     world.tag().await.unwrap();
     let seen = world.transport.seen();
     let ahead: Vec<_> = seen.iter().filter(|seen| seen.url.path() == "/v2/").collect();
-    assert_eq!(ahead.len(), 3);
+    assert_eq!(ahead.len(), 5);
     assert!(ahead.iter().all(|seen| !seen.headers.contains_key("authorization")));
 }
 
