@@ -19,7 +19,6 @@ mod keep;
 mod kept;
 mod life;
 mod log;
-mod pid_file;
 mod record;
 mod request;
 mod signals;
