@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, Weak};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::connection::Connection;
 use crate::kernel::{StepError, io_step};
@@ -14,10 +14,8 @@ use crate::table::Changes;
 
 /// Interval between checks without events. Changes of the table of mounts wake it at once.
 const ROUND: Duration = Duration::from_secs(2);
-/// Minimum interval between rounds, also in durations of a round: while many mounts are made, the table changes all the time and is long,
-/// and reading it must not take more than a twentieth of a processor.
+/// Minimum interval between rounds: while many mounts are made, the table changes all the time and is long.
 const MIN_INTERVAL: Duration = Duration::from_millis(20);
-const MIN_ROUNDS: u32 = 20;
 /// A request unanswered for this long means that this server is broken: reads give up after 30 s.
 const UNANSWERED_LIMIT: Duration = Duration::from_secs(120);
 
@@ -28,10 +26,8 @@ pub(crate) fn start(mounts: Arc<LiveMounts>, pool: &Arc<ConnectionPool>) -> Resu
     thread::Builder::new()
         .name("mount-watchdog".to_owned())
         .spawn(move || {
-            loop {
-                let began = Instant::now();
-                let Some(()) = make_round(&mounts, &pool, &mut changes) else { break };
-                thread::sleep(pause_after(began.elapsed()));
+            while let Some(()) = make_round(&mounts, &pool, &mut changes) {
+                thread::sleep(MIN_INTERVAL);
                 if let Err(error) = changes.wait(ROUND) {
                     tracing::warn!(%error, "cannot wait for changes of the table of mounts");
                     thread::sleep(ROUND);
@@ -40,11 +36,6 @@ pub(crate) fn start(mounts: Arc<LiveMounts>, pool: &Arc<ConnectionPool>) -> Resu
         })
         .map(drop)
         .map_err(|error| io_step("start a thread", &error))
-}
-
-/// How long to pause after a round that took this long.
-fn pause_after(round: Duration) -> Duration {
-    (round * MIN_ROUNDS).clamp(MIN_INTERVAL, ROUND)
 }
 
 fn make_round(mounts: &LiveMounts, pool: &Weak<ConnectionPool>, changes: &mut Changes) -> Option<()> {
