@@ -56,7 +56,7 @@ impl HttpProbe {
 
     /// Sends one request. Reads the whole answer, because making it is part of the start.
     fn succeeds(&self) -> io::Result<bool> {
-        let mut stream = TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, self.port)), CONNECT)?;
+        let mut stream = connect(self.port)?;
         stream.set_read_timeout(Some(SILENCE))?;
         stream.set_write_timeout(Some(SILENCE))?;
         // HTTP/1.0: the end of the connection ends the answer.
@@ -68,6 +68,11 @@ impl HttpProbe {
         // A server that keeps the connection open has answered nevertheless.
         if is_good { Ok(true) } else { read.map(|_| false) }
     }
+}
+
+/// Connects to a port of this host.
+pub(super) fn connect(port: u16) -> io::Result<TcpStream> {
+    TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), CONNECT)
 }
 
 /// The status code of an answer: `HTTP/1.1 200 OK`.

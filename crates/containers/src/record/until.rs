@@ -1,7 +1,6 @@
 //! When a start is over.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,14 +9,12 @@ use std::time::{Duration, Instant};
 
 use regex::bytes::Regex;
 
-use super::http_probe::HttpProbe;
+use super::http_probe::{HttpProbe, connect};
 use crate::oci::Running;
 use crate::{Error, ErrorKind, Result, ResultExt};
 
 /// Poll interval for the end of the start.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// How long a port may take to accept a connection from this host.
-const CONNECT: Duration = Duration::from_millis(250);
 /// How long the last output of an ended container may take to arrive.
 const LAST_WORD: Duration = Duration::from_secs(5);
 /// Bytes of a line of output that are examined.
@@ -156,7 +153,7 @@ fn too_early(status: ExitStatus) -> String {
 }
 
 fn answers(port: u16) -> bool {
-    TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], port)), CONNECT).is_ok()
+    connect(port).is_ok()
 }
 
 /// A line without its terminator, which no pattern includes.
