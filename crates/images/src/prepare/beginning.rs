@@ -13,7 +13,7 @@ use super::pipe::PIECES;
 use super::stream_job::StreamJob;
 
 /// Bytes read at a time.
-const BLOCK: usize = 256 << 10;
+const BLOCK: usize = 128 << 10;
 
 /// The local part of a layer.
 pub(super) struct Beginning(State);

@@ -220,7 +220,9 @@ pub(super) async fn index_all(
     }
     let mut layers = Vec::with_capacity(image.manifest.layers.len());
     for (number, layer) in image.manifest.layers.iter().enumerate() {
-        let found = found.get(&layer.digest).cloned();
+        // An index may be large: it is copied only for a blob that the image has again.
+        let is_last = image.manifest.layers[number + 1..].iter().all(|later| later.digest != layer.digest);
+        let found = if is_last { found.remove(&layer.digest) } else { found.get(&layer.digest).cloned() };
         let found = found.ok_or_else(|| Error::new(ErrorKind::Other, "index the layers", "one was lost"))?;
         // A blob that the image has twice was compared with the first of its diffIDs.
         if !found.is_what_config_names(&config, number) {

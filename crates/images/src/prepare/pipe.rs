@@ -11,8 +11,9 @@ use tarpon_blob::SourceError;
 use tarpon_layer::decode::SNIFF_BYTES;
 use tarpon_oci::Hasher;
 
-/// Pieces of a blob buffered between download and decoder: at 16 KiB to 256 KiB a piece at most 16 MiB a layer.
-pub const PIECES: usize = 64;
+/// Pieces of a blob buffered between download and decoder: at 16 KiB to 128 KiB a piece at most 4 MiB a layer. Of a local blob so many are
+/// always waiting, because reading it is faster than walking it.
+pub const PIECES: usize = 32;
 
 /// Size of a buffer of decoded tar. Large enough that passing it between threads is cheap compared to filling it.
 const BUFFER_BYTES: usize = 256 << 10;

@@ -3,6 +3,7 @@
 //! The index is trusted only after the blob's digest and the tar's diffID have been checked at the end. Objects need no such proof: each is
 //! linked in under the sha256 of its own bytes.
 
+use std::collections::HashSet;
 use std::io::{self, Write};
 
 use bytes::Bytes;
@@ -29,8 +30,9 @@ pub(super) struct Streamed {
     pub(super) proof: Verified<()>,
 }
 
-/// Maximum number of remembered object ids that a failed import added: 16 MiB of them. Objects beyond that stay until they are evicted.
-const REMEMBERED: usize = 1 << 19;
+/// Maximum number of remembered objects of an import: less than 16 MiB. Beyond that, objects of a failed import stay until they are evicted,
+/// and one that occurs again is offered to the store again.
+const REMEMBERED: usize = 7 << 15;
 
 /// Why it failed.
 #[derive(Debug, thiserror::Error)]
@@ -84,7 +86,7 @@ pub(super) async fn stream(
             beginning.discard().await;
             let store = job.store;
             // After a failure here, the next eviction removes them.
-            let _left = tokio::task::spawn_blocking(move || store.discard(&objects)).await;
+            let _left = tokio::task::spawn_blocking(move || store.discard(&Vec::from_iter(objects))).await;
         }
         Err(_) => beginning.leave().await,
     }
@@ -97,7 +99,7 @@ async fn attempt(
     beginning: &mut Beginning,
     copy: Option<&mut Copy>,
     received: &(impl Fn(u64) + Send + Sync),
-) -> (Result<Streamed, StreamError>, Vec<Digest>) {
+) -> (Result<Streamed, StreamError>, HashSet<Digest>) {
     let (pieces, reader) = tokio::sync::mpsc::channel(PIECES);
     let (into, diff_id, hides_toc_files, must_keep) =
         (job.store.clone(), job.diff_id, job.hides_toc_files, job.must_keep);
@@ -110,7 +112,7 @@ async fn attempt(
     let downloaded = download(job, beginning, copy, pieces, received).await;
     let (imported, objects) = match importing.await {
         Ok(done) => done,
-        Err(error) => return (Err(StreamError::Bad(error.to_string())), Vec::new()),
+        Err(error) => return (Err(StreamError::Bad(error.to_string())), HashSet::new()),
     };
     // A failed download is the cause of the importer's error about its broken input. A wrong digest is not.
     let outcome = match (downloaded, imported) {
@@ -204,13 +206,13 @@ struct StoreSink<'a> {
     store: &'a dyn ObjectStore,
     current: Option<Box<dyn ObjectWriter>>,
     /// Objects in the store, added by this import or before.
-    objects: Vec<Digest>,
+    objects: HashSet<Digest>,
     must_keep: bool,
 }
 
 impl<'a> StoreSink<'a> {
     fn new(store: &'a dyn ObjectStore, must_keep: bool) -> Self {
-        Self { store, current: None, objects: Vec::new(), must_keep }
+        Self { store, current: None, objects: HashSet::new(), must_keep }
     }
 
     fn write_all(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
@@ -254,9 +256,11 @@ impl ObjectSink for StoreSink<'_> {
 
     fn finish(&mut self, proof: Verified<()>) -> Result<(), StoreError> {
         let object = *proof.digest();
-        match self.current.take().map(|writer| writer.publish(proof)) {
+        // One that occurs again is in the store: the pin of this import keeps it there.
+        let writer = self.current.take().filter(|_| !self.objects.contains(&object));
+        match writer.map(|writer| writer.publish(proof)) {
             Some(Ok(())) if self.objects.len() < REMEMBERED => {
-                self.objects.push(object);
+                self.objects.insert(object);
                 Ok(())
             }
             None | Some(Ok(())) => Ok(()),
@@ -328,6 +332,24 @@ mod tests {
     }
 
     const AFTER: usize = 3_000_000;
+
+    #[test]
+    fn a_content_that_occurs_again_is_stored_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path());
+        let _pin = store.pin().unwrap();
+        let mut sink = StoreSink::new(&store, true);
+        let hex = Digest::of(CONTENT).hex();
+        let object = folder.path().join("objects").join(&hex[..2]).join(&hex[2..]);
+        let times = [(); 2].map(|()| {
+            sink.begin(CONTENT.len() as u64).unwrap();
+            sink.write(CONTENT).unwrap();
+            sink.finish(Verified::seal(CONTENT).proof()).unwrap();
+            std::fs::metadata(&object).unwrap().modified().unwrap()
+        });
+        assert_eq!(times[0], times[1], "the store marks what it is offered again as used");
+        assert_eq!(sink.objects, HashSet::from([Digest::of(CONTENT)]));
+    }
 
     #[tokio::test]
     async fn an_interrupted_layer_is_resumed_at_its_end() {

@@ -17,7 +17,7 @@ use tarpon_oci::{Blob, Digest, Verified, limits};
 use crate::stats::Counters;
 
 /// Bytes read at once: large enough to hide the switch to the blocking pool, small enough to pipeline.
-const PIECE_BYTES: usize = 256 << 10;
+const PIECE_BYTES: usize = 128 << 10;
 
 /// The place of a blob.
 #[derive(Debug, Clone)]
