@@ -8,7 +8,7 @@ use tarpon_layer::chunks::{ChunkTable, ChunkTableBuilder};
 use tarpon_layer::{LayerIndex, ObjectId};
 use tarpon_oci::{Digest, ImageConfig, Manifest, Verified};
 use tarpon_store::{ImageRecord, LayerRecord, LoadedImage, Part, RemoveError, Store, StoreError};
-use tarpon_tree::{Line, Object, erofs, merge};
+use tarpon_tree::{Line, Object, Tree, erofs, merge};
 
 use super::layer::Layer;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
@@ -42,7 +42,6 @@ pub(crate) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
     let (indexes, layers): (Vec<LayerIndex>, Vec<Layer>) =
         layers.into_iter().map(|mut layer| (std::mem::take(&mut layer.index), layer)).unzip();
     let tree = merge(&indexes).context(ErrorKind::Refused, "merge the layers")?;
-    let erofs = erofs::write(&tree);
     let chunks = chunk_table(tree.objects(), &indexes, &layers).context(ErrorKind::Refused, "list the chunks")?;
     let objects = tree.objects().map(|object| object.id).collect();
     let records = layers.into_iter().map(|layer| LayerRecord {
@@ -56,12 +55,12 @@ pub(crate) fn assemble(store: &Store, image: Image) -> Result<ImageRecord> {
     let mut record = ImageRecord::new(*manifest.digest(), &name, &platform, records.collect());
     record.prepared_bytes = fetched;
     record.boot_source = boot.as_ref().and_then(|boot| boot.place.clone());
-    compare(store, &mut record, &erofs, &chunks)?;
+    compare(store, &mut record, &tree, &chunks)?;
     let install = || -> std::result::Result<ImageRecord, StoreError> {
         let mut staging = store.stage_image(record)?;
         staging.put(Part::Manifest, &manifest.bytes)?;
         staging.put(Part::Config, &config.bytes)?;
-        staging.put(Part::Tree, &erofs)?;
+        staging.write(Part::Tree, |out| erofs::write_to(&tree, out))?;
         staging.put(Part::Chunks, &chunks)?;
         staging.put_objects(objects)?;
         if let Some(boot) = &boot {
@@ -105,7 +104,7 @@ pub fn chunk_table(
 }
 
 /// If the image already exists and an external index contributed to it, that index's claims must still hold.
-fn compare(store: &Store, record: &mut ImageRecord, tree: &[u8], chunks: &[u8]) -> Result<()> {
+fn compare(store: &Store, record: &mut ImageRecord, tree: &Tree<'_>, chunks: &[u8]) -> Result<()> {
     let step = "look in the store";
     let Some(known) = store.load_image(&record.manifest).context(ErrorKind::Store, step)? else { return Ok(()) };
     let pairs = known.record.layers.iter().zip(&mut record.layers);
@@ -114,9 +113,10 @@ fn compare(store: &Store, record: &mut ImageRecord, tree: &[u8], chunks: &[u8]) 
     if raised.is_empty() {
         return Ok(());
     }
+    let tree = erofs::write(tree);
     let cut = match known.tree.as_ref() == tree {
         true => cut(store, known.chunks.as_ref(), chunks).context(ErrorKind::Store, step)?,
-        false if same_but_names(&known, tree) => Cut::Unknown,
+        false if same_but_names(&known, &tree) => Cut::Unknown,
         false => Cut::Lie,
     };
     if cut == Cut::Same {

@@ -7,6 +7,8 @@
 //!   `readdir` of the kernel knows where the data ends: a lookup assumes that the last name continues up to a NUL or the end of the
 //!   block (`erofs_dirnamecmp` in `fs/erofs/namei.c`), whatever bytes follow.
 
+use std::ops::Range;
+
 use super::error::ImageError;
 use super::format::{BLOCK, BLOCK_BITS, Nid, kind_of_code, type_code, u16_at, u64_at};
 use crate::{DentryId, Kind, Tree};
@@ -60,10 +62,14 @@ fn used(block: &[Listed<'_>]) -> usize {
     bytes.saturating_add(1).min(BLOCK_BYTES)
 }
 
-/// The bytes of a directory, of length [`size()`].
-pub(super) fn encode(listing: &[Listed<'_>], resolve: impl Fn(DentryId) -> (Nid, Kind)) -> Vec<u8> {
+/// The bytes of some blocks of a directory. All of them have the length [`size()`].
+pub(super) fn encode(
+    listing: &[Listed<'_>],
+    wanted: Range<usize>,
+    resolve: impl Fn(DentryId) -> (Nid, Kind),
+) -> Vec<u8> {
     let mut out: Vec<u8> = Vec::new();
-    for block in blocks(listing) {
+    for block in blocks(listing).take(wanted.end).skip(wanted.start) {
         out.resize(out.len().next_multiple_of(BLOCK_BYTES), 0);
         let mut name_offset = block.len() * ENTRY_BYTES;
         for listed in block {

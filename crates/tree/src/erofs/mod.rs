@@ -39,5 +39,5 @@ pub use inode::Inode;
 pub use read_dir::{DirEntry, ReadDir};
 pub use read_xattr::{Xattr, Xattrs};
 pub use rewrite::{for_ordinary_layers, renew};
-pub use write::write;
+pub use write::{write, write_to};
 pub use write_xattr::redirect_to;

@@ -1,14 +1,14 @@
 //! The planned bytes of one inode, before its place is known.
 
-use super::directory::{self, Listed};
-use super::format::{BLOCK, CHUNK_BITS_MASK, DataLayout, NULL_CHUNK, type_bits};
+use super::directory::{self, BLOCK_BYTES, Listed};
+use super::format::{BLOCK, CHUNK_BITS_MASK, DataLayout, NULL_CHUNK, Nid, type_bits};
 use super::raw_inode::RawInode;
 use super::write_xattr::XattrWriter;
 use crate::{DentryId, Kind, Tree};
 use tarpon_layer::{Device, Timestamp};
 
 /// The data of an inode.
-pub(super) enum Data<'a> {
+enum Data<'a> {
     /// None at all.
     Nothing,
     /// The entries of a directory.
@@ -24,7 +24,7 @@ pub(super) struct Plan<'a> {
     /// Complete except for the address of its blocks.
     pub(super) raw: RawInode,
     pub(super) xattrs: Vec<u8>,
-    pub(super) data: Data<'a>,
+    data: Data<'a>,
 }
 
 impl<'a> Plan<'a> {
@@ -107,6 +107,33 @@ impl<'a> Plan<'a> {
     }
 }
 
+impl Plan<'_> {
+    /// The data in blocks of its own.
+    pub(super) fn data_in_blocks(&self, resolve: impl Fn(DentryId) -> (Nid, Kind)) -> Vec<u8> {
+        let end = to_index(self.block_bytes());
+        match &self.data {
+            Data::Listing(listing) => directory::encode(listing, 0..end.div_ceil(BLOCK_BYTES), resolve),
+            Data::Target(target) => target[..end].to_vec(),
+            Data::Nothing | Data::Holes(_) => Vec::new(),
+        }
+    }
+
+    /// The data behind the inode.
+    pub(super) fn data_behind(&self, resolve: impl Fn(DentryId) -> (Nid, Kind)) -> Vec<u8> {
+        let start = to_index(self.block_bytes());
+        match &self.data {
+            Data::Listing(listing) => directory::encode(listing, start.div_ceil(BLOCK_BYTES)..usize::MAX, resolve),
+            Data::Target(target) => target[start..].to_vec(),
+            Data::Holes(count) => HOLE.repeat(to_index(*count)),
+            Data::Nothing => Vec::new(),
+        }
+    }
+}
+
+fn to_index(bytes: u64) -> usize {
+    usize::try_from(bytes).expect("a directory or target that was made in memory")
+}
+
 /// The smallest power of two for a chunk, in blocks, with which one chunk holds `size` bytes; at most what fits the field.
 fn chunk_bits(size: u64) -> u16 {
     let blocks = size.div_ceil(BLOCK).checked_next_power_of_two().unwrap_or(1 << 63);
@@ -134,7 +161,7 @@ pub(super) fn decode_device(device: u32) -> Device {
 }
 
 /// The chunk address of every chunk.
-pub(super) const HOLE: [u8; 4] = NULL_CHUNK.to_le_bytes();
+const HOLE: [u8; 4] = NULL_CHUNK.to_le_bytes();
 
 #[cfg(test)]
 mod tests {

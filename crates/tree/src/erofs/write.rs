@@ -1,21 +1,22 @@
 //! Writes the merged tree as an EROFS image.
 //!
 //! Two passes over the tree: the first plans each inode and assigns its place ([`super::layout`]), the second plans it again and
-//! writes it there. Only the places are kept in between, so that memory holds the image and little else.
+//! writes it there. Only the places are kept in between. The image itself is written in the order of its bytes, to a file.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::io::{self, Write};
 
 use tarpon_layer::Timestamp;
 
 use super::crc32c::crc32c;
-use super::directory;
+use super::directory::BLOCK_BYTES;
 use super::format::{
     BLOCK, CHECKSUM_OFFSET, INCOMPAT_CHUNKED_FILE, INCOMPAT_XATTR_PREFIXES, SLOT, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET,
     Superblock, Version,
 };
-use super::layout::Layout;
-use super::plan::{Data, HOLE, Plan};
+use super::layout::{Layout, Section};
+use super::plan::Plan;
 use super::prefixes::LongPrefixes;
 use super::write_xattr::XattrWriter;
 use crate::{DentryId, Tree};
@@ -29,48 +30,99 @@ pub fn write(tree: &Tree<'_>) -> Vec<u8> {
     write_with(LongPrefixes::Both, tree)
 }
 
-/// As [`write()`], with these long prefixes.
-pub(super) fn write_with(prefixes: LongPrefixes, tree: &Tree<'_>) -> Vec<u8> {
-    let xattrs = XattrWriter::new(tree, prefixes);
-    let common_mtime = most_common_mtime(tree);
-    let plan = |dentry| Plan::new(tree, dentry, &xattrs, common_mtime);
-    let table = prefixes.encode();
-    let layout = Layout::new(tree, u64::from(PREFIXES_OFFSET) + table.len() as u64, plan);
-    let area_start = layout.bytes;
-    let total = (area_start + xattrs.area().len() as u64).next_multiple_of(BLOCK);
-
-    let mut image = Image(vec![0; to_index(total)]);
-    image.put(PREFIXES_OFFSET.into(), &table);
-    image.put(area_start, xattrs.area());
-    let mut scratch = Vec::new();
-    for dentry in first_names(tree) {
-        image.put_inode(tree, &layout, dentry, plan(dentry), common_mtime, &mut scratch);
-    }
-    let in_blocks = |bytes: u64| u32::try_from(bytes / BLOCK).expect("an image that fits in memory is below 16 TiB");
-    image.put_superblock(&Superblock {
-        incompat: INCOMPAT_CHUNKED_FILE | if table.is_empty() { 0 } else { INCOMPAT_XATTR_PREFIXES },
-        root: u16::try_from(layout.nid(0).0).expect("the root's inode is in the first block"),
-        inodes: tree.inodes().len() as u64,
-        seconds: common_mtime.seconds.cast_unsigned(),
-        nanoseconds: common_mtime.nanoseconds,
-        blocks: in_blocks(total),
-        xattr_block: if xattrs.area().is_empty() { 0 } else { in_blocks(area_start) },
-        prefix_count: prefixes.count(),
-        prefix_start: PREFIXES_OFFSET / 4,
-        version: Version::Current,
-        no_xattrs: tree.inodes().all(|inode| inode.xattrs().next().is_none()),
-    });
-    image.0
+/// Writes the output of [`write()`] to `out`, from its beginning to its end, so that the image is never in memory.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write_to(tree: &Tree<'_>, out: impl Write) -> io::Result<()> {
+    Writer::new(tree, LongPrefixes::Both).write(out)
 }
 
-/// The first name of each inode, in the order of the inodes' numbers.
-fn first_names(tree: &Tree<'_>) -> impl Iterator<Item = DentryId> {
-    let mut next = 0;
-    tree.walk().filter(move |dentry| {
-        let is_first = tree.inode_number(*dentry) == next;
-        next += usize::from(is_first);
-        is_first
-    })
+/// As [`write()`], with these long prefixes.
+pub(super) fn write_with(prefixes: LongPrefixes, tree: &Tree<'_>) -> Vec<u8> {
+    let mut image = Vec::new();
+    Writer::new(tree, prefixes).write(&mut image).expect("memory takes everything");
+    image
+}
+
+struct Writer<'t, 'a> {
+    tree: &'t Tree<'a>,
+    prefixes: LongPrefixes,
+    /// The table of long prefixes.
+    table: Vec<u8>,
+    xattrs: XattrWriter<'a>,
+    common_mtime: Timestamp,
+    layout: Layout,
+}
+
+impl<'t, 'a> Writer<'t, 'a> {
+    /// Assigns all places.
+    fn new(tree: &'t Tree<'a>, prefixes: LongPrefixes) -> Self {
+        let xattrs = XattrWriter::new(tree, prefixes);
+        let common_mtime = most_common_mtime(tree);
+        let table = prefixes.encode();
+        let head = u64::from(PREFIXES_OFFSET) + table.len() as u64;
+        let layout = Layout::new(tree, head, |dentry| Plan::new(tree, dentry, &xattrs, common_mtime));
+        Self { tree, prefixes, table, xattrs, common_mtime, layout }
+    }
+
+    fn write(&self, out: impl Write) -> io::Result<()> {
+        let area_start = self.layout.bytes;
+        let total = (area_start + self.xattrs.area().len() as u64).next_multiple_of(BLOCK);
+        let mut out = Output::new(out);
+        out.put(SUPERBLOCK_OFFSET, &self.superblock(total).encode())?;
+        out.put(PREFIXES_OFFSET.into(), &self.table)?;
+        let mut scratch = Vec::new();
+        for (section, dentry) in self.layout.in_order(self.tree) {
+            self.put(section, dentry, &mut out, &mut scratch)?;
+        }
+        out.put(area_start, self.xattrs.area())?;
+        out.put(total, &[])
+    }
+
+    fn put(
+        &self,
+        section: Section,
+        dentry: DentryId,
+        out: &mut Output<impl Write>,
+        scratch: &mut Vec<u8>,
+    ) -> io::Result<()> {
+        let (tree, layout) = (self.tree, &self.layout);
+        let number = tree.inode_number(dentry);
+        let mut plan = Plan::new(tree, dentry, &self.xattrs, self.common_mtime);
+        let resolve = |leads_to| (layout.nid(tree.inode_number(leads_to)), tree.inode(leads_to).kind());
+        if section == Section::Blocks {
+            return out.put(u64::from(layout.block(number)) * BLOCK, &plan.data_in_blocks(resolve));
+        }
+        if plan.block_bytes() > 0 {
+            plan.raw.data = layout.block(number);
+        }
+        scratch.clear();
+        plan.raw.encode((self.common_mtime.seconds, self.common_mtime.nanoseconds), scratch);
+        scratch.extend(&plan.xattrs);
+        scratch.extend(plan.data_behind(resolve));
+        out.put(layout.nid(number).0 * SLOT, scratch)
+    }
+
+    /// The superblock of an image of `total` bytes.
+    fn superblock(&self, total: u64) -> Superblock {
+        let in_blocks =
+            |bytes: u64| u32::try_from(bytes / BLOCK).expect("the layout is below 16 TiB, and xattrs are limited");
+        let area_start = self.layout.bytes;
+        Superblock {
+            incompat: INCOMPAT_CHUNKED_FILE | if self.table.is_empty() { 0 } else { INCOMPAT_XATTR_PREFIXES },
+            root: u16::try_from(self.layout.nid(0).0).expect("the root's inode is in the first block"),
+            inodes: self.tree.inodes().len() as u64,
+            seconds: self.common_mtime.seconds.cast_unsigned(),
+            nanoseconds: self.common_mtime.nanoseconds,
+            blocks: in_blocks(total),
+            xattr_block: if self.xattrs.area().is_empty() { 0 } else { in_blocks(area_start) },
+            prefix_count: self.prefixes.count(),
+            prefix_start: PREFIXES_OFFSET / 4,
+            version: Version::Current,
+            no_xattrs: self.tree.inodes().all(|inode| inode.xattrs().next().is_none()),
+        }
+    }
 }
 
 /// The modification time of most inodes, which can then be compact. In reproducibly built images nearly all have the same.
@@ -84,52 +136,44 @@ fn most_common_mtime(tree: &Tree<'_>) -> Timestamp {
 }
 
 fn to_index(offset: u64) -> usize {
-    usize::try_from(offset).expect("the image is in memory")
+    usize::try_from(offset).expect("an offset in the first block")
 }
 
-struct Image(Vec<u8>);
+/// An image that is written from its beginning to its end, with zeros between its parts.
+struct Output<W> {
+    out: W,
+    /// The first block, until it is complete: the superblock has a checksum over it.
+    first: Vec<u8>,
+    /// Bytes up to here were put.
+    end: u64,
+}
 
-impl Image {
-    fn put(&mut self, offset: u64, bytes: &[u8]) {
-        let start = to_index(offset);
-        self.0[start..start + bytes.len()].copy_from_slice(bytes);
+impl<W: Write> Output<W> {
+    fn new(out: W) -> Self {
+        Self { out, first: Vec::with_capacity(BLOCK_BYTES), end: 0 }
     }
 
-    fn put_inode<'a>(
-        &mut self,
-        tree: &Tree<'a>,
-        layout: &Layout,
-        dentry: DentryId,
-        mut plan: Plan<'a>,
-        common_mtime: Timestamp,
-        scratch: &mut Vec<u8>,
-    ) {
-        let number = tree.inode_number(dentry);
-        let block_bytes = plan.block_bytes();
-        if block_bytes > 0 {
-            plan.raw.data = layout.block(number);
+    /// Continues the image at `offset`, not before the end of what was put last.
+    fn put(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        static ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
+        while self.end < offset {
+            let gap = usize::try_from(offset - self.end).unwrap_or(usize::MAX);
+            self.push(&ZEROS[..gap.min(BLOCK_BYTES)])?;
         }
-        scratch.clear();
-        plan.raw.encode((common_mtime.seconds, common_mtime.nanoseconds), scratch);
-        scratch.extend(&plan.xattrs);
-        let data = match plan.data {
-            Data::Nothing => Vec::new(),
-            Data::Listing(listing) => directory::encode(&listing, |leads_to| {
-                (layout.nid(tree.inode_number(leads_to)), tree.inode(leads_to).kind())
-            }),
-            Data::Target(target) => target.to_vec(),
-            Data::Holes(count) => HOLE.repeat(to_index(count)),
-        };
-        let (in_blocks, behind) = data.split_at(to_index(block_bytes));
-        self.put(u64::from(layout.block(number)) * BLOCK, in_blocks);
-        scratch.extend(behind);
-        self.put(layout.nid(number).0 * SLOT, scratch);
+        self.push(bytes)
     }
 
-    fn put_superblock(&mut self, superblock: &Superblock) {
-        self.put(SUPERBLOCK_OFFSET, &superblock.encode());
-        let checksum = checksum(&self.0);
-        self.put(SUPERBLOCK_OFFSET + CHECKSUM_OFFSET as u64, &checksum.to_le_bytes());
+    fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.end += bytes.len() as u64;
+        let (first, rest) = bytes.split_at(bytes.len().min(BLOCK_BYTES - self.first.len()));
+        self.first.extend(first);
+        if !first.is_empty() && self.first.len() == BLOCK_BYTES {
+            let checksum = checksum(&self.first).to_le_bytes();
+            let at = to_index(SUPERBLOCK_OFFSET) + CHECKSUM_OFFSET;
+            self.first[at..at + checksum.len()].copy_from_slice(&checksum);
+            self.out.write_all(&self.first)?;
+        }
+        self.out.write_all(rest)
     }
 }
 
