@@ -73,7 +73,7 @@ impl Soci {
 
 fn places(index: &LayerIndex, object: &Digest) -> Vec<(u64, u64)> {
     let file = index.entries.iter().find_map(|entry| match &entry.node {
-        Node::File(file) if file.object == *object => Some(*file),
+        Node::File(file) if file.object == *object => Some(**file),
         _ => None,
     });
     let file = file.unwrap();

@@ -197,13 +197,16 @@ mod tests {
     fn layer(files: &[&str]) -> (Blob, LayerIndex) {
         let file = |(number, content): (usize, &&str)| Entry {
             path: LayerPath::from_normal(number.to_string().as_bytes()).expect("a path"),
-            node: Node::File(FileContent {
-                size: content.len() as u64,
-                object: Digest::of(content.as_bytes()),
-                first_chunk: 0,
-                chunk_count: 0,
-            }),
-            attributes: Attributes::default(),
+            node: Node::File(
+                FileContent {
+                    size: content.len() as u64,
+                    object: Digest::of(content.as_bytes()),
+                    first_chunk: 0,
+                    chunk_count: 0,
+                }
+                .into(),
+            ),
+            attributes: Attributes::default().into(),
         };
         let entries = files.iter().enumerate().map(file).collect();
         let digest = Digest::of(files.concat().as_bytes());

@@ -26,5 +26,5 @@ pub mod write;
 pub use allowance::{Allowance, Excess, MEMORY_BASE, MEMORY_PER_BYTE, Share, WRITING, ZEROS_BASE, ZEROS_PER_BYTE};
 pub use index::{
     Attributes, Chunk, ChunkPlace, Codec, Device, Entry, FileContent, InvalidEntry, InvalidPath, InvalidXattr,
-    LayerIndex, LayerName, LayerPath, Node, ObjectId, Timestamp, Xattr,
+    LayerIndex, LayerName, LayerPath, Node, ObjectId, Shared, Timestamp, Xattr,
 };

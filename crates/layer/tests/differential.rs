@@ -174,7 +174,7 @@ fn check_folder(index: &LayerIndex, root: &Path, contents: &BTreeMap<String, Vec
                 assert!(read_by_chunks(index, entry, bytes) == *content, "{format}: {name}");
             }
             Node::Symlink(target) => {
-                assert_eq!(&**target, fs::read_link(&path).unwrap().as_os_str().as_encoded_bytes())
+                assert_eq!(&***target, fs::read_link(&path).unwrap().as_os_str().as_encoded_bytes())
             }
             Node::HardLink(_) => continue,
             Node::Directory => assert!(metadata.is_dir()),

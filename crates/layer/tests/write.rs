@@ -107,7 +107,7 @@ fn check_shows(layer: &Layer, tar: &[u8]) -> LayerIndex {
     assert_eq!(comparable(&streamed, false), comparable(&plain, false));
     assert_eq!(objects.objects, kept.objects);
     for entry in &index.entries {
-        if let Node::File(content) = entry.node {
+        if let Node::File(content) = &entry.node {
             let bytes = read_by_chunks(&index, entry, &layer.blob);
             assert_eq!(Digest::of(&bytes), content.object, "{}", entry.path);
         }

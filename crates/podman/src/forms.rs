@@ -21,7 +21,8 @@ use tarpon_images::prepare::layer::Layer;
 use tarpon_images::progress::Progress;
 use tarpon_images::{ImageRequest, Images};
 use tarpon_layer::toc::Claim;
-use tarpon_layer::{Attributes, LayerIndex, Node, ObjectId, packed};
+use tarpon_layer::packed::Packed;
+use tarpon_layer::{Attributes, LayerIndex, Node, ObjectId};
 use tarpon_oci::{Compression, Digest, ImageConfig, Manifest};
 use tarpon_store::{ImageRecord, Store};
 use tarpon_tree::{Object, Stack, Tree, delta, erofs, merge, underlay};
@@ -239,7 +240,7 @@ fn layer_ids(
             _ if layer.needs_index() && layer.was_streamed() => LayerSource::Content(diff_id),
             Claim::Toc(claim) => LayerSource::Toc(claim.digest()),
             Claim::Plain => {
-                LayerSource::Index(layer.packed.unwrap_or_else(|| Digest::of(&packed::pack(&indexes[number]))))
+                LayerSource::Index(layer.packed.unwrap_or_else(|| Packed::new(&indexes[number]).digest()))
             }
         };
         let parent = ids.last().map(|(id, _)| *id);

@@ -39,7 +39,7 @@ fn made(at: impl AsRef<[u8]>, node: Node) -> Made {
     let mode = if matches!(node, Node::Directory) { 0o755 } else { 0o644 };
     let attributes =
         Attributes { mode, mtime: Timestamp { seconds: 1_700_000_000, nanoseconds: 0 }, ..Default::default() };
-    Made { entry: Entry { path: path(at), node, attributes } }
+    Made { entry: Entry { path: path(at), node, attributes: attributes.into() } }
 }
 
 /// A directory.
@@ -55,17 +55,22 @@ pub fn file(at: impl AsRef<[u8]>, content: impl AsRef<[u8]>) -> Made {
 
 /// A file with a named but missing content.
 pub fn sized_file(at: impl AsRef<[u8]>, object: ObjectId, size: u64) -> Made {
-    made(at, Node::File(FileContent { size, object, first_chunk: 0, chunk_count: 0 }))
+    made(at, Node::File(FileContent { size, object, first_chunk: 0, chunk_count: 0 }.into()))
 }
 
 /// A symbolic link.
 pub fn symlink(at: impl AsRef<[u8]>, target: impl AsRef<[u8]>) -> Made {
-    made(at, Node::Symlink(target.as_ref().into()))
+    made(at, Node::Symlink(Box::new(target.as_ref().into())))
 }
 
 /// Another name of the file at `target`.
 pub fn link(at: impl AsRef<[u8]>, target: impl AsRef<[u8]>) -> Made {
-    Made { entry: Entry { attributes: Attributes::default(), ..made(at, Node::HardLink(path(target))).entry } }
+    Made {
+        entry: Entry {
+            attributes: Attributes::default().into(),
+            ..made(at, Node::HardLink(path(target).into())).entry
+        },
+    }
 }
 
 /// A named pipe.
@@ -85,12 +90,12 @@ pub fn block_device(at: impl AsRef<[u8]>, major: u32, minor: u32) -> Made {
 
 /// `.wh.NAME` for the name at this path.
 pub fn whiteout(at: impl AsRef<[u8]>) -> Made {
-    Made { entry: Entry { attributes: Attributes::default(), ..made(at, Node::Whiteout).entry } }
+    Made { entry: Entry { attributes: Attributes::default().into(), ..made(at, Node::Whiteout).entry } }
 }
 
 /// `.wh..wh..opq` in the directory at this path.
 pub fn opaque(at: impl AsRef<[u8]>) -> Made {
-    Made { entry: Entry { attributes: Attributes::default(), ..made(at, Node::Opaque).entry } }
+    Made { entry: Entry { attributes: Attributes::default().into(), ..made(at, Node::Opaque).entry } }
 }
 
 impl Made {

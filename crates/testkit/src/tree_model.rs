@@ -66,7 +66,7 @@ impl Model {
             self.names.retain(|other, _| *other != *path && (keeps || !is_below(other, path)));
         }
         for (path, entry) in &entries {
-            self.inodes.push(Inode { node: entry.node.clone(), attributes: entry.attributes.clone() });
+            self.inodes.push(Inode { node: entry.node.clone(), attributes: (*entry.attributes).clone() });
             self.names.insert(path.clone(), self.inodes.len() - 1);
         }
         for (path, _) in &entries {
@@ -127,7 +127,7 @@ impl Model {
                 Node::File(content) => {
                     (Kind::File, content.size, None, None, (content.size > 0).then_some(content.object))
                 }
-                Node::Symlink(target) => (Kind::Symlink, target.len() as u64, Some(&**target), None, None),
+                Node::Symlink(target) => (Kind::Symlink, target.len() as u64, Some(&***target), None, None),
                 Node::CharDevice(device) => (Kind::CharDevice, 0, None, Some(*device), None),
                 Node::BlockDevice(device) => (Kind::BlockDevice, 0, None, Some(*device), None),
                 Node::Fifo => (Kind::Fifo, 0, None, None, None),

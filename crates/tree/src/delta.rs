@@ -10,7 +10,7 @@
 
 use tarpon_layer::LayerIndex;
 
-use crate::tree::{Dentry, DentryId, Inode, Tree, count_subdirectories};
+use crate::tree::{Component, Dentry, DentryId, Inode, Tree, count_subdirectories};
 use crate::{Kind, objects};
 
 /// The difference between `below`, the merge of some of the lowest `layers`, and `merged`, the merge of one more of them. It always
@@ -37,7 +37,7 @@ struct Twins<'t, 'a> {
     twin: Vec<Option<DentryId>>,
     opaque: Vec<bool>,
     /// Removed names of each directory.
-    gone: Vec<Vec<&'a [u8]>>,
+    gone: Vec<Vec<DentryId>>,
 }
 
 impl<'t, 'a> Twins<'t, 'a> {
@@ -47,7 +47,7 @@ impl<'t, 'a> Twins<'t, 'a> {
             Self { below, merged, twin: vec![None; count], opaque: vec![false; count], gone: vec![Vec::new(); count] };
         twins.twin[0] = Some(below.root());
         // In pre-order: a directory's twin is known before those of its names are looked for.
-        merged.walk().for_each(|directory| twins.pair(directory, &mut |_, _| {}));
+        merged.walk().for_each(|directory| twins.pair(directory, &mut |_| {}));
         let shares = twins.shares();
         for directory in merged.walk() {
             // Overlayfs does not accept an opaque root.
@@ -58,7 +58,7 @@ impl<'t, 'a> Twins<'t, 'a> {
                 twins.hide_below(directory);
             } else {
                 let mut gone = Vec::new();
-                twins.pair(directory, &mut |_, name| gone.push(name));
+                twins.pair(directory, &mut |there| gone.push(there));
                 twins.gone[directory.index()] = gone;
             }
         }
@@ -77,7 +77,7 @@ impl<'t, 'a> Twins<'t, 'a> {
     }
 
     /// Finds the twins of the names in `directory`, and reports the names below without one. Both lists ascend.
-    fn pair(&mut self, directory: DentryId, gone: &mut dyn FnMut(DentryId, &'a [u8])) {
+    fn pair(&mut self, directory: DentryId, gone: &mut dyn FnMut(DentryId)) {
         let Some(twin) = self.merges_with(directory) else { return };
         let (below, merged) = (self.below, self.merged);
         let mut here = merged.children(directory).peekable();
@@ -86,7 +86,7 @@ impl<'t, 'a> Twins<'t, 'a> {
             while here.next_if(|at| merged.name(*at) < name).is_some() {}
             match here.next_if(|at| merged.name(*at) == name) {
                 Some(at) => self.twin[at.index()] = Some(there),
-                None => gone(there, name),
+                None => gone(there),
             }
         }
     }
@@ -132,9 +132,11 @@ impl<'t, 'a> Twins<'t, 'a> {
 
 /// A name in a directory of the difference.
 #[derive(Clone, Copy)]
-enum Child<'a> {
+enum Child {
+    /// Of the merged tree.
     Kept(DentryId),
-    Gone(&'a [u8]),
+    /// Of the tree below.
+    Gone(DentryId),
 }
 
 struct Builder<'t, 'a> {
@@ -151,7 +153,7 @@ struct Builder<'t, 'a> {
 impl<'a> Builder<'_, 'a> {
     fn walk(&mut self) {
         let root = self.twins.merged.root();
-        self.add(b"", 0, Child::Kept(root));
+        self.add(0, Child::Kept(root));
         // Directories on the path of the walk, at most as many as paths are deep.
         let mut open = vec![(0, self.children(root).into_iter())];
         while let Some((parent, children)) = open.last_mut() {
@@ -162,29 +164,33 @@ impl<'a> Builder<'_, 'a> {
                 continue;
             };
             match child {
-                Child::Gone(name) => drop(self.add(name, parent, child)),
+                Child::Gone(_) => drop(self.add(parent, child)),
                 Child::Kept(at) => {
-                    let number = self.add(self.twins.merged.name(at), parent, child);
+                    let number = self.add(parent, child);
                     open.push((number, self.children(at).into_iter()));
                 }
             }
         }
     }
 
-    fn children(&self, directory: DentryId) -> Vec<Child<'a>> {
+    fn children(&self, directory: DentryId) -> Vec<Child> {
         let merged = self.twins.merged;
         let kept = merged.children(directory).filter(|at| self.emitted[at.index()]).map(Child::Kept);
-        let gone = self.twins.gone[directory.index()].iter().map(|name| Child::Gone(name));
-        let mut children: Vec<Child<'a>> = kept.chain(gone).collect();
-        children.sort_by_key(|child| match child {
-            Child::Kept(at) => merged.name(*at),
-            Child::Gone(name) => name,
-        });
+        let gone = self.twins.gone[directory.index()].iter().map(|there| Child::Gone(*there));
+        let mut children: Vec<Child> = kept.chain(gone).collect();
+        children.sort_by_key(|child| self.name(*child).as_bytes());
         children
     }
 
+    fn name(&self, child: Child) -> Component<'a> {
+        match child {
+            Child::Kept(at) => self.twins.merged.component(at),
+            Child::Gone(there) => self.twins.below.component(there),
+        }
+    }
+
     /// Adds a name, with its inode if that is new. Returns the number of the name.
-    fn add(&mut self, name: &'a [u8], parent: u32, child: Child<'a>) -> u32 {
+    fn add(&mut self, parent: u32, child: Child) -> u32 {
         let known = match child {
             Child::Kept(at) => &mut self.numbers[self.twins.merged.inode_number(at)],
             Child::Gone(_) => &mut self.whiteout,
@@ -200,7 +206,7 @@ impl<'a> Builder<'_, 'a> {
         });
         self.inodes[inode as usize].links += 1;
         let at = number(self.dentries.len());
-        self.dentries.push(Dentry { name, parent, end: at + 1, inode });
+        self.dentries.push(Dentry::new(self.name(child), parent, at + 1, inode));
         at
     }
 }

@@ -7,13 +7,17 @@
 
 use std::sync::LazyLock;
 
+use tarpon_layer::LayerPath;
+
 use crate::Kind;
-use crate::tree::{Dentry, DentryId, Inode, Tree};
+use crate::tree::{Component, Dentry, DentryId, Inode, Tree};
 
 /// The names in a directory of objects, ascending by bytes.
-static DIRECTORIES: LazyLock<[[u8; 2]; 256]> = LazyLock::new(|| {
+static DIRECTORIES: LazyLock<[LayerPath; 256]> = LazyLock::new(|| {
     let digit = |value: usize| b"0123456789abcdef"[value];
-    std::array::from_fn(|number| [digit(number / 16), digit(number % 16)])
+    std::array::from_fn(|number| {
+        LayerPath::from_normal(&[digit(number / 16), digit(number % 16)]).expect("two digits are a path")
+    })
 });
 
 /// The tree with a whiteout, or an opaque directory, for each directory of objects.
@@ -21,13 +25,13 @@ pub(crate) fn hide_objects<'a>(tree: &Tree<'a>) -> Tree<'a> {
     let mut hiding = Hiding { tree, dentries: Vec::new(), inodes: Vec::new(), numbers: Vec::new(), whiteout: None };
     hiding.numbers = vec![None; tree.inodes.len()];
     hiding.copy(tree.root()..DentryId(1), 0);
-    let mut directories = DIRECTORIES.iter().map(<[u8; 2]>::as_slice).peekable();
+    let mut directories = DIRECTORIES.iter().peekable();
     for child in tree.children(tree.root()) {
-        while let Some(name) = directories.next_if(|name| *name < tree.name(child)) {
+        while let Some(name) = directories.next_if(|name| name.as_bytes() < tree.name(child)) {
             hiding.add_whiteout(name);
         }
-        let is_opaque =
-            directories.next_if_eq(&tree.name(child)).is_some() && tree.inode(child).kind() == Kind::Directory;
+        let is_opaque = directories.next_if(|name| name.as_bytes() == tree.name(child)).is_some()
+            && tree.inode(child).kind() == Kind::Directory;
         let start = hiding.dentries.len();
         hiding.copy(child..DentryId(tree.dentries[child.index()].end), start);
         if is_opaque {
@@ -53,7 +57,8 @@ impl<'a> Hiding<'_, 'a> {
     fn copy(&mut self, names: std::ops::Range<DentryId>, start: usize) {
         let moved = |position: u32| position - names.start.0 + position_of(start);
         for old in names.start.index()..names.end.index() {
-            let Dentry { name, parent, end, inode } = self.tree.dentries[old];
+            let dentry = self.tree.dentries[old];
+            let Dentry { parent, end, inode, .. } = dentry;
             let parent = if parent == 0 { 0 } else { moved(parent) };
             let inode = match self.numbers[inode as usize] {
                 Some(number) => number,
@@ -63,12 +68,12 @@ impl<'a> Hiding<'_, 'a> {
                     number
                 }
             };
-            self.dentries.push(Dentry { name, parent, end: moved(end), inode });
+            self.dentries.push(Dentry::new(dentry.name(), parent, moved(end), inode));
         }
     }
 
     /// Appends a whiteout in the root. All of them are one inode.
-    fn add_whiteout(&mut self, name: &'static [u8]) {
+    fn add_whiteout(&mut self, name: &'static LayerPath) {
         let inode = match self.whiteout {
             Some(inode) => inode,
             None => self.add_inode(Inode::whiteout()),
@@ -76,7 +81,8 @@ impl<'a> Hiding<'_, 'a> {
         self.whiteout = Some(inode);
         self.inodes[inode as usize].links += 1;
         let end = position_of(self.dentries.len() + 1);
-        self.dentries.push(Dentry { name, parent: 0, end, inode });
+        let name = Component::last_of(name, name.as_bytes().len());
+        self.dentries.push(Dentry::new(name, 0, end, inode));
     }
 
     fn add_inode(&mut self, inode: Inode<'a>) -> u32 {
@@ -121,7 +127,7 @@ mod tests {
         ])];
         let tree = merge(&layers).unwrap();
         let hidden = hide_objects(&tree);
-        for name in DIRECTORIES.iter() {
+        for name in DIRECTORIES.iter().map(LayerPath::as_bytes) {
             let found = hidden.lookup(name).unwrap();
             let (inode, is_opaque) = (hidden.inode(found), name == b"00");
             assert_eq!(inode.is_opaque(), is_opaque, "{name:?}");

@@ -1,6 +1,6 @@
 //! Selects the place from which each object of a tree is fetched.
 
-use tarpon_layer::{ChunkPlace, Codec, LayerIndex};
+use tarpon_layer::{ChunkPlace, Codec, LayerIndex, Node};
 
 use crate::tree::{Inode, Object, object_of};
 
@@ -14,15 +14,46 @@ pub(crate) struct Disagreement {
 /// For each object the number of the inode it is fetched through, ascending by object. If several inodes have it, a layer with
 /// random access is preferred, then the lowest layer.
 pub(crate) fn representatives(layers: &[LayerIndex], inodes: &[Inode<'_>]) -> Result<Vec<usize>, Disagreement> {
-    let mut all: Vec<(Object, usize)> =
-        inodes.iter().enumerate().filter_map(|(number, inode)| Some((object_of(inode)?, number))).collect();
-    all.sort_unstable_by_key(|(object, number)| (object.id, is_stream(layers, object), object.layer, *number));
-    let disagreement = all.windows(2).find(|pair| pair[0].0.id == pair[1].0.id && pair[0].0.size != pair[1].0.size);
-    if let Some([(first, _), (second, number)]) = disagreement {
-        return Err(Disagreement { inode: *number, size: second.size, other_size: first.size });
+    // Few objects have the same first bytes: mostly these are all that is compared.
+    let mut all: Vec<(u64, u32)> =
+        (0..).zip(inodes).filter_map(|(number, inode)| Some((start_of(inode)?, number))).collect();
+    let object = |number: u32| {
+        let inode = &inodes[number as usize];
+        object_of(inode).expect("only inodes with an object were taken")
+    };
+    let key = |number| {
+        let object = object(number);
+        (object.id, is_stream(layers, &object), object.layer, number)
+    };
+    all.sort_unstable_by(|(start, one), (other_start, other)| {
+        start.cmp(other_start).then_with(|| key(*one).cmp(&key(*other)))
+    });
+    let mut representatives: Vec<usize> = Vec::new();
+    let mut last: Option<Object> = None;
+    for (_, number) in all {
+        let next = object(number);
+        match last.filter(|last| last.id == next.id) {
+            Some(last) if last.size != next.size => {
+                return Err(Disagreement { inode: number as usize, size: next.size, other_size: last.size });
+            }
+            Some(_) => {}
+            None => {
+                representatives.push(number as usize);
+                last = Some(next);
+            }
+        }
     }
-    all.dedup_by_key(|(object, _)| object.id);
-    Ok(all.into_iter().map(|(_, number)| number).collect())
+    Ok(representatives)
+}
+
+/// The first bytes of the object of an inode, in the order of objects.
+fn start_of(inode: &Inode<'_>) -> Option<u64> {
+    match inode.node() {
+        Node::File(content) if content.size > 0 => {
+            content.object.as_bytes().first_chunk().map(|start| u64::from_be_bytes(*start))
+        }
+        _ => None,
+    }
 }
 
 /// Whether the object can only be read again by streaming its layer from the start.

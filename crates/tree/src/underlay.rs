@@ -26,8 +26,9 @@ pub fn underlay(layer: &LayerIndex, root: Attributes) -> LayerIndex {
     }
     paths.sort_unstable();
     paths.dedup();
-    let fillers = paths.into_iter().map(|path| Entry { path, node: Node::Fifo, attributes: Attributes::default() });
-    let root = Entry { path: LayerPath::root(), node: Node::Directory, attributes: root };
+    let fillers =
+        paths.into_iter().map(|path| Entry { path, node: Node::Fifo, attributes: Attributes::default().into() });
+    let root = Entry { path: LayerPath::root(), node: Node::Directory, attributes: root.into() };
     LayerIndex { entries: std::iter::once(root).chain(fillers).collect(), ..LayerIndex::default() }
 }
 

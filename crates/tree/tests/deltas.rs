@@ -99,7 +99,7 @@ fn links_of_one_layer_stay_links_and_one_to_below_is_a_file_of_its_own() {
 
 /// The layer by itself.
 fn by_itself(only: LayerIndex) -> Vec<String> {
-    let root = dir("").mode(0o1777).entry.attributes;
+    let root = (*dir("").mode(0o1777).entry.attributes).clone();
     let layers = [underlay(&only, root), only];
     let (below, merged) = (merge(&layers[..1]).unwrap(), merge(&layers).unwrap());
     let delta = delta(&layers, &below, &merged);

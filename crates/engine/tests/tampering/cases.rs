@@ -133,9 +133,15 @@ pub(crate) const CASES: &[Case] = &[
     // Entries.
     case("entry: another path", Lower(|it| entry(it, "etc/hello").path = path("etc/hallo"))),
     case("entry: a path below a file", Lower(|it| entry(it, "empty").path = path("etc/hello/x"))),
-    case("entry: a file is a link", Lower(|it| entry(it, "etc/hello").node = Node::Symlink((*b"/etc/shadow").into()))),
+    case(
+        "entry: a file is a link",
+        Lower(|it| entry(it, "etc/hello").node = Node::Symlink(Box::new((*b"/etc/shadow").into()))),
+    ),
     case("entry: a file is a directory", Lower(|it| entry(it, "etc/other").node = Node::Directory)),
-    case("entry: a file is another name", Lower(|it| entry(it, "etc/other").node = Node::HardLink(path("etc/hello")))),
+    case(
+        "entry: a file is another name",
+        Lower(|it| entry(it, "etc/other").node = Node::HardLink(path("etc/hello").into())),
+    ),
     case("entry: setuid", Lower(|it| attributes(it, "etc/hello").mode |= 0o4000)),
     case("entry: another mode of a directory", Lower(|it| attributes(it, "etc").mode = 0o777)),
     case("entry: a mode that no file has", Lower(|it| attributes(it, "etc/hello").mode = 0o17_777)),
@@ -162,11 +168,17 @@ pub(crate) const CASES: &[Case] = &[
             attributes(it, "etc/hello").xattrs.push(xattr);
         }),
     ),
-    case("entry: another target of a link", Lower(|it| entry(it, "link").node = Node::Symlink((*b"etc/other").into()))),
+    case(
+        "entry: another target of a link",
+        Lower(|it| entry(it, "link").node = Node::Symlink(Box::new((*b"etc/other").into()))),
+    ),
     case("entry: a link to nowhere", Lower(|it| entry(it, "link").node = Node::Symlink(Box::default()))),
-    case("entry: another file under a name", Lower(|it| entry(it, "linked").node = Node::HardLink(path("etc/other")))),
-    case("entry: a name of no file", Lower(|it| entry(it, "linked").node = Node::HardLink(path("nowhere")))),
-    case("entry: a name of itself", Lower(|it| entry(it, "linked").node = Node::HardLink(path("linked")))),
+    case(
+        "entry: another file under a name",
+        Lower(|it| entry(it, "linked").node = Node::HardLink(path("etc/other").into())),
+    ),
+    case("entry: a name of no file", Lower(|it| entry(it, "linked").node = Node::HardLink(path("nowhere").into()))),
+    case("entry: a name of itself", Lower(|it| entry(it, "linked").node = Node::HardLink(path("linked").into()))),
     case(
         "entry: another device",
         Lower(|it| {
@@ -397,7 +409,7 @@ pub(crate) const CASES: &[Case] = &[
     case(
         "entries: one more",
         Lower(|it| {
-            let attributes = Attributes { mode: 0o755, ..Attributes::default() };
+            let attributes = Attributes { mode: 0o755, ..Attributes::default() }.into();
             it.entries.push(Entry { path: path("backdoor"), node: Node::Directory, attributes });
         }),
     ),
@@ -407,21 +419,21 @@ pub(crate) const CASES: &[Case] = &[
     case(
         "entries: a whiteout more",
         Upper(|it| {
-            let (path, attributes) = (path("note"), Attributes::default());
+            let (path, attributes) = (path("note"), Attributes::default().into());
             it.entries.push(Entry { path, node: Node::Whiteout, attributes });
         }),
     ),
     case(
         "entries: a whiteout of everything",
         Upper(|it| {
-            let (path, attributes) = (path(""), Attributes::default());
+            let (path, attributes) = (path(""), Attributes::default().into());
             it.entries.push(Entry { path, node: Node::Whiteout, attributes });
         }),
     ),
     case(
         "entries: a name that means a whiteout",
         Upper(|it| {
-            let (path, attributes) = (path(".wh.note"), Attributes::default());
+            let (path, attributes) = (path(".wh.note"), Attributes::default().into());
             it.entries.push(Entry { path, node: Node::Fifo, attributes });
         }),
     ),

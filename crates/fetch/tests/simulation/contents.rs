@@ -133,7 +133,7 @@ impl Limits {
 
 fn files(index: &LayerIndex) -> impl Iterator<Item = &tarpon_layer::FileContent> {
     index.entries.iter().filter_map(|entry| match &entry.node {
-        Node::File(file) => Some(file),
+        Node::File(file) => Some(&**file),
         _ => None,
     })
 }

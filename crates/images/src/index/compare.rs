@@ -154,8 +154,8 @@ mod tests {
             FileContent { size: bytes.len() as u64, object: Digest::of(bytes), first_chunk: 0, chunk_count: count };
         let entry = Entry {
             path: LayerPath::from_normal(path.as_bytes()).unwrap(),
-            node: Node::File(content),
-            attributes: Attributes::default(),
+            node: Node::File(content.into()),
+            attributes: Attributes::default().into(),
         };
         LayerIndex { entries: vec![entry], chunks, ..LayerIndex::default() }
     }

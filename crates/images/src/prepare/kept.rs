@@ -11,11 +11,14 @@
 //! The claims of an external index about a layer of one image are kept beside them ([`save_claim`]). They serve no other image and no mount,
 //! but are compared with the layer once it has been seen.
 
+use std::io::{self, BufWriter, Write};
+
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tarpon_layer::decode::Compression;
+use tarpon_layer::packed::{self, Packed};
 use tarpon_layer::toc::Claim;
-use tarpon_layer::{Allowance, LayerIndex, packed};
+use tarpon_layer::{Allowance, LayerIndex};
 use tarpon_oci::{Blob, Digest, limits};
 use tarpon_store::{IndexKey, LayerKind, LayerRecord, Store, Verification};
 
@@ -28,8 +31,17 @@ const VERSION: u32 = 6;
 /// Fast, and half the size: most of the rest is digests.
 const ZSTD_LEVEL: i32 = 1;
 
-#[derive(Serialize, Deserialize)]
+/// A kept index.
+#[derive(Deserialize)]
 struct Kept {
+    head: Head,
+    /// [Packed](packed).
+    index: Vec<u8>,
+}
+
+/// What is kept besides the index.
+#[derive(Serialize, Deserialize)]
+struct Head {
     version: u32,
     blob_size: u64,
     compression: u8,
@@ -39,8 +51,6 @@ struct Kept {
     prefetch: Option<u64>,
     /// Bytes received to make it.
     received: u64,
-    /// [Packed](packed).
-    index: Vec<u8>,
 }
 
 fn key(blob: Blob, claim: &Claim) -> IndexKey {
@@ -54,12 +64,12 @@ fn key(blob: Blob, claim: &Claim) -> IndexKey {
 /// The layer, if its index was kept for an image with the same claim. The caller compares its diffID, if any, with the one in the image's
 /// config. It costs the image's allowance the same as making it again.
 pub(super) fn load(store: &Store, blob: Blob, claim: &Claim, allowance: &Allowance) -> Option<Layer> {
-    let kept: Kept = read(store, &key(blob, claim))?;
-    let compression = Compression::from_number(kept.compression)?;
-    if kept.version != VERSION || kept.blob_size != blob.size {
+    let Kept { head, index } = read(store, &key(blob, claim))?;
+    let compression = Compression::from_number(head.compression)?;
+    if head.version != VERSION || head.blob_size != blob.size {
         return None;
     }
-    let Kept { format, verification, diff_id, prefetch, received, index, .. } = kept;
+    let Head { format, verification, diff_id, prefetch, received, .. } = head;
     allowance.receive(received);
     let packed = Some(Digest::of(&index));
     let index = packed::unpack_within(&index, blob, allowance).ok()?;
@@ -68,7 +78,7 @@ pub(super) fn load(store: &Store, blob: Blob, claim: &Claim, allowance: &Allowan
 
 /// Keeps the layer's index. If that fails, it is made again next time. Returns the digest of what is kept.
 pub(super) fn save(store: &Store, claim: &Claim, layer: &Layer) -> Digest {
-    let kept = Kept {
+    let head = Head {
         version: VERSION,
         blob_size: layer.blob.size,
         compression: layer.compression.number(),
@@ -77,10 +87,8 @@ pub(super) fn save(store: &Store, claim: &Claim, layer: &Layer) -> Digest {
         diff_id: layer.diff_id,
         prefetch: layer.prefetch,
         received: layer.received,
-        index: packed::pack(&layer.index),
     };
-    write(store, &key(layer.blob, claim), &kept);
-    Digest::of(&kept.index)
+    write(store, &key(layer.blob, claim), &head, &layer.index)
 }
 
 /// The claims of an external index about a layer.
@@ -93,12 +101,17 @@ pub(super) struct IndexClaim {
     packed: Digest,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 struct StoredClaim {
-    version: u32,
-    by: Digest,
+    head: ClaimHead,
     /// [Packed](packed).
     index: Vec<u8>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ClaimHead {
+    version: u32,
+    by: Digest,
 }
 
 /// The hashed text is part of the format of stores.
@@ -108,9 +121,7 @@ fn claim_key(image: &Digest, blob: Blob) -> IndexKey {
 
 /// Keeps the claims of the index `by` about the layer of `image`. Returns the digest of what is kept.
 pub(super) fn save_claim(store: &Store, image: &Digest, by: Digest, layer: &Layer) -> Digest {
-    let kept = StoredClaim { version: VERSION, by, index: packed::pack(&layer.index) };
-    write(store, &claim_key(image, layer.blob), &kept);
-    Digest::of(&kept.index)
+    write(store, &claim_key(image, layer.blob), &ClaimHead { version: VERSION, by }, &layer.index)
 }
 
 /// The claims about the layer of `image`, if they were kept.
@@ -118,7 +129,7 @@ pub(super) fn load_claim(store: &Store, image: &Digest, blob: Blob) -> Option<In
     let kept: StoredClaim = read(store, &claim_key(image, blob))?;
     // It was within bounds when the image was prepared.
     let index = packed::unpack_within(&kept.index, blob, &Allowance::unbounded()).ok()?;
-    (kept.version == VERSION).then(|| IndexClaim { by: kept.by, index, packed: Digest::of(&kept.index) })
+    (kept.head.version == VERSION).then(|| IndexClaim { by: kept.head.by, index, packed: Digest::of(&kept.index) })
 }
 
 /// The layer of `image` as an external index describes it, if that was kept. `known` is its entry in the image's record.
@@ -136,14 +147,28 @@ fn read<T: DeserializeOwned>(store: &Store, key: &IndexKey) -> Option<T> {
     postcard::from_bytes(&decoded).ok()
 }
 
-fn write(store: &Store, key: &IndexKey, kept: &impl Serialize) {
-    let saved = postcard::to_stdvec(kept)
+/// Returns the digest of the packed index.
+fn write(store: &Store, key: &IndexKey, head: &impl Serialize, index: &LayerIndex) -> Digest {
+    let index = Packed::new(index);
+    let saved = compressed(head, &index)
         .map_err(|error| error.to_string())
-        .and_then(|bytes| zstd::bulk::compress(&bytes, ZSTD_LEVEL).map_err(|error| error.to_string()))
         .and_then(|bytes| store.keep_layer_index(key, &bytes).map_err(|error| error.to_string()));
     if let Err(error) = saved {
         tracing::debug!(layer = %key.layer, %error, "the index of the layer is not kept");
     }
+    index.digest()
+}
+
+/// The head and the packed index, which is compressed as it is encoded: as a whole it may be large.
+fn compressed(head: &impl Serialize, index: &Packed<'_>) -> io::Result<Vec<u8>> {
+    let size = index.size();
+    let head = postcard::to_stdvec(&(head, size)).map_err(io::Error::other)?;
+    let mut encoder = zstd::Encoder::new(Vec::new(), ZSTD_LEVEL)?;
+    encoder.set_pledged_src_size(Some((head.len() + size) as u64))?;
+    let mut out = BufWriter::new(encoder);
+    out.write_all(&head)?;
+    index.write_to(&mut out)?;
+    out.into_inner().map_err(io::IntoInnerError::into_error)?.finish()
 }
 
 #[cfg(test)]

@@ -7,8 +7,13 @@ use std::collections::{HashMap, HashSet};
 
 use tarpon_oci::{Digest, limits};
 
+use super::common::Common;
 use super::error::InvalidEntry;
-use super::{Attributes, Chunk, ChunkPlace, Device, Entry, InvalidPath, LayerIndex, LayerPath, Node, claims};
+use super::path_table::{PathState, PathTable};
+use super::{
+    Attributes, Chunk, ChunkPlace, Device, Entry, FileContent, InvalidPath, LayerIndex, LayerPath, Node, ObjectId,
+    Shared, claims,
+};
 use crate::allowance::{Allowance, CHUNK, COPIES, ENTRY, IMPLIED, PATHS, Share, XATTR};
 
 /// Entries that may be visited while directories are replaced by other things: more occur only in attacks.
@@ -26,20 +31,12 @@ pub(crate) enum Duplicates {
     Refuse,
 }
 
-/// The state of a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum PathState {
-    /// The entry with this number.
-    Entry(u32),
-    /// A directory that contains entries and has no entry itself.
-    Implied,
-}
-
 pub(crate) struct Assembler {
     duplicates: Duplicates,
     /// In order. `None` where a later entry replaced one.
     entries: Vec<Option<Entry>>,
-    known: HashMap<LayerPath, PathState>,
+    paths: PathTable,
+    common: Common,
     markers: HashSet<(LayerPath, bool)>,
     /// Targets of hard links and their links, by number ([`Duplicates::LastWins`] only).
     links: HashMap<u32, Vec<u32>>,
@@ -58,7 +55,8 @@ impl Assembler {
         Self {
             duplicates,
             entries: Vec::new(),
-            known: HashMap::new(),
+            paths: PathTable::default(),
+            common: Common::default(),
             markers: HashSet::new(),
             links: HashMap::new(),
             missing: HashSet::new(),
@@ -96,21 +94,28 @@ impl Assembler {
         let path = self.follow(path)?;
         if self.markers.insert((path.clone(), is_opaque)) {
             let node = if is_opaque { Node::Opaque } else { Node::Whiteout };
-            self.push(Entry { path, node, attributes: Attributes::default() })?;
+            self.push(Entry { path, node, attributes: Shared::default() })?;
         }
         Ok(())
     }
 
-    /// Adds the next entry: anything but whiteouts and opaque markers.
-    pub(crate) fn insert(&mut self, mut entry: Entry) -> Result<(), InvalidEntry> {
-        entry.path = self.follow(entry.path)?;
+    /// Adds the next entry: anything but whiteouts and opaque markers. The chunks of a file were pushed last.
+    pub(crate) fn insert(&mut self, path: LayerPath, node: Node, attributes: Attributes) -> Result<(), InvalidEntry> {
+        let path = self.follow(path)?;
+        let mut entry = Entry { path, node, attributes: Shared::default() };
         if let Node::HardLink(target) = &mut entry.node {
-            *target = self.follow(std::mem::take(target))?;
+            **target = self.follow(std::mem::take(target))?;
         }
-        check(&mut entry)?;
+        check(&entry)?;
+        let attributes = attributes_of(&entry.node, attributes);
+        self.memory.take(xattr_cost(&attributes))?;
+        entry.attributes = self.common.attributes(attributes);
+        if let Node::File(content) = &mut entry.node {
+            self.common.share(content, &mut self.chunks, self.duplicates == Duplicates::LastWins);
+        }
         self.make_parents(&entry.path)?;
         let is_directory = entry.node == Node::Directory;
-        match self.known.get(&entry.path).copied() {
+        match self.state(entry.path.as_bytes()) {
             None => {}
             Some(PathState::Implied) if is_directory => {}
             Some(PathState::Entry(_)) if self.duplicates == Duplicates::Refuse => return Err(InvalidEntry::Duplicate),
@@ -118,7 +123,6 @@ impl Assembler {
             Some(PathState::Implied) => self.drop_below(&entry.path)?,
             Some(PathState::Entry(old)) => match &mut self.entries[old as usize] {
                 Some(before) if is_directory && before.node == Node::Directory => {
-                    self.memory.take(xattr_cost(&entry.attributes))?;
                     before.attributes = entry.attributes;
                     return Ok(());
                 }
@@ -134,10 +138,13 @@ impl Assembler {
         if let (Node::HardLink(target), Duplicates::LastWins) = (&mut entry.node, self.duplicates) {
             self.link(number, &entry.path, target)?;
         }
-        let path = entry.path.clone();
         self.push(entry)?;
-        self.known.insert(path, PathState::Entry(number));
+        self.paths.add(number, &self.entries);
         Ok(())
+    }
+
+    fn state(&self, path: &[u8]) -> Option<PathState> {
+        self.paths.get(path, &self.entries)
     }
 
     fn push(&mut self, entry: Entry) -> Result<(), InvalidEntry> {
@@ -169,11 +176,11 @@ impl Assembler {
         let mut rest = path.as_bytes();
         while !rest.is_empty() {
             rest = super::path::split_last(rest).0;
-            match self.known.get(rest) {
+            match self.state(rest) {
                 None => {}
                 Some(PathState::Implied) => return None,
                 Some(PathState::Entry(number)) => {
-                    let entry = self.entries[*number as usize].as_ref()?;
+                    let entry = self.entries[number as usize].as_ref()?;
                     let Node::Symlink(target) = &entry.node else { return None };
                     return Some((&entry.path, target));
                 }
@@ -187,9 +194,9 @@ impl Assembler {
         let mut rest = path.as_bytes();
         while !rest.is_empty() {
             rest = super::path::split_last(rest).0;
-            match self.known.get(rest) {
+            match self.state(rest) {
                 Some(PathState::Implied) => return Ok(()),
-                Some(PathState::Entry(number)) => match &self.entries[*number as usize] {
+                Some(PathState::Entry(number)) => match &self.entries[number as usize] {
                     Some(Entry { node: Node::Directory, .. }) => return Ok(()),
                     Some(entry) => return Err(below(&entry.node)),
                     None => return Err(InvalidEntry::BelowNonDirectory),
@@ -197,7 +204,7 @@ impl Assembler {
                 None => {
                     self.memory.take(IMPLIED + rest.len() as u64)?;
                     let path = LayerPath::checked(rest.to_vec())?;
-                    self.known.insert(path, PathState::Implied);
+                    self.paths.imply(path);
                 }
             }
         }
@@ -206,23 +213,23 @@ impl Assembler {
 
     /// Resolves a hard link to the entry that currently has its target's name.
     fn link(&mut self, number: u32, path: &LayerPath, target: &mut LayerPath) -> Result<(), InvalidEntry> {
-        let found = match self.known.get(target) {
+        let found = match self.state(target.as_bytes()) {
             None => {
                 self.memory.take(target.as_bytes().len() as u64)?;
                 self.missing.insert(target.clone());
                 return Ok(());
             }
             Some(PathState::Implied) => return Err(InvalidEntry::LinkToDirectory),
-            Some(PathState::Entry(found)) => *found,
+            Some(PathState::Entry(found)) => found,
         };
         let entry = self.entries[found as usize].as_ref();
         let found = match entry.map(|entry| &entry.node) {
             Some(Node::Directory) => return Err(InvalidEntry::LinkToDirectory),
-            Some(Node::HardLink(end)) => match self.known.get(end) {
-                Some(PathState::Entry(end)) => *end,
+            Some(Node::HardLink(end)) => match self.state(end.as_bytes()) {
+                Some(PathState::Entry(end)) => end,
                 _ => {
                     // The chain ends in a lower layer.
-                    *target = end.clone();
+                    *target = (**end).clone();
                     return if target == path { Err(InvalidEntry::LinkToItself) } else { Ok(()) };
                 }
             },
@@ -238,8 +245,8 @@ impl Assembler {
     /// Removes the entry `number`. If it has hard links, the first of them takes its place: removing one name of a file leaves the
     /// file to the others.
     fn release(&mut self, number: u32) -> Result<(), InvalidEntry> {
+        self.paths.remove(number, &self.entries);
         let Some(old) = self.entries[number as usize].take() else { return Ok(()) };
-        self.known.remove(&old.path);
         let links = self.links.remove(&number).unwrap_or_default();
         let mut links = links.into_iter().filter(|link| self.entries[*link as usize].is_some());
         let Some(heir) = links.next() else {
@@ -255,7 +262,7 @@ impl Assembler {
         self.memory.take(rest.len() as u64 * COPIES * path.as_bytes().len() as u64)?;
         for link in &rest {
             if let Some(entry) = &mut self.entries[*link as usize] {
-                entry.node = Node::HardLink(path.clone());
+                entry.node = Node::HardLink(path.clone().into());
             }
         }
         self.links.insert(heir, rest);
@@ -264,19 +271,11 @@ impl Assembler {
 
     /// Removes everything below a directory that is replaced by something else.
     fn drop_below(&mut self, path: &LayerPath) -> Result<(), InvalidEntry> {
-        self.replace_work += self.known.len();
-        if self.replace_work > REPLACE_WORK.max(2 * self.known.len()) {
+        self.replace_work += self.paths.len();
+        if self.replace_work > REPLACE_WORK.max(2 * self.paths.len()) {
             return Err(InvalidEntry::TooManyReplacements);
         }
-        let mut below = Vec::new();
-        self.known.retain(|known, what| {
-            let is_below = is_below(known, path);
-            if let (true, PathState::Entry(number)) = (is_below, what) {
-                below.push(*number);
-            }
-            !is_below
-        });
-        below.sort_unstable();
+        let below = self.paths.remove_where(|known| is_below(known, path.as_bytes()), &self.entries);
         below.into_iter().try_for_each(|number| self.release(number))
     }
 
@@ -284,7 +283,7 @@ impl Assembler {
     pub(crate) fn finish(mut self) -> Result<LayerIndex, (LayerPath, InvalidEntry)> {
         match self.duplicates {
             Duplicates::LastWins => {
-                if let Some(path) = self.missing.iter().find(|path| self.known.contains_key(*path)) {
+                if let Some(path) = self.missing.iter().find(|path| self.state(path.as_bytes()).is_some()) {
                     return Err((path.clone(), InvalidEntry::LinkBeforeTarget));
                 }
             }
@@ -295,7 +294,10 @@ impl Assembler {
                 self.resolve_links()?;
             }
         }
-        let mut entries: Vec<Entry> = self.entries.into_iter().flatten().collect();
+        // Only the entries themselves are needed from here on.
+        drop((self.paths, self.common));
+        #[expect(clippy::filter_map_identity, reason = "it reuses the memory, which `flatten` does not")]
+        let mut entries: Vec<Entry> = self.entries.into_iter().filter_map(|entry| entry).collect();
         if self.has_orphan_chunks {
             self.chunks = keep_owned(&mut entries, &self.chunks);
         }
@@ -329,12 +331,12 @@ impl Assembler {
                         if !on_chain.insert(number) {
                             return Err((entry.path.clone(), InvalidEntry::LinkCycle));
                         }
-                        match self.known.get(target) {
-                            Some(PathState::Entry(next)) => number = *next,
+                        match self.state(target.as_bytes()) {
+                            Some(PathState::Entry(next)) => number = next,
                             Some(PathState::Implied) => {
                                 return Err((entry.path.clone(), InvalidEntry::LinkToDirectory));
                             }
-                            None => break Some(target.clone()),
+                            None => break Some((**target).clone()),
                         }
                     }
                     Node::Directory if !chain.is_empty() => {
@@ -356,21 +358,21 @@ impl Assembler {
                 if entry.path == end {
                     return Err((end, InvalidEntry::LinkToItself));
                 }
-                entry.node = Node::HardLink(end);
+                entry.node = Node::HardLink(end.into());
             }
         }
         Ok(())
     }
 }
 
-/// Memory of an entry, in all its forms until the image is prepared.
+/// Memory of an entry without its xattrs, in all its forms until the image is prepared.
 fn cost(entry: &Entry) -> u64 {
     let link = match &entry.node {
         Node::Symlink(target) => target.len(),
         Node::HardLink(target) => target.as_bytes().len(),
         _ => 0,
     };
-    ENTRY + PATHS * entry.path.as_bytes().len() as u64 + COPIES * link as u64 + xattr_cost(&entry.attributes)
+    ENTRY + PATHS * entry.path.as_bytes().len() as u64 + COPIES * link as u64
 }
 
 fn xattr_cost(attributes: &Attributes) -> u64 {
@@ -396,21 +398,15 @@ fn below(node: &Node) -> InvalidEntry {
 }
 
 /// Checks an entry by itself.
-fn check(entry: &mut Entry) -> Result<(), InvalidEntry> {
+fn check(entry: &Entry) -> Result<(), InvalidEntry> {
     if entry.path.is_root() && entry.node != Node::Directory {
         return Err(InvalidEntry::RootNotDirectory);
     }
     match &entry.node {
         Node::CharDevice(Device { major: 0, minor: 0 }) => Err(InvalidEntry::WhiteoutDevice),
-        Node::HardLink(target) if *target == entry.path => Err(InvalidEntry::LinkToItself),
+        Node::HardLink(target) if **target == entry.path => Err(InvalidEntry::LinkToItself),
         Node::HardLink(target) if target.is_root() => Err(InvalidEntry::LinkToDirectory),
-        Node::HardLink(_) => {
-            entry.attributes = Attributes::default();
-            Ok(())
-        }
         Node::Symlink(target) => {
-            // Linux has no other mode for symbolic links, whatever the archive states.
-            entry.attributes.mode = 0o777;
             let is_valid = !target.is_empty() && target.len() <= limits::SYMLINK_BYTES && !target.contains(&0);
             if is_valid { Ok(()) } else { Err(InvalidEntry::SymlinkTarget) }
         }
@@ -418,21 +414,36 @@ fn check(entry: &mut Entry) -> Result<(), InvalidEntry> {
     }
 }
 
-fn is_below(path: &LayerPath, directory: &LayerPath) -> bool {
-    let rest = path.as_bytes().strip_prefix(directory.as_bytes());
+/// The attributes that an entry of this kind has, of those that the layer states.
+fn attributes_of(node: &Node, attributes: Attributes) -> Attributes {
+    match node {
+        Node::HardLink(_) => Attributes::default(),
+        // Linux has no other mode for symbolic links.
+        Node::Symlink(_) => Attributes { mode: 0o777, ..attributes },
+        _ => attributes,
+    }
+}
+
+fn is_below(path: &[u8], directory: &[u8]) -> bool {
+    let rest = path.strip_prefix(directory);
     rest.is_some_and(|rest| rest.first() == Some(&b'/'))
 }
 
 /// Removes the chunks of files that were replaced.
 fn keep_owned(entries: &mut [Entry], chunks: &[Chunk]) -> Vec<Chunk> {
-    let mut kept = Vec::with_capacity(chunks.len());
+    let mut kept = Vec::new();
+    let mut moved: HashMap<(ObjectId, u32), Shared<FileContent>> = HashMap::new();
     for entry in entries {
         if let Node::File(content) = &mut entry.node {
-            let first = content.first_chunk as usize;
-            let run = &chunks[first..first + content.chunk_count as usize];
-            // No more chunks than before, whose numbers all fit.
-            content.first_chunk = u32::try_from(kept.len()).unwrap_or(u32::MAX);
-            kept.extend_from_slice(run);
+            let mut place = |old: &FileContent| {
+                let first = old.first_chunk as usize;
+                // No more chunks than before, whose numbers all fit.
+                let first_chunk = u32::try_from(kept.len()).unwrap_or(u32::MAX);
+                kept.extend_from_slice(&chunks[first..first + old.chunk_count as usize]);
+                FileContent { first_chunk, ..*old }.into()
+            };
+            let old = (content.object, content.first_chunk);
+            *content = moved.entry(old).or_insert_with(|| place(content)).clone();
         }
     }
     kept

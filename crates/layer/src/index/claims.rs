@@ -123,9 +123,10 @@ mod tests {
         };
         let chunks: Vec<Chunk> = chunks.iter().map(chunk).collect();
         let chunk_count = u32::try_from(chunks.len()).unwrap();
-        let node = Node::File(FileContent { size, object, first_chunk: 0, chunk_count });
+        let node = Node::File(FileContent { size, object, first_chunk: 0, chunk_count }.into());
         let path = LayerPath::from_normal(b"file").unwrap();
-        let found = check(&[Entry { path: path.clone(), node, attributes: Attributes::default() }], &chunks).err();
+        let found =
+            check(&[Entry { path: path.clone(), node, attributes: Attributes::default().into() }], &chunks).err();
         found.map(|(named, problem)| {
             assert_eq!(named, path);
             problem
@@ -198,7 +199,7 @@ mod tests {
             let object = Digest::of(&vec![0; size]);
             let content = FileContent { size: size as u64, object, first_chunk: number, chunk_count: 1 };
             let path = LayerPath::from_normal(format!("file{number}").as_bytes()).unwrap();
-            entries.push(Entry { path, node: Node::File(content), attributes: Attributes::default() });
+            entries.push(Entry { path, node: Node::File(content.into()), attributes: Attributes::default().into() });
             chunks.push(Chunk { object_offset: 0, size: size as u64, digest: NO_DIGEST, place: ChunkPlace::Zeros });
         }
         assert_eq!(check(&entries, &chunks), Ok(()));

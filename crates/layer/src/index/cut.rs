@@ -76,8 +76,10 @@ mod tests {
             |object_offset, size, skip| Chunk { object_offset, size, digest: Digest::of(b"?"), place: place(skip) };
         let file = |path: &str, size, first_chunk, chunk_count| Entry {
             path: LayerPath::from_tar_name(path.as_bytes()).unwrap(),
-            node: Node::File(FileContent { size, object: Digest::of(path.as_bytes()), first_chunk, chunk_count }),
-            attributes: Attributes::default(),
+            node: Node::File(
+                FileContent { size, object: Digest::of(path.as_bytes()), first_chunk, chunk_count }.into(),
+            ),
+            attributes: Attributes::default().into(),
         };
         LayerIndex {
             entries: vec![file("large", 150, 0, 2), file("small", 7, 2, 1)],

@@ -2,10 +2,13 @@
 
 mod assembler;
 mod claims;
+mod common;
 mod cut;
 mod error;
 mod name;
 mod path;
+mod path_table;
+mod shared;
 mod xattrs;
 
 pub(crate) use assembler::{Assembler, Duplicates, NO_DIGEST};
@@ -14,6 +17,7 @@ pub use name::LayerName;
 pub(crate) use name::is_marker;
 pub use path::{InvalidPath, LayerPath};
 use serde::{Deserialize, Serialize};
+pub use shared::Shared;
 use tarpon_oci::Digest;
 pub use xattrs::InvalidXattr;
 pub(crate) use xattrs::XattrSet;
@@ -32,8 +36,8 @@ pub type ObjectId = Digest;
 pub struct LayerIndex {
     /// Entries in the order of the layer. No path occurs twice, but a whiteout may name the path of an entry.
     pub entries: Vec<Entry>,
-    /// Chunks of all files; each file owns a run of them ([`FileContent`]), ascending by object offset,
-    /// without gap or overlap.
+    /// Chunks of all files. Each content has a run of them ([`FileContent`]), ascending by object offset, without gap or overlap. Files
+    /// of the same content may share it.
     pub chunks: Vec<Chunk>,
     /// The beginnings of the spans of its chunks of [`Codec::Deflate`] or [`Codec::CheckedSpan`], ascending by offset.
     pub checkpoints: Vec<Checkpoint>,
@@ -49,7 +53,7 @@ pub struct Entry {
     /// The kind.
     pub node: Node,
     /// Attributes. Meaningless (all zero) for hard links and whiteouts.
-    pub attributes: Attributes,
+    pub attributes: Shared<Attributes>,
 }
 
 /// The kinds of entry.
@@ -58,12 +62,12 @@ pub enum Node {
     /// A directory.
     Directory,
     /// A regular file.
-    File(FileContent),
-    /// A symbolic link and its unchanged target.
-    Symlink(Box<[u8]>),
+    File(Shared<FileContent>),
+    /// A symbolic link and its unchanged target. Boxed twice, so that it does not enlarge the many entries that are no links.
+    Symlink(Box<Box<[u8]>>),
     /// Another name of the file at this path of the same image. Never itself. If the path is in this layer, its entry is neither a
     /// directory nor a hard link (chains are resolved). Otherwise it is in a lower layer.
-    HardLink(LayerPath),
+    HardLink(Box<LayerPath>),
     /// A character device. Never 0:0, which overlayfs interprets as a whiteout.
     CharDevice(Device),
     /// A block device.
@@ -90,7 +94,7 @@ pub struct FileContent {
 }
 
 /// Attributes of an inode.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Attributes {
     /// Permission bits with setuid, setgid and sticky: `mode & 0o7777`.
     pub mode: u16,
@@ -114,7 +118,7 @@ pub struct Xattr {
 }
 
 /// Seconds since 1970 and nanoseconds below 10⁹.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp {
     /// May be negative.
     pub seconds: i64,

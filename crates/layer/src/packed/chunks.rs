@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::column::Column;
 use super::columns::ChunkColumns;
 use super::error::InvalidPacked;
 use crate::index::{ChunkPlace, Codec};
@@ -19,6 +20,14 @@ fn parts(place: &ChunkPlace) -> (Stretch, u64) {
     }
 }
 
+/// The columns of [`ChunkColumns`] that describe places.
+#[derive(Default)]
+pub(super) struct PlaceColumns {
+    pub(super) place: Column,
+    pub(super) skip: Column,
+    pub(super) places: Column,
+}
+
 /// Writes places.
 #[derive(Default)]
 pub(super) struct PlaceWriter {
@@ -30,7 +39,7 @@ pub(super) struct PlaceWriter {
 }
 
 impl PlaceWriter {
-    pub(super) fn push(&mut self, place: &ChunkPlace, size: u64, columns: &mut ChunkColumns) {
+    pub(super) fn push(&mut self, place: &ChunkPlace, size: u64, columns: &mut PlaceColumns) {
         let (stretch, skip) = parts(place);
         let next = i32::try_from(self.numbers.len()).unwrap_or(i32::MAX);
         let number = *self.numbers.entry(stretch).or_insert(next);

@@ -7,6 +7,7 @@
 //! The bytes are not compressed, carry no digest of their own and name no layer: the caller is responsible for that.
 
 mod chunks;
+mod column;
 mod columns;
 mod error;
 mod read;
@@ -14,4 +15,4 @@ mod write;
 
 pub use error::InvalidPacked;
 pub use read::{unpack, unpack_within};
-pub use write::pack;
+pub use write::{Packed, pack};

@@ -7,8 +7,8 @@ use super::columns::{Columns, Owner, VERSION, kind};
 use super::error::InvalidPacked;
 use crate::Allowance;
 use crate::index::{
-    Assembler, Attributes, Chunk, ChunkPlace, Codec, Device, Duplicates, Entry, FileContent, LayerIndex, LayerPath,
-    Node, Timestamp, XattrSet, is_marker,
+    Assembler, Attributes, Chunk, ChunkPlace, Codec, Device, Duplicates, FileContent, LayerIndex, LayerPath, Node,
+    Timestamp, XattrSet, is_marker,
 };
 
 /// The index that was [packed](super::pack), of the layer `blob`.
@@ -97,11 +97,11 @@ impl<'a> Reader<'a> {
         let node = match kind {
             kind::WHITEOUT | kind::OPAQUE => return Ok(self.layer.mark(path, kind == kind::OPAQUE)?),
             kind::DIRECTORY => Node::Directory,
-            kind::FILE => Node::File(self.file()?),
-            kind::SYMLINK => Node::Symlink(self.target()?.into()),
+            kind::FILE => Node::File(self.file()?.into()),
+            kind::SYMLINK => Node::Symlink(Box::new(self.target()?.into())),
             kind::HARD_LINK => {
                 let target = LayerPath::from_normal(self.target()?).ok_or(InvalidPacked::Column("links"))?;
-                Node::HardLink(target)
+                Node::HardLink(target.into())
             }
             kind::CHAR_DEVICE => Node::CharDevice(self.device()?),
             kind::BLOCK_DEVICE => Node::BlockDevice(self.device()?),
@@ -112,7 +112,7 @@ impl<'a> Reader<'a> {
             Node::HardLink(_) => Attributes::default(),
             _ => self.attributes()?,
         };
-        Ok(self.layer.insert(Entry { path, node, attributes })?)
+        Ok(self.layer.insert(path, node, attributes)?)
     }
 
     /// Checks that everything was used.
@@ -264,6 +264,29 @@ mod tests {
         change(&mut columns);
         let bytes = postcard::to_stdvec(&columns).unwrap();
         unpack(&bytes, Blob { digest: Digest::of(b""), size: 1 << 20 }).err()
+    }
+
+    #[test]
+    fn what_is_written_value_by_value_are_the_columns() {
+        let file = |path: &[u8], first_chunk, chunk_count| {
+            let size = 300 * u64::from(chunk_count);
+            let content = FileContent { size, object: Digest::of(path), first_chunk, chunk_count };
+            let attributes = Attributes { uid: 1000, mode: 0o644, ..Attributes::default() };
+            let path = LayerPath::from_normal(path).unwrap();
+            crate::index::Entry { path, node: Node::File(content.into()), attributes: attributes.into() }
+        };
+        let chunk = |number: u64, digest: &[u8]| {
+            let place = ChunkPlace::Blob { codec: Codec::Raw, offset: 700 * number, length: 300, skip: 0 };
+            Chunk { object_offset: 300 * (number % 2), size: 300, digest: Digest::of(digest), place }
+        };
+        let chunks = vec![chunk(0, b"one"), chunk(1, b"two"), chunk(2, b"small")];
+        let entries = vec![file(b"large", 0, 2), file(b"small", 2, 1), file(b"empty", 3, 0)];
+        let index = LayerIndex { entries, chunks, dropped_xattrs: 500, ..LayerIndex::default() };
+        let packed = super::super::pack(&index);
+        let columns: Columns = postcard::from_bytes(&packed).unwrap();
+        assert_eq!((columns.kinds.len(), columns.digests.len(), columns.chunks.place.len()), (3, 4 * 32, 3));
+        assert_eq!(postcard::to_stdvec(&columns).unwrap(), packed);
+        assert_eq!(super::super::Packed::new(&index).size(), packed.len());
     }
 
     #[test]

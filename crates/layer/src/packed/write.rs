@@ -1,25 +1,142 @@
 //! Encodes an index to its columns.
 
 use std::collections::HashMap;
+use std::io::{self, Write};
 
-use super::chunks::PlaceWriter;
-use super::columns::{Columns, Owner, VERSION, kind};
+use tarpon_oci::{Digest, Hasher};
+
+use super::chunks::{PlaceColumns, PlaceWriter};
+use super::column::{Column, chunks_of, encode, have_own_digests, write_digests};
+use super::columns::{Owner, VERSION, kind};
 use crate::index::{Attributes, Entry, FileContent, LayerIndex, Node};
 
 /// Encodes the index for [`unpack`](super::unpack).
 pub fn pack(index: &LayerIndex) -> Vec<u8> {
-    let mut writer = Writer::new(index);
-    index.entries.iter().for_each(|entry| writer.entry(entry));
-    writer.columns.version = VERSION;
-    writer.columns.checkpoints.clone_from(&index.checkpoints);
-    writer.columns.dropped_xattrs = index.dropped_xattrs;
-    // Writing to memory does not fail, and postcard supports all types of the columns.
-    postcard::to_stdvec(&writer.columns).unwrap_or_default()
+    let mut bytes = Vec::new();
+    // Writing to memory does not fail.
+    let _ = Packed::new(index).write_to(&mut bytes);
+    bytes
+}
+
+/// An index that is encoded, except for the parts that are written from the index itself.
+pub struct Packed<'a> {
+    index: &'a LayerIndex,
+    columns: Encoded,
+}
+
+impl<'a> Packed<'a> {
+    /// Encodes the index.
+    pub fn new(index: &'a LayerIndex) -> Self {
+        let mut writer = Writer::new(index);
+        index.entries.iter().for_each(|entry| writer.entry(entry));
+        Self { index, columns: writer.columns }
+    }
+
+    /// Number of bytes that [`Packed::write_to`] writes.
+    pub fn size(&self) -> usize {
+        let mut size = Size(0);
+        // Counting does not fail.
+        let _ = self.write_to(&mut size);
+        size.0
+    }
+
+    /// Digest of what [`Packed::write_to`] writes.
+    pub fn digest(&self) -> Digest {
+        let mut hashed = Hashed(Hasher::new());
+        // Hashing does not fail.
+        let _ = self.write_to(&mut hashed);
+        hashed.0.finish()
+    }
+
+    /// Writes the output of [`pack`].
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_to(&self, out: &mut impl Write) -> io::Result<()> {
+        let Self { index, columns } = self;
+        encode(&VERSION, out)?;
+        columns.before_digests().into_iter().try_for_each(|column| column.write_to(out))?;
+        write_digests(index, out)?;
+        encode(&index.checkpoints, out)?;
+        encode(&index.dropped_xattrs, out)
+    }
+}
+
+/// Counts what is written.
+struct Size(usize);
+
+impl Write for Size {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Hashes what is written.
+struct Hashed(Hasher);
+
+impl Write for Hashed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The columns of [`Columns`](super::columns::Columns).
+#[derive(Default)]
+struct Encoded {
+    kinds: Column,
+    shared: Column,
+    paths: Column,
+    targets: Column,
+    devices: Column,
+    owner: Column,
+    seconds: Column,
+    nanoseconds: Column,
+    owners: Column,
+    sizes: Column,
+    counts: Column,
+    chunk_sizes: Column,
+    places: PlaceColumns,
+}
+
+impl Encoded {
+    /// In the order of the fields of [`Columns`](super::columns::Columns).
+    fn before_digests(&self) -> [&Column; 15] {
+        let Self { kinds, shared, paths, targets, devices, owner, seconds, nanoseconds, owners, sizes, counts, .. } =
+            self;
+        let PlaceColumns { place, skip, places } = &self.places;
+        [
+            kinds,
+            shared,
+            paths,
+            targets,
+            devices,
+            owner,
+            seconds,
+            nanoseconds,
+            owners,
+            sizes,
+            counts,
+            &self.chunk_sizes,
+            place,
+            skip,
+            places,
+        ]
+    }
 }
 
 struct Writer<'a> {
     index: &'a LayerIndex,
-    columns: Columns,
+    columns: Encoded,
     owners: HashMap<Owner, u32>,
     places: PlaceWriter,
     path: &'a [u8],
@@ -30,7 +147,7 @@ impl<'a> Writer<'a> {
     fn new(index: &'a LayerIndex) -> Self {
         Self {
             index,
-            columns: Columns::default(),
+            columns: Encoded::default(),
             owners: HashMap::new(),
             places: PlaceWriter::default(),
             path: &[],
@@ -69,14 +186,14 @@ impl<'a> Writer<'a> {
     fn path(&mut self, path: &'a [u8]) {
         let shared = path.iter().zip(self.path).take_while(|(one, other)| one == other).count();
         self.columns.shared.push(u16::try_from(shared).unwrap_or(u16::MAX));
-        self.columns.paths.extend_from_slice(&path[shared.min(usize::from(u16::MAX))..]);
-        self.columns.paths.push(0);
+        self.columns.paths.extend(&path[shared.min(usize::from(u16::MAX))..]);
+        self.columns.paths.extend(&[0]);
         self.path = path;
     }
 
     fn target(&mut self, target: &[u8], kind: u8) -> u8 {
-        self.columns.targets.extend_from_slice(target);
-        self.columns.targets.push(0);
+        self.columns.targets.extend(target);
+        self.columns.targets.extend(&[0]);
         kind
     }
 
@@ -84,10 +201,10 @@ impl<'a> Writer<'a> {
         let Attributes { mode, uid, gid, mtime, xattrs } = attributes;
         let owner = Owner { mode: *mode, uid: *uid, gid: *gid, xattrs: xattrs.clone() };
         let next = u32::try_from(self.owners.len()).unwrap_or(u32::MAX);
-        let number = *self.owners.entry(owner.clone()).or_insert(next);
-        if number == next {
-            self.columns.owners.push(owner);
+        if !self.owners.contains_key(&owner) {
+            self.columns.owners.push(&owner);
         }
+        let number = *self.owners.entry(owner).or_insert(next);
         self.columns.owner.push(number);
         self.columns.seconds.push(mtime.seconds.wrapping_sub(self.seconds));
         self.columns.nanoseconds.push(mtime.nanoseconds);
@@ -99,18 +216,13 @@ impl<'a> Writer<'a> {
         if content.size == 0 {
             return;
         }
-        let chunks = &self.index.chunks[content.first_chunk as usize..][..content.chunk_count as usize];
-        let own = chunks.len() > 1 || chunks.iter().any(|chunk| chunk.digest != content.object);
-        self.columns.counts.push(content.chunk_count * 2 + u32::from(own));
-        self.columns.digests.extend_from_slice(content.object.as_bytes());
+        let chunks = chunks_of(content, self.index);
+        self.columns.counts.push(content.chunk_count * 2 + u32::from(have_own_digests(content, chunks)));
         for chunk in chunks {
             if chunks.len() > 1 {
-                self.columns.chunks.sizes.push(chunk.size);
+                self.columns.chunk_sizes.push(chunk.size);
             }
-            if own {
-                self.columns.digests.extend_from_slice(chunk.digest.as_bytes());
-            }
-            self.places.push(&chunk.place, chunk.size, &mut self.columns.chunks);
+            self.places.push(&chunk.place, chunk.size, &mut self.columns.places);
         }
     }
 }

@@ -10,8 +10,8 @@ use tarpon_oci::{Digest, Hasher, Verified};
 
 use crate::Allowance;
 use crate::index::{
-    Assembler, Chunk, ChunkPlace, Codec, Duplicates, Entry, FileContent, InvalidEntry, LayerIndex, LayerName,
-    LayerPath, NO_DIGEST, Node,
+    Assembler, Chunk, ChunkPlace, Codec, Duplicates, FileContent, InvalidEntry, LayerIndex, LayerName, LayerPath,
+    NO_DIGEST, Node,
 };
 use crate::spans::SpanStarts;
 use crate::tar::{Piece, TarEntry, TarError, TarKind, TarReader, printable};
@@ -154,12 +154,12 @@ impl<R: Read, S: ObjectSink> Walk<'_, R, S> {
             return Ok(());
         }
         let node = match entry.kind {
-            TarKind::File => Node::File(self.file(entry.size, &entry.name)?),
+            TarKind::File => Node::File(self.file(entry.size, &entry.name)?.into()),
             TarKind::Directory => Node::Directory,
-            TarKind::Symlink => Node::Symlink(entry.link.into_boxed_slice()),
+            TarKind::Symlink => Node::Symlink(Box::new(entry.link.into_boxed_slice())),
             TarKind::HardLink => {
                 let target = LayerPath::from_tar_name(&entry.link);
-                Node::HardLink(target.map_err(|error| invalid(InvalidEntry::LinkPath(error)))?)
+                Node::HardLink(target.map_err(|error| invalid(InvalidEntry::LinkPath(error)))?.into())
             }
             TarKind::CharDevice(device) => Node::CharDevice(device),
             TarKind::BlockDevice(device) => Node::BlockDevice(device),
@@ -167,7 +167,7 @@ impl<R: Read, S: ObjectSink> Walk<'_, R, S> {
         };
         self.layer.count_dropped(entry.dropped_xattrs);
         let invalid = |problem| ImportError::Entry { name: printable(&entry.name), problem };
-        self.layer.insert(Entry { path, node, attributes: entry.attributes }).map_err(invalid)
+        self.layer.insert(path, node, entry.attributes).map_err(invalid)
     }
 
     /// Passes one file on: hashes it as a whole and by chunk, and writes it to the sink.

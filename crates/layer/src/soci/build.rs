@@ -9,7 +9,7 @@ use super::zinfo::{self, Span};
 use super::{ZtocError, ZtocProblem, object_name};
 use crate::Allowance;
 use crate::index::{
-    Assembler, Attributes, Chunk, ChunkPlace, Codec, Device, Duplicates, Entry, FileContent, InvalidEntry, LayerIndex,
+    Assembler, Attributes, Chunk, ChunkPlace, Codec, Device, Duplicates, FileContent, InvalidEntry, LayerIndex,
     LayerName, LayerPath, Node, Timestamp, XattrSet,
 };
 use crate::spans::Checkpoint;
@@ -131,19 +131,19 @@ impl Builder<'_> {
             LayerName::Metadata => return Ok(()),
         };
         let node = match kind {
-            b"reg" => Node::File(self.file(offset, size).map_err(problem)?),
+            b"reg" => Node::File(self.file(offset, size).map_err(problem)?.into()),
             b"dir" => Node::Directory,
-            b"symlink" => Node::Symlink(entry.bytes(4)?.into()),
+            b"symlink" => Node::Symlink(Box::new(entry.bytes(4)?.into())),
             b"hardlink" => {
                 let target = LayerPath::from_tar_name(entry.bytes(4)?);
-                Node::HardLink(target.map_err(|error| at(name, InvalidEntry::LinkPath(error).into()))?)
+                Node::HardLink(target.map_err(|error| at(name, InvalidEntry::LinkPath(error).into()))?.into())
             }
             b"char" => Node::CharDevice(device(entry).map_err(|wrong| wrong.at(name))?),
             b"block" => Node::BlockDevice(device(entry).map_err(|wrong| wrong.at(name))?),
             b"fifo" => Node::Fifo,
             _ => return Err(at(name, ZtocProblem::Field("type"))),
         };
-        self.layer.insert(Entry { path, node, attributes }).map_err(|error| at(name, error.into()))
+        self.layer.insert(path, node, attributes).map_err(|error| at(name, error.into()))
     }
 
     /// Checks that the content of the next entry at `offset` is behind the previous entry, with a header between them.

@@ -12,7 +12,7 @@ use super::error::{EntryProblem, NotLazy, TocError};
 use super::json::{self, JsonError, RawEntry};
 use crate::Allowance;
 use crate::index::{
-    Assembler, Attributes, Chunk, ChunkPlace, Codec, Device, Duplicates, Entry, FileContent, InvalidEntry, LayerIndex,
+    Assembler, Attributes, Chunk, ChunkPlace, Codec, Device, Duplicates, FileContent, InvalidEntry, LayerIndex,
     LayerName, LayerPath, NO_DIGEST, Node, Timestamp, XattrSet,
 };
 use crate::time;
@@ -118,10 +118,10 @@ impl<'a> Builder<'a> {
             }
             "reg" => return self.begin_file(name, path, &raw),
             "dir" => Node::Directory,
-            "symlink" => Node::Symlink(link_name(&raw)?.as_bytes().into()),
+            "symlink" => Node::Symlink(Box::new(link_name(&raw)?.as_bytes().into())),
             "hardlink" => {
                 let target = LayerPath::from_tar_name(link_name(&raw)?.as_bytes());
-                Node::HardLink(target.map_err(InvalidEntry::LinkPath)?)
+                Node::HardLink(target.map_err(InvalidEntry::LinkPath)?.into())
             }
             "char" => Node::CharDevice(device(&raw)?),
             "block" => Node::BlockDevice(device(&raw)?),
@@ -129,7 +129,7 @@ impl<'a> Builder<'a> {
             other => return Err(EntryProblem::Type(other.chars().take(40).collect())),
         };
         let attributes = self.attributes(&raw)?;
-        Ok(self.layer.insert(Entry { path, node, attributes })?)
+        Ok(self.layer.insert(path, node, attributes)?)
     }
 
     fn take_marker(&mut self, marker: LayerName, raw: &RawEntry<'a>) -> Result<(), EntryProblem> {
@@ -262,7 +262,7 @@ impl<'a> Builder<'a> {
             self.note_end(end)?;
         }
         let content = FileContent { size, object: whole, first_chunk, chunk_count: count };
-        Ok(self.layer.insert(Entry { path, node: Node::File(content), attributes })?)
+        Ok(self.layer.insert(path, Node::File(content.into()), attributes)?)
     }
 
     /// Records that the data of the current file ends at `end`.

@@ -254,16 +254,18 @@ impl Contents {
             TarKind::File if toc::is_toc_file(&path) => return Ok(key),
             TarKind::File => {
                 let object = file.map_or_else(|| Digest::of(b""), placeholder);
-                Node::File(FileContent { size: entry.size, object, first_chunk: 0, chunk_count: 0 })
+                Node::File(FileContent { size: entry.size, object, first_chunk: 0, chunk_count: 0 }.into())
             }
             TarKind::Directory => Node::Directory,
-            TarKind::Symlink => Node::Symlink(entry.link.into_boxed_slice()),
-            TarKind::HardLink => Node::HardLink(LayerPath::from_tar_name(&entry.link).map_err(InvalidEntry::LinkPath)?),
+            TarKind::Symlink => Node::Symlink(Box::new(entry.link.into_boxed_slice())),
+            TarKind::HardLink => {
+                Node::HardLink(LayerPath::from_tar_name(&entry.link).map_err(InvalidEntry::LinkPath)?.into())
+            }
             TarKind::CharDevice(device) => Node::CharDevice(device),
             TarKind::BlockDevice(device) => Node::BlockDevice(device),
             TarKind::Fifo => Node::Fifo,
         };
-        self.meaning.insert(Entry { path, node, attributes: entry.attributes })?;
+        self.meaning.insert(path, node, entry.attributes)?;
         Ok(key)
     }
 }

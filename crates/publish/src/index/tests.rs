@@ -94,7 +94,7 @@ fn altered(index: &ImageIndexArtifact, alter: impl FnOnce(&mut [Indexed])) -> Im
 fn middle(layers: &mut [Indexed]) -> &mut tarpon_layer::Chunk {
     let index = &mut layers[0].index;
     let large = index.entries.iter().find_map(|entry| match &entry.node {
-        tarpon_layer::Node::File(content) if content.size == FILE => Some(*content),
+        tarpon_layer::Node::File(content) if content.size == FILE => Some(**content),
         _ => None,
     });
     let large = large.unwrap();

@@ -12,7 +12,7 @@ use tarpon_images::prepare::complete::Completion;
 use tarpon_images::prepare::preparation::index_layers;
 use tarpon_images::sources::InProcess;
 use tarpon_images::{ImageRequest, Images, IndexChoice, Prepared, Silent, access, admission};
-use tarpon_layer::{FileContent, LayerIndex, Node};
+use tarpon_layer::{LayerIndex, Node};
 use tarpon_oci::media_type::OCI_MANIFEST;
 use tarpon_oci::{Blob, EMPTY_CONFIG, NewDescriptor};
 use tarpon_registry::serve::Contents;
@@ -288,7 +288,8 @@ fn node<'a>(index: &'a mut LayerIndex, path: &[u8]) -> &'a mut tarpon_layer::Ent
 
 /// Cuts a file in two pieces with these digests. For a file in one piece, a wrong digest would show at once.
 fn cut(index: &mut LayerIndex, path: &[u8], digest: impl Fn(Range<usize>) -> Digest) {
-    let Node::File(FileContent { object, .. }) = node(index, path).node else { unreachable!() };
+    let Node::File(content) = &node(index, path).node else { unreachable!() };
+    let object = content.object;
     let places = |of: &Digest| if *of == object { &[1000][..] } else { &[] };
     let at = |number: u64| usize::try_from(number).unwrap();
     let digest = |_: &Digest, offset, size| Ok::<_, Infallible>(digest(at(offset)..at(offset + size)));

@@ -39,7 +39,7 @@ pub fn check_index(index: &LayerIndex, blob_bytes: u64) {
             assert!(is_marker || parent.is_none_or(|parent| **parent == Node::Directory), "{}", entry.path);
         }
         if let Node::HardLink(target) = &entry.node {
-            let end = nodes.get(target);
+            let end = nodes.get(&**target);
             assert!(!end.is_some_and(|node| matches!(node, Node::Directory | Node::HardLink(_))), "{}", entry.path);
         }
     }

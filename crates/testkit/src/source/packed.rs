@@ -130,7 +130,7 @@ impl Packer {
             chunk_count: count(self.index.chunks.len() - first),
         };
         let (path, attributes) = (LayerPath::root(), Attributes::default());
-        self.index.entries.push(Entry { path, node: Node::File(file), attributes });
+        self.index.entries.push(Entry { path, node: Node::File(file.into()), attributes: attributes.into() });
         object
     }
 }

@@ -49,19 +49,22 @@ fn rewrite(image: &Image<&[u8]>, write: impl FnOnce(&Tree<'_>) -> Vec<u8>) -> Re
 fn entry(line: &Line<'_>) -> Option<Entry> {
     let path = LayerPath::from_normal(line.path)?;
     if let Some(first) = line.same_as {
-        let node = Node::HardLink(LayerPath::from_normal(first)?);
-        return Some(Entry { path, node, attributes: Attributes::default() });
+        let node = Node::HardLink(Box::new(LayerPath::from_normal(first)?));
+        return Some(Entry { path, node, attributes: Attributes::default().into() });
     }
     let node = match line.kind {
         Kind::Directory => Node::Directory,
         // The place of its chunks is not part of the image.
-        Kind::File => Node::File(FileContent {
-            size: line.size,
-            object: line.object.unwrap_or_else(|| ObjectId::of(b"")),
-            first_chunk: 0,
-            chunk_count: 0,
-        }),
-        Kind::Symlink => Node::Symlink(line.target?.into()),
+        Kind::File => Node::File(
+            FileContent {
+                size: line.size,
+                object: line.object.unwrap_or_else(|| ObjectId::of(b"")),
+                first_chunk: 0,
+                chunk_count: 0,
+            }
+            .into(),
+        ),
+        Kind::Symlink => Node::Symlink(Box::new(line.target?.into())),
         Kind::CharDevice => Node::CharDevice(line.device?),
         Kind::BlockDevice => Node::BlockDevice(line.device?),
         Kind::Fifo => Node::Fifo,
@@ -74,5 +77,5 @@ fn entry(line: &Line<'_>) -> Option<Entry> {
         mtime: line.mtime,
         xattrs: line.xattrs.iter().map(xattr).collect(),
     };
-    Some(Entry { path, node, attributes })
+    Some(Entry { path, node, attributes: attributes.into() })
 }

@@ -18,35 +18,44 @@ pub(super) fn number<'a>(
     ordered: &Ordered<'a>,
     names: Vec<Name<'a>>,
 ) -> Result<(Vec<Dentry<'a>>, Vec<Inode<'a>>), MergeError> {
-    let mut resolver = Resolver { ordered, states: vec![State::Unknown; ordered.all().len()], covers: HashMap::new() };
+    let has_links = ordered.all().iter().any(|placed| matches!(placed.entry.node, Node::HardLink(_)));
+    // Without hard links each name has an inode of its own.
+    let tracked = if has_links { ordered.all().len() } else { 0 };
+    let mut resolver = Resolver { ordered, states: vec![State::Unknown; tracked], covers: HashMap::new() };
     for (position, placed) in ordered.all().iter().enumerate() {
         if matches!(placed.entry.node, Node::HardLink(_)) {
             resolver.resolve(position)?;
         }
     }
     let mut inodes: Vec<Inode<'a>> = Vec::new();
-    let mut numbers: Vec<Option<u32>> = vec![None; ordered.all().len()];
-    let mut dentries = Vec::with_capacity(names.len());
-    for Name { name, parent, end, source } in names {
-        let origin = source.map(|position| resolver.resolve(position)).transpose()?;
+    let mut numbers: Vec<Option<u32>> = vec![None; tracked];
+    let mut dentry = |name: Name<'a>| {
+        let origin = name.inode.map(|source| resolver.resolve(source.position())).transpose()?;
         let mut add = || {
-            let placed = origin.map(|position| ordered.all()[position]);
-            inodes.push(Inode {
-                entry: placed.map(|placed| placed.entry),
-                layer: placed.map_or(0, |placed| placed.layer),
-                links: 0,
-                opaque: false,
-            });
+            inodes.push(inode_of(origin.map(|position| &ordered.all()[position])));
             u32::try_from(inodes.len() - 1).expect("no more inodes than names, whose number is checked")
         };
-        let inode = match origin {
-            Some(position) => *numbers[position].get_or_insert_with(add),
+        let inode = match origin.and_then(|position| numbers.get_mut(position)) {
+            Some(number) => *number.get_or_insert_with(add),
             None => add(),
         };
         inodes[inode as usize].links += 1;
-        dentries.push(Dentry { name, parent, end, inode });
-    }
+        Ok(Dentry::new(name.name(), name.parent, name.end, inode))
+    };
+    // In place: a dentry is as large as a name.
+    let dentries = names.into_iter().map(&mut dentry).collect::<Result<_, MergeError>>()?;
     Ok((dentries, inodes))
+}
+
+/// An inode without names. `None`: of an implied directory.
+fn inode_of<'a>(placed: Option<&Placed<'a>>) -> Inode<'a> {
+    let layer = placed.map_or(0, |placed| placed.layer);
+    Inode {
+        entry: placed.map(|placed| placed.entry),
+        links: 0,
+        layer: u16::try_from(layer).expect("layers are limited"),
+        opaque: false,
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -73,7 +82,7 @@ impl<'a> Resolver<'_, 'a> {
             let Node::HardLink(target) = &placed.entry.node else { break position };
             match self.states[position] {
                 State::Resolved(origin) => break origin,
-                State::InChain => return Err(problem_at(&placed, Problem::CyclicLink(target.clone()))),
+                State::InChain => return Err(problem_at(&placed, Problem::CyclicLink((**target).clone()))),
                 State::Unknown => self.states[position] = State::InChain,
             }
             chain.push(position);
@@ -85,7 +94,7 @@ impl<'a> Resolver<'_, 'a> {
             if let (Node::HardLink(target), Node::Directory) =
                 (&placed.entry.node, &self.ordered.all()[origin].entry.node)
             {
-                return Err(problem_at(&placed, Problem::LinkToDirectory(target.clone())));
+                return Err(problem_at(&placed, Problem::LinkToDirectory((**target).clone())));
             }
         }
         Ok(origin)

@@ -8,9 +8,10 @@ use crate::objects::{self, Disagreement};
 use crate::tree::{self, Inode, Tree, count_subdirectories};
 
 /// Merges some of the entries of these layers, which were checked.
-pub(super) fn merge_ordered<'a>(layers: &'a [LayerIndex], ordered: &Ordered<'a>) -> Result<Tree<'a>, MergeError> {
-    let visible = visible::walk(ordered)?;
-    let (dentries, mut inodes) = links::number(ordered, visible)?;
+pub(super) fn merge_ordered<'a>(layers: &'a [LayerIndex], ordered: Ordered<'a>) -> Result<Tree<'a>, MergeError> {
+    let visible = visible::walk(&ordered)?;
+    let (dentries, mut inodes) = links::number(&ordered, visible)?;
+    drop(ordered);
     count_subdirectories(&dentries, &mut inodes);
     let objects = objects::representatives(layers, &inodes).map_err(|reason| disagreement(&inodes, &reason))?;
     let dropped_xattrs = tree::count_dropped(layers, &inodes);

@@ -39,7 +39,7 @@ impl<'a> Stack<'a> {
     pub fn merged(self) -> Result<Tree<'a>, MergeError> {
         let known =
             self.lowest.filter(|(count, _)| *count == self.layers.len()).and_then(|(_, tree)| Rc::into_inner(tree));
-        known.map_or_else(|| merge_ordered(self.layers, &self.ordered), Ok)
+        known.map_or_else(|| merge_ordered(self.layers, self.ordered), Ok)
     }
 
     /// The changes of a layer to those below it: the [`delta`] of two merges, of which only those entries are merged that have a part in
@@ -55,7 +55,7 @@ impl<'a> Stack<'a> {
         };
         let below = self.ordered.filtered(|position, placed| chosen[position] && placed.layer < number);
         let with_layer = self.ordered.filtered(|position, placed| chosen[position] && placed.layer <= number);
-        Ok(delta(self.layers, &merge_ordered(self.layers, &below)?, &merge_ordered(self.layers, &with_layer)?))
+        Ok(delta(self.layers, &merge_ordered(self.layers, below)?, &merge_ordered(self.layers, with_layer)?))
     }
 
     /// The merge of the lowest layers.
@@ -66,7 +66,7 @@ impl<'a> Stack<'a> {
             return Ok(Rc::clone(tree));
         }
         let entries = self.ordered.filtered(|_, placed| (placed.layer as usize) < count);
-        let tree = Rc::new(merge_ordered(self.layers, &entries)?);
+        let tree = Rc::new(merge_ordered(self.layers, entries)?);
         self.lowest = Some((count, Rc::clone(&tree)));
         Ok(tree)
     }

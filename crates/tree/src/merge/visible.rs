@@ -3,12 +3,16 @@
 //! Every path has a *floor*: the lowest layer that is visible there. It rises on the way down the tree, by whiteouts, opaque
 //! markers and non-directories, and never falls.
 
+use std::num::NonZeroU32;
+use std::sync::LazyLock;
+
 use tarpon_layer::{LayerPath, Node};
 use tarpon_oci::limits;
 
 use super::layer_set::LayerSet;
 use super::order::{Ordered, Placed, is_below};
 use super::{MergeError, Problem};
+use crate::tree::{Component, Dentry};
 
 /// The result of the layers for one path.
 pub(super) struct Verdict {
@@ -41,20 +45,38 @@ fn is_leaf(node: &Node) -> bool {
     is_entry(node) && !matches!(node, Node::Directory)
 }
 
-/// A visible name.
-pub(super) struct Name<'a> {
-    pub(super) name: &'a [u8],
-    pub(super) parent: u32,
-    /// One past the last name below.
-    pub(super) end: u32,
-    /// Position in [`Ordered`] of the visible entry. None for an implied directory.
-    pub(super) source: Option<usize>,
+/// A visible name, with the visible entry. None for an implied directory.
+pub(super) type Name<'a> = Dentry<'a, Option<Source>>;
+
+static ROOT: LazyLock<LayerPath> = LazyLock::new(LayerPath::root);
+
+/// The position of an entry in [`Ordered`], in 32 bits, which `None` does not enlarge.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Source(NonZeroU32);
+
+impl Source {
+    fn at(position: usize) -> Result<Self, MergeError> {
+        let number = u32::try_from(position + 1).ok().and_then(NonZeroU32::new);
+        number.map(Self).ok_or(MergeError::TooManyEntries)
+    }
+
+    pub(super) fn position(self) -> usize {
+        self.0.get() as usize - 1
+    }
 }
 
 /// The visible names in pre-order, the root first.
 pub(super) fn walk<'a>(ordered: &Ordered<'a>) -> Result<Vec<Name<'a>>, MergeError> {
     let mut walk = Walk { names: Vec::with_capacity(ordered.all().len() + 1), open: Vec::new() };
-    walk.open.push(Frame { path: b"", name: None, leaf: None, floor: 0, floor_below: 0, leaves: LayerSet::default() });
+    walk.open.push(Frame {
+        of: &ROOT,
+        path: b"",
+        name: None,
+        leaf: None,
+        floor: 0,
+        floor_below: 0,
+        leaves: LayerSet::default(),
+    });
     walk.show_innermost(None)?;
     for (first, group) in ordered.groups() {
         walk.visit(first, group)?;
@@ -65,6 +87,8 @@ pub(super) fn walk<'a>(ordered: &Ordered<'a>) -> Result<Vec<Name<'a>>, MergeErro
 
 /// A path that the walk is in or below.
 struct Frame<'a> {
+    /// A path that begins with it.
+    of: &'a LayerPath,
     path: &'a [u8],
     /// Its number, once it is known to be visible.
     name: Option<u32>,
@@ -89,7 +113,7 @@ impl<'a> Walk<'a> {
         let path = group[0].path();
         if !path.is_empty() {
             self.close_until(|ancestor| is_below(path, ancestor));
-            self.open_down_to(path);
+            self.open_down_to(&group[0].entry.path);
         }
         self.check(group)?;
         if let Some(topmost) = group.iter().find(|placed| is_entry(&placed.entry.node)) {
@@ -103,7 +127,7 @@ impl<'a> Walk<'a> {
         }
         let Some(position) = verdict.shown else { return Ok(()) };
         frame.leaf = Some(group[position].layer).filter(|_| is_leaf(&group[position].entry.node));
-        self.show_innermost(Some(first + position))
+        self.show_innermost(Some(Source::at(first + position)?))
     }
 
     /// Refuses entries that are invalid in any single layer.
@@ -132,7 +156,7 @@ impl<'a> Walk<'a> {
             }
             match (frame.name, frame.leaf) {
                 (Some(name), Some(leaf)) if leaf < layer => {
-                    self.names[name as usize].source = None;
+                    self.names[name as usize].inode = None;
                     frame.leaf = None;
                 }
                 (Some(_), _) => {}
@@ -142,14 +166,14 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    fn show_innermost(&mut self, source: Option<usize>) -> Result<(), MergeError> {
+    fn show_innermost(&mut self, source: Option<Source>) -> Result<(), MergeError> {
         self.show(self.open.len() - 1, source)
     }
 
     /// Makes the open path at `depth` visible. Everything above it is. The root is visible before its entry is read.
-    fn show(&mut self, depth: usize, source: Option<usize>) -> Result<(), MergeError> {
+    fn show(&mut self, depth: usize, source: Option<Source>) -> Result<(), MergeError> {
         if let Some(name) = self.open[depth].name {
-            self.names[name as usize].source = source;
+            self.names[name as usize].inode = source;
             return Ok(());
         }
         if self.names.len() >= limits::IMAGE_ENTRIES {
@@ -157,13 +181,15 @@ impl<'a> Walk<'a> {
         }
         let number = u32::try_from(self.names.len()).map_err(|_| MergeError::TooManyEntries)?;
         let parent = depth.checked_sub(1).and_then(|above| self.open[above].name).unwrap_or(0);
-        self.names.push(Name { name: last_component(self.open[depth].path), parent, end: number, source });
+        let Frame { of, path, .. } = &self.open[depth];
+        self.names.push(Name::new(Component::last_of(of, path.len()), parent, number, source));
         self.open[depth].name = Some(number);
         Ok(())
     }
 
     /// Opens the paths between the innermost open one and `path`, and `path` itself, which is not visible yet.
-    fn open_down_to(&mut self, path: &'a [u8]) {
+    fn open_down_to(&mut self, of: &'a LayerPath) {
+        let path = of.as_bytes();
         let Some(&Frame { path: above, floor_below, leaves, .. }) = self.open.last() else { return };
         let mut end = above.len();
         while end < path.len() {
@@ -171,7 +197,7 @@ impl<'a> Walk<'a> {
             let name_length = path[name_start..].iter().take_while(|byte| **byte != b'/').count();
             end = name_start + name_length;
             let (path, floor) = (&path[..end], floor_below);
-            self.open.push(Frame { path, name: None, leaf: None, floor, floor_below, leaves });
+            self.open.push(Frame { of, path, name: None, leaf: None, floor, floor_below, leaves });
         }
     }
 
@@ -184,10 +210,6 @@ impl<'a> Walk<'a> {
             }
         }
     }
-}
-
-fn last_component(path: &[u8]) -> &[u8] {
-    path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
 }
 
 pub(super) fn problem_at(placed: &Placed<'_>, problem: Problem) -> MergeError {
