@@ -1,6 +1,6 @@
 //! Rewrites images from their own content, without their layers: those of an older version of the writer, and for older kernels.
 
-use tarpon_layer::{Attributes, Entry, FileContent, LayerIndex, LayerPath, Node, ObjectId, Xattr};
+use tarpon_layer::{Attributes, Entry, FileContent, LayerIndex, LayerPath, Node, ObjectId, Shared, Xattr};
 
 use super::error::ImageError;
 use super::image::Image;
@@ -33,8 +33,16 @@ pub fn for_ordinary_layers(bytes: &[u8]) -> Result<Vec<u8>, ImageError> {
 fn rewrite(image: &Image<&[u8]>, write: impl FnOnce(&Tree<'_>) -> Vec<u8>) -> Result<Vec<u8>, ImageError> {
     let mut layer = LayerIndex::default();
     let mut problem = None;
+    // Most entries have the same attributes as the one before.
+    let mut last = Shared::default();
     image.lines(&mut |line| match entry(&line) {
-        Some(entry) => layer.entries.push(entry),
+        Some(mut entry) => {
+            if entry.attributes == last {
+                entry.attributes = last.clone();
+            }
+            last = entry.attributes.clone();
+            layer.entries.push(entry);
+        }
         None => problem = Some(ImageError::Corrupt("an entry that no layer has")),
     })?;
     let layers = [layer];

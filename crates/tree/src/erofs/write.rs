@@ -40,8 +40,9 @@ pub fn write_to(tree: &Tree<'_>, out: impl Write) -> io::Result<()> {
 
 /// As [`write()`], with these long prefixes.
 pub(super) fn write_with(prefixes: LongPrefixes, tree: &Tree<'_>) -> Vec<u8> {
-    let mut image = Vec::new();
-    Writer::new(tree, prefixes).write(&mut image).expect("memory takes everything");
+    let writer = Writer::new(tree, prefixes);
+    let mut image = Vec::with_capacity(usize::try_from(writer.size()).unwrap_or_default());
+    writer.write(&mut image).expect("memory takes everything");
     image
 }
 
@@ -66,9 +67,13 @@ impl<'t, 'a> Writer<'t, 'a> {
         Self { tree, prefixes, table, xattrs, common_mtime, layout }
     }
 
+    /// Bytes of the image.
+    fn size(&self) -> u64 {
+        (self.layout.bytes + self.xattrs.area().len() as u64).next_multiple_of(BLOCK)
+    }
+
     fn write(&self, out: impl Write) -> io::Result<()> {
-        let area_start = self.layout.bytes;
-        let total = (area_start + self.xattrs.area().len() as u64).next_multiple_of(BLOCK);
+        let (area_start, total) = (self.layout.bytes, self.size());
         let mut out = Output::new(out);
         out.put(SUPERBLOCK_OFFSET, &self.superblock(total).encode())?;
         out.put(PREFIXES_OFFSET.into(), &self.table)?;
