@@ -28,9 +28,9 @@ pub(crate) const ENTRY: u64 = 360;
 pub(crate) const IMPLIED: u64 = 320;
 /// Memory of a chunk: in the index and in the chunk table.
 pub(crate) const CHUNK: u64 = 224;
-/// Copies of a path that exist at a time: in the index, and in a map while the index is built.
+/// Copies of a path that are charged: in the index, and packed for storage.
 pub(crate) const PATHS: u64 = 2;
-/// Copies of link targets and xattrs that exist at a time: in the index, in the EROFS image, and packed for storage.
+/// Copies of link targets and xattrs that are charged: in the index, in the EROFS image, and packed for storage.
 pub(crate) const COPIES: u64 = 3;
 /// Memory of an xattr without its name and value.
 pub(crate) const XATTR: u64 = 96;

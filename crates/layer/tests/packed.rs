@@ -49,6 +49,28 @@ fn indexes(items: &[Item]) -> Vec<(LayerIndex, Blob)> {
 }
 
 #[test]
+fn files_of_one_content_share_a_place_only_if_it_is_the_same() {
+    let file = |path: &str, first_chunk| Entry {
+        path: LayerPath::from_normal(path.as_bytes()).unwrap(),
+        node: Node::File(FileContent { size: 4, object: Digest::of(b"same"), first_chunk, chunk_count: 1 }.into()),
+        attributes: Attributes::default().into(),
+    };
+    let chunk = |offset| {
+        let place = ChunkPlace::Blob { codec: Codec::Raw, offset, length: 4, skip: 0 };
+        Chunk { object_offset: 0, size: 4, digest: Digest::of(b"same"), place }
+    };
+    let entries = vec![file("a", 0), file("b", 1), file("c", 2)];
+    let index = LayerIndex { entries, chunks: vec![chunk(0), chunk(0), chunk(8)], ..LayerIndex::default() };
+    let read = unpack(&pack(&index), blob(&[0; 12])).unwrap();
+    let first = |number: usize| match &read.entries[number].node {
+        Node::File(content) => content.first_chunk,
+        other => panic!("{other:?} is no file"),
+    };
+    assert_eq!([first(0), first(1), first(2)], [0, 0, 1]);
+    assert_eq!(read.chunks, [chunk(0), chunk(8)]);
+}
+
+#[test]
 fn an_index_of_another_version_is_distinguished_from_garbage() {
     let mut packed = pack(&LayerIndex::default());
     assert_eq!(unpack(&packed, blob(b"")).unwrap(), LayerIndex::default());

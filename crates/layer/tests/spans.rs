@@ -207,6 +207,33 @@ fn one_huge_frame_is_no_random_access() {
 }
 
 #[test]
+fn a_content_that_one_of_its_places_gives_random_access_to_has_it() {
+    let archive = |files: &[(&str, &[u8])]| {
+        let mut builder = tar::Builder::new(Vec::new());
+        for (path, bytes) in files {
+            let mut header = tar::Header::new_ustar();
+            header.set_size(bytes.len() as u64);
+            builder.append_data(&mut header, path, *bytes).unwrap();
+        }
+        builder.into_inner().unwrap()
+    };
+    let far = vec![0; usize::try_from(tarpon_oci::limits::MEMBER_BYTES).unwrap()];
+    let first = archive(&[("zeros", &far), ("a", b"same")]);
+    let first = &first[..first.len() - 1024];
+    let second = archive(&[("b", b"same"), ("c", b"same")]);
+    let blob = [zstd(first), zstd(&second)].concat();
+    let (index, _, compression, _) = indexed(&blob, SPAN_BYTES);
+    let places = |codec| index.chunks.iter().filter(|chunk| chunk.size == 4 && has_codec(chunk.place, codec)).count();
+    assert_eq!((places(Codec::Stream), places(Codec::Zstd)), (1, 1), "the last one shares the place of the second");
+    let counts = read_all(&table(&index, &blob, compression), &blob);
+    assert!(count(&counts, Codec::Zstd) > 0);
+}
+
+fn has_codec(place: ChunkPlace, wanted: Codec) -> bool {
+    matches!(place, ChunkPlace::Blob { codec, .. } if codec == wanted)
+}
+
+#[test]
 fn spans_do_not_depend_on_the_pieces_in_which_the_blob_arrives() {
     let tar = tar(&text(3 << 20, 31));
     for blob in [gzip_at(3, &tar), gzip_at(6, &tar), gzip_members(&tar, 300_000), zstd_frames(&tar, 90_000)] {

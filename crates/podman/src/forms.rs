@@ -20,8 +20,8 @@ use tarpon_images::prepare::known::{self, known_layers};
 use tarpon_images::prepare::layer::Layer;
 use tarpon_images::progress::Progress;
 use tarpon_images::{ImageRequest, Images};
-use tarpon_layer::toc::Claim;
 use tarpon_layer::packed::Packed;
+use tarpon_layer::toc::Claim;
 use tarpon_layer::{Attributes, LayerIndex, Node, ObjectId};
 use tarpon_oci::{Compression, Digest, ImageConfig, Manifest};
 use tarpon_store::{ImageRecord, Store};
@@ -239,9 +239,7 @@ fn layer_ids(
         let known = match claim {
             _ if layer.needs_index() && layer.was_streamed() => LayerSource::Content(diff_id),
             Claim::Toc(claim) => LayerSource::Toc(claim.digest()),
-            Claim::Plain => {
-                LayerSource::Index(layer.packed.unwrap_or_else(|| Packed::new(&indexes[number]).digest()))
-            }
+            Claim::Plain => LayerSource::Index(layer.packed.unwrap_or_else(|| Packed::new(&indexes[number]).digest())),
         };
         let parent = ids.last().map(|(id, _)| *id);
         ids.push((ids::layer(parent.as_ref(), &known.diff_id()), known));

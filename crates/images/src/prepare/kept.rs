@@ -159,7 +159,7 @@ fn write(store: &Store, key: &IndexKey, head: &impl Serialize, index: &LayerInde
     index.digest()
 }
 
-/// The head and the packed index, which is compressed as it is encoded: as a whole it may be large.
+/// The head and the packed index. Its digests, most of a packed index, are compressed from the index itself.
 fn compressed(head: &impl Serialize, index: &Packed<'_>) -> io::Result<Vec<u8>> {
     let size = index.size();
     let head = postcard::to_stdvec(&(head, size)).map_err(io::Error::other)?;

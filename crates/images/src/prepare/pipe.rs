@@ -11,8 +11,8 @@ use tarpon_blob::SourceError;
 use tarpon_layer::decode::SNIFF_BYTES;
 use tarpon_oci::Hasher;
 
-/// Pieces of a blob buffered between download and decoder: at 16 KiB to 128 KiB a piece at most 4 MiB a layer. Of a local blob so many are
-/// always waiting, because reading it is faster than walking it.
+/// Pieces of a blob buffered between download and decoder: at 16 KiB to 256 KiB a piece at most 8 MiB a layer. Of a local blob, which is read
+/// faster than it is walked, so many always wait.
 pub const PIECES: usize = 32;
 
 /// Size of a buffer of decoded tar. Large enough that passing it between threads is cheap compared to filling it.

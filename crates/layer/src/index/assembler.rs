@@ -99,46 +99,57 @@ impl Assembler {
         Ok(())
     }
 
-    /// Adds the next entry: anything but whiteouts and opaque markers. The chunks of a file were pushed last.
+    /// Adds the next entry: anything but whiteouts and opaque markers. The chunks of a file were pushed last. A file with the same content
+    /// and the same chunks as an earlier one shares both with it.
     pub(crate) fn insert(&mut self, path: LayerPath, node: Node, attributes: Attributes) -> Result<(), InvalidEntry> {
+        self.insert_or_share(path, node, attributes, |known, own| known == own)
+    }
+
+    /// As [`Assembler::insert`]. `serves` decides whether the chunks of an earlier content of the same name and size replace the file's own.
+    pub(crate) fn insert_or_share(
+        &mut self,
+        path: LayerPath,
+        mut node: Node,
+        attributes: Attributes,
+        serves: impl Fn(&[Chunk], &[Chunk]) -> bool,
+    ) -> Result<(), InvalidEntry> {
         let path = self.follow(path)?;
-        let mut entry = Entry { path, node, attributes: Shared::default() };
-        if let Node::HardLink(target) = &mut entry.node {
+        if let Node::HardLink(target) = &mut node {
             **target = self.follow(std::mem::take(target))?;
         }
-        check(&entry)?;
-        let attributes = attributes_of(&entry.node, attributes);
+        check(&path, &node)?;
+        let attributes = attributes_of(&node, attributes);
         self.memory.take(xattr_cost(&attributes))?;
-        entry.attributes = self.common.attributes(attributes);
-        if let Node::File(content) = &mut entry.node {
-            self.common.share(content, &mut self.chunks, self.duplicates == Duplicates::LastWins);
-        }
-        self.make_parents(&entry.path)?;
-        let is_directory = entry.node == Node::Directory;
-        match self.state(entry.path.as_bytes()) {
+        self.make_parents(&path)?;
+        let is_directory = node == Node::Directory;
+        match self.state(path.as_bytes()) {
             None => {}
             Some(PathState::Implied) if is_directory => {}
             Some(PathState::Entry(_)) if self.duplicates == Duplicates::Refuse => return Err(InvalidEntry::Duplicate),
-            Some(PathState::Implied) if self.duplicates == Duplicates::Refuse => return Err(below(&entry.node)),
-            Some(PathState::Implied) => self.drop_below(&entry.path)?,
+            Some(PathState::Implied) if self.duplicates == Duplicates::Refuse => return Err(below(&node)),
+            Some(PathState::Implied) => self.drop_below(&path)?,
             Some(PathState::Entry(old)) => match &mut self.entries[old as usize] {
                 Some(before) if is_directory && before.node == Node::Directory => {
-                    before.attributes = entry.attributes;
+                    // Not kept in `common`: this costs nothing, however often a directory is listed.
+                    before.attributes = attributes.into();
                     return Ok(());
                 }
                 before => {
                     if before.as_ref().is_some_and(|before| before.node == Node::Directory) {
-                        self.drop_below(&entry.path)?;
+                        self.drop_below(&path)?;
                     }
                     self.release(old)?;
                 }
             },
         }
         let number = u32::try_from(self.entries.len()).map_err(|_| InvalidEntry::TooManyEntries)?;
-        if let (Node::HardLink(target), Duplicates::LastWins) = (&mut entry.node, self.duplicates) {
-            self.link(number, &entry.path, target)?;
+        match &mut node {
+            Node::HardLink(target) if self.duplicates == Duplicates::LastWins => self.link(number, &path, target)?,
+            Node::File(content) => self.common.share(content, &mut self.chunks, serves),
+            _ => {}
         }
-        self.push(entry)?;
+        let attributes = self.common.attributes(attributes);
+        self.push(Entry { path, node, attributes })?;
         self.paths.add(number, &self.entries);
         Ok(())
     }
@@ -398,13 +409,13 @@ fn below(node: &Node) -> InvalidEntry {
 }
 
 /// Checks an entry by itself.
-fn check(entry: &Entry) -> Result<(), InvalidEntry> {
-    if entry.path.is_root() && entry.node != Node::Directory {
+fn check(path: &LayerPath, node: &Node) -> Result<(), InvalidEntry> {
+    if path.is_root() && *node != Node::Directory {
         return Err(InvalidEntry::RootNotDirectory);
     }
-    match &entry.node {
+    match node {
         Node::CharDevice(Device { major: 0, minor: 0 }) => Err(InvalidEntry::WhiteoutDevice),
-        Node::HardLink(target) if **target == entry.path => Err(InvalidEntry::LinkToItself),
+        Node::HardLink(target) if **target == *path => Err(InvalidEntry::LinkToItself),
         Node::HardLink(target) if target.is_root() => Err(InvalidEntry::LinkToDirectory),
         Node::Symlink(target) => {
             let is_valid = !target.is_empty() && target.len() <= limits::SYMLINK_BYTES && !target.contains(&0);
@@ -429,7 +440,8 @@ fn is_below(path: &[u8], directory: &[u8]) -> bool {
     rest.is_some_and(|rest| rest.first() == Some(&b'/'))
 }
 
-/// Removes the chunks of files that were replaced.
+/// Removes the chunks of files that were replaced. Two contents of the same name and first chunk are the same: only a table of contents may
+/// cut a content in two ways, and there nothing is replaced.
 fn keep_owned(entries: &mut [Entry], chunks: &[Chunk]) -> Vec<Chunk> {
     let mut kept = Vec::new();
     let mut moved: HashMap<(ObjectId, u32), Shared<FileContent>> = HashMap::new();
@@ -451,3 +463,22 @@ fn keep_owned(entries: &mut [Entry], chunks: &[Chunk]) -> Vec<Chunk> {
 
 /// The chunk digest of zeros, which is never checked.
 pub(crate) const NO_DIGEST: Digest = Digest::from_bytes([0; 32]);
+
+#[cfg(test)]
+mod tests {
+    use super::super::Timestamp;
+    use super::*;
+
+    #[test]
+    fn a_directory_that_is_listed_again_and_again_takes_no_memory() {
+        let mut layer = Assembler::new(Duplicates::LastWins, &Allowance::default());
+        for seconds in 1..=100 {
+            let path = LayerPath::from_normal(b"d").unwrap();
+            let mtime = Timestamp { seconds, nanoseconds: 0 };
+            layer.insert(path, Node::Directory, Attributes { mtime, ..Attributes::default() }).unwrap();
+        }
+        assert_eq!(layer.common.attributes_count(), 1);
+        let index = layer.finish().unwrap();
+        assert_eq!(index.entries.iter().map(|entry| entry.attributes.mtime.seconds).collect::<Vec<_>>(), [100]);
+    }
+}

@@ -24,20 +24,29 @@ impl Common {
         self.last.clone()
     }
 
-    /// Replaces a content by an equal one, if there is one already, and drops its own chunks, which are the last in `chunks`.
-    /// `is_proven`: every content was hashed. Then equal names are enough; otherwise the chunks must be equal, too.
-    pub(super) fn share(&mut self, content: &mut Shared<FileContent>, chunks: &mut Vec<Chunk>, is_proven: bool) {
-        let Some(ByObject(known)) = self.contents.get(&content.object) else {
-            self.contents.insert(ByObject(content.clone()));
-            return;
-        };
-        let (own, others) = (run(content, chunks), run(known, chunks));
-        let is_last = own.is_empty() || content.first_chunk as usize + own.len() == chunks.len();
-        if known.size == content.size && own.is_empty() == others.is_empty() && is_last && (is_proven || own == others)
-        {
-            chunks.truncate(chunks.len() - own.len());
-            *content = known.clone();
+    #[cfg(test)]
+    pub(super) fn attributes_count(&self) -> usize {
+        self.attributes.len()
+    }
+
+    /// Replaces a content by the last one of the same name and size whose chunks serve as well, and drops its own chunks, which are the last
+    /// in `chunks`.
+    pub(super) fn share(
+        &mut self,
+        content: &mut Shared<FileContent>,
+        chunks: &mut Vec<Chunk>,
+        serves: impl Fn(&[Chunk], &[Chunk]) -> bool,
+    ) {
+        if let Some(ByObject(known)) = self.contents.get(&content.object) {
+            let (own, others) = (run(content, chunks), run(known, chunks));
+            let is_last = own.is_empty() || content.first_chunk as usize + own.len() == chunks.len();
+            if known.size == content.size && own.is_empty() == others.is_empty() && is_last && serves(others, own) {
+                chunks.truncate(chunks.len() - own.len());
+                *content = known.clone();
+                return;
+            }
         }
+        self.contents.replace(ByObject(content.clone()));
     }
 }
 

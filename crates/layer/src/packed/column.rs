@@ -64,5 +64,6 @@ pub(super) fn have_own_digests(content: &FileContent, chunks: &[Chunk]) -> bool 
 
 /// Writes a value as part of a larger one.
 pub(super) fn encode(value: &impl Serialize, out: &mut impl Write) -> io::Result<()> {
-    postcard::to_io(value, out).map(drop).map_err(io::Error::other)
+    // Not `postcard::to_io`, which flushes `out`.
+    out.write_all(&postcard::to_stdvec(value).map_err(io::Error::other)?)
 }

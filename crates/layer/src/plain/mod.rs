@@ -48,6 +48,22 @@ pub enum Access {
     Spans(SpanStarts),
 }
 
+impl Access {
+    /// Whether equal bytes are read again from the `known` chunks as well as from `own`, which are behind them.
+    fn serves(&self, known: &[Chunk], own: &[Chunk]) -> bool {
+        let offset = |chunk: &Chunk| match chunk.place {
+            ChunkPlace::Blob { offset, .. } => Some(offset),
+            ChunkPlace::Zeros => None,
+        };
+        match (self, own.iter().find_map(offset)) {
+            (Self::Spans(starts), Some(own)) => {
+                known.iter().filter_map(offset).all(|known| starts.is_as_seekable(known, own))
+            }
+            _ => true,
+        }
+    }
+}
+
 /// The properties of the layer that the walk needs.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -167,7 +183,10 @@ impl<R: Read, S: ObjectSink> Walk<'_, R, S> {
         };
         self.layer.count_dropped(entry.dropped_xattrs);
         let invalid = |problem| ImportError::Entry { name: printable(&entry.name), problem };
-        self.layer.insert(path, node, entry.attributes).map_err(invalid)
+        // All contents are hashed here: those of one name are equal.
+        let access = &self.options.access;
+        let serves = |known: &[Chunk], own: &[Chunk]| access.serves(known, own);
+        self.layer.insert_or_share(path, node, entry.attributes, serves).map_err(invalid)
     }
 
     /// Passes one file on: hashes it as a whole and by chunk, and writes it to the sink.

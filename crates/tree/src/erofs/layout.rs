@@ -98,8 +98,7 @@ pub(super) enum Section {
 
 /// The slot at this offset.
 fn to_slot(offset: u64) -> u32 {
-    u32::try_from(offset / SLOT)
-        .expect("an image has less than 128 GiB: a name takes less than 8 KiB, and names are limited")
+    u32::try_from(offset / SLOT).expect("an image has less than 128 GiB: names and xattrs are charged to its allowance")
 }
 
 /// Free space: everything from `end` on, and a hole in a block before it.

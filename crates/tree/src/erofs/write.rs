@@ -161,6 +161,7 @@ impl<W: Write> Output<W> {
     /// Continues the image at `offset`, not before the end of what was put last.
     fn put(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         static ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
+        debug_assert!(self.end <= offset, "{offset} was passed: {}", self.end);
         while self.end < offset {
             let gap = usize::try_from(offset - self.end).unwrap_or(usize::MAX);
             self.push(&ZEROS[..gap.min(BLOCK_BYTES)])?;
