@@ -6,9 +6,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Memory that any image may take: an ordinary layer of 230,000 empty files, which weighs less than 1 MiB, needs 110 MiB.
+/// Memory that any image may take: an ordinary layer of 230,000 empty files, which weighs less than 1 MiB, is charged 110 MiB.
 pub const MEMORY_BASE: u64 = 128 << 20;
-/// Memory for each received byte. An entry with content takes 60 bytes or more of a tar or table of contents, and 700 bytes here.
+/// Memory for each received byte. An entry with content takes 60 bytes or more of a tar or table of contents, and is charged 700 bytes here.
 pub const MEMORY_PER_BYTE: u64 = 20;
 /// Factor on that memory for writing a layer in another format: besides the index, the writer holds each entry in the form of the
 /// table of contents. A layer that can be prepared can be written, unless its paths are thousands of bytes long.
