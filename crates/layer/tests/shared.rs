@@ -1,7 +1,7 @@
 //! What entries of a layer have in common is in its index once.
 
-use tarpon_layer::{LayerIndex, Node, Shared};
-use tarpon_testkit::layers::{Dialect, Item, tar};
+use tarpon_layer::{ChunkPlace, LayerIndex, Node, Shared};
+use tarpon_testkit::layers::{Dialect, Item, RawHeader, Tar, tar};
 
 mod common;
 
@@ -25,6 +25,23 @@ fn files_of_the_same_content_share_its_chunks() {
     assert_eq!(content(&index, "a"), content(&index, "c"));
     assert_ne!(content(&index, "a"), content(&index, "b"));
     assert_eq!(index.chunks.len(), 2);
+}
+
+#[test]
+fn a_sparse_file_and_a_file_of_the_same_zeros_keep_their_own_chunks() {
+    let zeros = vec![0; 300_000];
+    let sparse = |tar: Tar, name: &str| {
+        let records = [("GNU.sparse.map", &b"300000,0"[..]), ("GNU.sparse.size", b"300000")];
+        tar.pax(&records).sized(RawHeader::new(name), b"")
+    };
+    let whole = |tar: Tar, name: &str| tar.sized(RawHeader::new(name), &zeros);
+    let layer = sparse(whole(sparse(whole(Tar::new(), "a"), "b"), "c"), "d").finish();
+    let index = import_tar(&layer, RANDOM).expect("a layer").0;
+    let is_hole = |path| {
+        let first = content(&index, path).first_chunk as usize;
+        index.chunks[first].place == ChunkPlace::Zeros
+    };
+    assert_eq!(["a", "b", "c", "d"].map(is_hole), [false, true, false, true]);
 }
 
 #[test]

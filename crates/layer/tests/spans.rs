@@ -207,7 +207,7 @@ fn one_huge_frame_is_no_random_access() {
 }
 
 #[test]
-fn a_content_that_one_of_its_places_gives_random_access_to_has_it() {
+fn a_repeated_content_is_read_from_the_place_with_random_access() {
     let archive = |files: &[(&str, &[u8])]| {
         let mut builder = tar::Builder::new(Vec::new());
         for (path, bytes) in files {

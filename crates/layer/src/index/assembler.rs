@@ -102,11 +102,11 @@ impl Assembler {
     /// Adds the next entry: anything but whiteouts and opaque markers. The chunks of a file were pushed last. A file with the same content
     /// and the same chunks as an earlier one shares both with it.
     pub(crate) fn insert(&mut self, path: LayerPath, node: Node, attributes: Attributes) -> Result<(), InvalidEntry> {
-        self.insert_or_share(path, node, attributes, |known, own| known == own)
+        self.insert_sharing_if(path, node, attributes, |known, own| known == own)
     }
 
     /// As [`Assembler::insert`]. `serves` decides whether the chunks of an earlier content of the same name and size replace the file's own.
-    pub(crate) fn insert_or_share(
+    pub(crate) fn insert_sharing_if(
         &mut self,
         path: LayerPath,
         mut node: Node,
@@ -305,8 +305,7 @@ impl Assembler {
                 self.resolve_links()?;
             }
         }
-        // Only the entries themselves are needed from here on.
-        drop((self.paths, self.common));
+        drop((self.paths, self.common, self.markers, self.links, self.missing));
         #[expect(clippy::filter_map_identity, reason = "it reuses the memory, which `flatten` does not")]
         let mut entries: Vec<Entry> = self.entries.into_iter().filter_map(|entry| entry).collect();
         if self.has_orphan_chunks {
@@ -440,8 +439,7 @@ fn is_below(path: &[u8], directory: &[u8]) -> bool {
     rest.is_some_and(|rest| rest.first() == Some(&b'/'))
 }
 
-/// Removes the chunks of files that were replaced. Two contents of the same name and first chunk are the same: only a table of contents may
-/// cut a content in two ways, and there nothing is replaced.
+/// Removes the chunks of files that were replaced. Each content that is not empty has a first chunk of its own.
 fn keep_owned(entries: &mut [Entry], chunks: &[Chunk]) -> Vec<Chunk> {
     let mut kept = Vec::new();
     let mut moved: HashMap<(ObjectId, u32), Shared<FileContent>> = HashMap::new();
@@ -470,7 +468,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_that_is_listed_again_and_again_takes_no_memory() {
+    fn of_a_directory_that_is_listed_again_and_again_the_last_attributes_are_kept() {
         let mut layer = Assembler::new(Duplicates::LastWins, &Allowance::default());
         for seconds in 1..=100 {
             let path = LayerPath::from_normal(b"d").unwrap();

@@ -29,8 +29,8 @@ impl Common {
         self.attributes.len()
     }
 
-    /// Replaces a content by the last one of the same name and size whose chunks serve as well, and drops its own chunks, which are the last
-    /// in `chunks`.
+    /// Replaces a content by the last one of the same name, if that has the same size and `serves` accepts its chunks. Then its own chunks are
+    /// dropped, which are the last in `chunks`.
     pub(super) fn share(
         &mut self,
         content: &mut Shared<FileContent>,

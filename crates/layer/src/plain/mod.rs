@@ -49,18 +49,23 @@ pub enum Access {
 }
 
 impl Access {
-    /// Whether equal bytes are read again from the `known` chunks as well as from `own`, which are behind them.
+    /// Whether the `known` chunks replace `own`, which have the same bytes and come later in the layer. Not if their holes differ: holes are
+    /// never fetched, and each file is charged its own.
     fn serves(&self, known: &[Chunk], own: &[Chunk]) -> bool {
         let offset = |chunk: &Chunk| match chunk.place {
             ChunkPlace::Blob { offset, .. } => Some(offset),
             ChunkPlace::Zeros => None,
         };
-        match (self, own.iter().find_map(offset)) {
-            (Self::Spans(starts), Some(own)) => {
-                known.iter().filter_map(offset).all(|known| starts.is_as_seekable(known, own))
+        let data = |chunks: &[Chunk]| -> u64 {
+            chunks.iter().filter(|chunk| offset(chunk).is_some()).map(|chunk| chunk.size).sum()
+        };
+        data(known) == data(own)
+            && match (self, own.iter().find_map(offset)) {
+                (Self::Spans(starts), Some(own_offset)) => {
+                    known.iter().filter_map(offset).all(|known_offset| starts.is_as_seekable(known_offset, own_offset))
+                }
+                _ => true,
             }
-            _ => true,
-        }
     }
 }
 
@@ -186,7 +191,7 @@ impl<R: Read, S: ObjectSink> Walk<'_, R, S> {
         // All contents are hashed here: those of one name are equal.
         let access = &self.options.access;
         let serves = |known: &[Chunk], own: &[Chunk]| access.serves(known, own);
-        self.layer.insert_or_share(path, node, entry.attributes, serves).map_err(invalid)
+        self.layer.insert_sharing_if(path, node, entry.attributes, serves).map_err(invalid)
     }
 
     /// Passes one file on: hashes it as a whole and by chunk, and writes it to the sink.
