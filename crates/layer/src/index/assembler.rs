@@ -99,19 +99,29 @@ impl Assembler {
         Ok(())
     }
 
-    /// Adds the next entry: anything but whiteouts and opaque markers. The chunks of a file were pushed last. A file with the same content
-    /// and the same chunks as an earlier one shares both with it.
+    /// Adds the next entry: anything but whiteouts and opaque markers.
     pub(crate) fn insert(&mut self, path: LayerPath, node: Node, attributes: Attributes) -> Result<(), InvalidEntry> {
-        self.insert_sharing_if(path, node, attributes, |known, own| known == own)
+        self.add(path, node, attributes, |_, _, _| {})
     }
 
-    /// As [`Assembler::insert`]. `serves` decides whether the chunks of an earlier content of the same name and size replace the file's own.
+    /// As [`Assembler::insert`]; the chunks of a file were pushed last. `serves` decides whether the chunks of an earlier content of the same
+    /// name and size replace the file's own.
     pub(crate) fn insert_sharing_if(
+        &mut self,
+        path: LayerPath,
+        node: Node,
+        attributes: Attributes,
+        serves: impl Fn(&[Chunk], &[Chunk]) -> bool,
+    ) -> Result<(), InvalidEntry> {
+        self.add(path, node, attributes, |common, content, chunks| common.share(content, chunks, serves))
+    }
+
+    fn add(
         &mut self,
         path: LayerPath,
         mut node: Node,
         attributes: Attributes,
-        serves: impl Fn(&[Chunk], &[Chunk]) -> bool,
+        share: impl FnOnce(&mut Common, &mut Shared<FileContent>, &mut Vec<Chunk>),
     ) -> Result<(), InvalidEntry> {
         let path = self.follow(path)?;
         if let Node::HardLink(target) = &mut node {
@@ -145,7 +155,7 @@ impl Assembler {
         let number = u32::try_from(self.entries.len()).map_err(|_| InvalidEntry::TooManyEntries)?;
         match &mut node {
             Node::HardLink(target) if self.duplicates == Duplicates::LastWins => self.link(number, &path, target)?,
-            Node::File(content) => self.common.share(content, &mut self.chunks, serves),
+            Node::File(content) => share(&mut self.common, content, &mut self.chunks),
             _ => {}
         }
         let attributes = self.common.attributes(attributes);

@@ -112,7 +112,7 @@ impl<'a> Reader<'a> {
             Node::HardLink(_) => Attributes::default(),
             _ => self.attributes()?,
         };
-        Ok(self.layer.insert(path, node, attributes)?)
+        Ok(self.layer.insert_sharing_if(path, node, attributes, |known, own| known == own)?)
     }
 
     /// Checks that everything was used.
