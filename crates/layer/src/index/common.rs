@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
 
-use super::{Attributes, Chunk, FileContent, ObjectId, Shared};
+use super::{Attributes, Chunk, ChunkPlace, FileContent, ObjectId, Shared};
 
 /// Those of the entries so far.
 #[derive(Default)]
@@ -30,17 +30,20 @@ impl Common {
     }
 
     /// Replaces a content by the last one of the same name, if that has the same size and `serves` accepts its chunks. Then its own chunks are
-    /// dropped, which are the last in `chunks`.
+    /// dropped, which are the last in `chunks`. A content without data in the layer, empty or all holes, stays as it is.
     pub(super) fn share(
         &mut self,
         content: &mut Shared<FileContent>,
         chunks: &mut Vec<Chunk>,
         serves: impl Fn(&[Chunk], &[Chunk]) -> bool,
     ) {
+        let own = run(content, chunks);
+        if own.iter().all(|chunk| chunk.place == ChunkPlace::Zeros) {
+            return;
+        }
         if let Some(ByObject(known)) = self.contents.get(&content.object) {
-            let (own, others) = (run(content, chunks), run(known, chunks));
-            let is_last = own.is_empty() || content.first_chunk as usize + own.len() == chunks.len();
-            if known.size == content.size && own.is_empty() == others.is_empty() && is_last && serves(others, own) {
+            let is_last = content.first_chunk as usize + own.len() == chunks.len();
+            if known.size == content.size && is_last && serves(run(known, chunks), own) {
                 chunks.truncate(chunks.len() - own.len());
                 *content = known.clone();
                 return;
