@@ -239,7 +239,9 @@ fn layer_ids(
         let known = match claim {
             _ if layer.needs_index() && layer.was_streamed() => LayerSource::Content(diff_id),
             Claim::Toc(claim) => LayerSource::Toc(claim.digest()),
-            Claim::Plain => LayerSource::Index(layer.packed.unwrap_or_else(|| Packed::new(&indexes[number]).digest())),
+            Claim::Plain => {
+                LayerSource::Index(layer.packed.unwrap_or_else(|| Packed::new(&indexes[number]).measure().1))
+            }
         };
         let parent = ids.last().map(|(id, _)| *id);
         ids.push((ids::layer(parent.as_ref(), &known.diff_id()), known));

@@ -150,18 +150,18 @@ fn read<T: DeserializeOwned>(store: &Store, key: &IndexKey) -> Option<T> {
 /// Returns the digest of the packed index.
 fn write(store: &Store, key: &IndexKey, head: &impl Serialize, index: &LayerIndex) -> Digest {
     let index = Packed::new(index);
-    let saved = compressed(head, &index)
+    let (size, digest) = index.measure();
+    let saved = compressed(head, &index, size)
         .map_err(|error| error.to_string())
         .and_then(|bytes| store.keep_layer_index(key, &bytes).map_err(|error| error.to_string()));
     if let Err(error) = saved {
         tracing::debug!(layer = %key.layer, %error, "the index of the layer is not kept");
     }
-    index.digest()
+    digest
 }
 
-/// The head and the packed index. Its digests, most of a packed index, are compressed from the index itself.
-fn compressed(head: &impl Serialize, index: &Packed<'_>) -> io::Result<Vec<u8>> {
-    let size = index.size();
+/// The head and the packed index of `size` bytes. Its digests, most of a packed index, are compressed from the index itself.
+fn compressed(head: &impl Serialize, index: &Packed<'_>, size: usize) -> io::Result<Vec<u8>> {
     let head = postcard::to_stdvec(&(head, size)).map_err(io::Error::other)?;
     let mut encoder = zstd::Encoder::new(Vec::new(), ZSTD_LEVEL)?;
     encoder.set_pledged_src_size(Some((head.len() + size) as u64))?;

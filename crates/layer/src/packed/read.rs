@@ -286,8 +286,7 @@ mod tests {
         let columns: Columns = postcard::from_bytes(&packed).unwrap();
         assert_eq!((columns.kinds.len(), columns.digests.len(), columns.chunks.place.len()), (3, 4 * 32, 3));
         assert_eq!(postcard::to_stdvec(&columns).unwrap(), packed);
-        assert_eq!(super::super::Packed::new(&index).size(), packed.len());
-        assert_eq!(super::super::Packed::new(&index).digest(), Digest::of(&packed));
+        assert_eq!(super::super::Packed::new(&index).measure(), (packed.len(), Digest::of(&packed)));
     }
 
     #[test]

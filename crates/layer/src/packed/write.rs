@@ -32,20 +32,12 @@ impl<'a> Packed<'a> {
         Self { index, columns: writer.columns }
     }
 
-    /// Number of bytes that [`Packed::write_to`] writes.
-    pub fn size(&self) -> usize {
-        let mut size = Size(0);
-        // Counting does not fail.
-        let _ = self.write_to(&mut size);
-        size.0
-    }
-
-    /// Digest of what [`Packed::write_to`] writes.
-    pub fn digest(&self) -> Digest {
-        let mut hashed = Hashed(Hasher::new());
-        // Hashing does not fail.
-        let _ = self.write_to(&mut hashed);
-        hashed.0.finish()
+    /// Number of the bytes that [`Packed::write_to`] writes, and their digest.
+    pub fn measure(&self) -> (usize, Digest) {
+        let mut measure = Measure { size: 0, hasher: Hasher::new() };
+        // Counting and hashing do not fail.
+        let _ = self.write_to(&mut measure);
+        (measure.size, measure.hasher.finish())
     }
 
     /// Writes the output of [`pack`].
@@ -62,26 +54,16 @@ impl<'a> Packed<'a> {
     }
 }
 
-/// Counts what is written.
-struct Size(usize);
-
-impl Write for Size {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0 += bytes.len();
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+/// Counts and hashes what is written.
+struct Measure {
+    size: usize,
+    hasher: Hasher,
 }
 
-/// Hashes what is written.
-struct Hashed(Hasher);
-
-impl Write for Hashed {
+impl Write for Measure {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.update(bytes);
+        self.size += bytes.len();
+        self.hasher.update(bytes);
         Ok(bytes.len())
     }
 

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tarpon_oci::limits;
 
 /// Possible beginnings of spans, ascending, as offsets in the decoded layer: all of them for zstd, and for gzip up to four for each span,
-/// of which one is chosen. One thread decodes and records them. Another walks the tar
-/// behind it and cuts files there. A beginning is recorded before any byte behind it is returned.
+/// of which one is chosen. One thread decodes and records them. Another walks the tar behind it and cuts files there. A beginning is recorded
+/// before any byte behind it is returned.
 #[derive(Debug, Clone, Default)]
 pub struct SpanStarts(Arc<Mutex<Vec<u64>>>);
 
