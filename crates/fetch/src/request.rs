@@ -8,8 +8,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use tokio::task::JoinHandle;
 
 use crate::body::Body;
@@ -224,6 +224,10 @@ impl FetchHost {
             }
             let last_chance = suspects.contains(&flight.piece.key);
             decoding.push(self.clone().settle(flight.clone(), bytes, last_chance));
+            // `push` polls nothing: without a poll the piece would be decoded only when the next one is here.
+            while let Some(Some(corrupt)) = decoding.next().now_or_never() {
+                left.corrupt.extend(corrupt);
+            }
             while decoding.len() >= DECODING {
                 left.corrupt.extend(decoding.next().await.flatten());
             }

@@ -161,7 +161,8 @@ async fn a_waiter_gets_its_chunk_before_the_rest_of_the_range_arrives() {
     });
     assert_eq!(long.unwrap(), content[..MIB]);
     assert_eq!(short.0.unwrap(), content[..1000]);
-    assert!(short.1 < Duration::from_millis(500) && began.elapsed() > Duration::from_millis(1500), "{:?}", short.1);
+    assert!(short.1 < 2 * pace, "{:?}: the second piece had to arrive first", short.1);
+    assert!(began.elapsed() > 15 * pace);
 }
 
 #[tokio::test(start_paused = true)]
