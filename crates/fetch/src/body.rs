@@ -94,6 +94,8 @@ impl Body {
                 BytesMut::from(first)
             }
         };
+        // A piece has a limit, so this allocates once and no more than that.
+        whole.reserve(wanted - whole.len());
         while whole.len() < wanted {
             let part = self.next(wanted - whole.len(), lane).await?;
             whole.extend_from_slice(&part);

@@ -77,7 +77,7 @@ impl Image {
         }
     }
 
-    fn is_complete(&self, object: &ObjectEntry) {
+    fn completed(&self, object: &ObjectEntry) {
         let kernel_reads = self.early.kernel_reads.lock();
         for (number, size) in self.chunks_in(object, &(0..u64::MAX)) {
             if *kernel_reads {
@@ -97,7 +97,7 @@ impl Images {
     }
 
     /// Records that these bytes are in the kernel's page cache, where they are read without requests.
-    pub(crate) fn is_paged_in(&self, object: &ObjectId, range: &Range<u64>) {
+    pub(crate) fn paged_in(&self, object: &ObjectId, range: &Range<u64>) {
         self.on_ledgers(object, |image, entry| {
             image.chunks_in(entry, range).for_each(|(number, size)| image.becomes_unknown(number, size));
         });
@@ -118,8 +118,8 @@ impl Images {
     }
 
     /// Records that the object is a plain local file now.
-    pub(crate) fn is_complete(&self, object: &ObjectId) {
-        self.on_ledgers(object, Image::is_complete);
+    pub(crate) fn completed(&self, object: &ObjectId) {
+        self.on_ledgers(object, Image::completed);
     }
 
     /// Costs one atomic load while all ledgers are empty.

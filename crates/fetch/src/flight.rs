@@ -110,7 +110,7 @@ impl Request {
     }
 
     /// Sets whether it waits for a source in an outage. Returns the previous value.
-    pub(crate) fn is_stuck(&self, stuck: bool) -> bool {
+    pub(crate) fn set_stuck(&self, stuck: bool) -> bool {
         self.stuck.swap(stuck, Relaxed)
     }
 
@@ -155,7 +155,7 @@ impl Flights {
     /// Returns a ticket for each piece, and the planned requests. Joins the flights of the pieces that have one. Passes the others to `plan`,
     /// with the neighbours up to the first that is on its way.
     ///
-    /// The caller then looks for the planned pieces in the store again, because they may have arrived meanwhile, calls [`Flights::is_here`]
+    /// The caller then looks for the planned pieces in the store again, because they may have arrived meanwhile, calls [`Flights::end_as_local`]
     /// for those that have, and starts the requests. None of that is done here, under the lock that all readers take.
     ///
     /// The reader came at `came`. An outage that was remembered before makes it fail at once. A piece that failed after it is requested again.
@@ -224,7 +224,7 @@ impl Flights {
     }
 
     /// Ends the flight of a piece that turned out to be local: no request is needed.
-    pub(crate) fn is_here(&self, flight: &Flight) {
+    pub(crate) fn end_as_local(&self, flight: &Flight) {
         self.deliver(flight, Outcome::Kept);
         self.land(flight);
     }

@@ -30,7 +30,7 @@ impl FetchHost {
         let mut sent = false;
         loop {
             if let Some(available) = sources.iter().find(|image| !image.breaker.has_outage()) {
-                request.is_stuck(false);
+                request.set_stuck(false);
                 return Ok(available.clone());
             }
             let mut changed: Vec<_> = sources.iter().map(|image| Box::pin(image.breaker.changed())).collect();
@@ -42,7 +42,7 @@ impl FetchHost {
             for image in sources {
                 let wait = match Attempt::at_gate(&image.breaker, request.order) {
                     GateState::Open => {
-                        request.is_stuck(false);
+                        request.set_stuck(false);
                         return Ok(image.clone());
                     }
                     GateState::Failed(error) => {
@@ -62,7 +62,7 @@ impl FetchHost {
             if !request.priority.is_awaited() && !std::mem::take(&mut sent) {
                 return Err(PieceError::Cancelled);
             }
-            if !request.is_stuck(true) {
+            if !request.set_stuck(true) {
                 flights.iter().for_each(|flight| flight.wake_readers());
             }
             let _elapsed = tokio::time::timeout_at(until, select_all(changed)).await;
@@ -94,7 +94,7 @@ impl FetchHost {
         }
         let (attempts, pause) = request.failed_early(error);
         if known.is_none() || attempts > 1 {
-            request.is_stuck(true);
+            request.set_stuck(true);
             flights.iter().for_each(|flight| flight.wake_readers());
             tokio::time::sleep(pause).await;
         }

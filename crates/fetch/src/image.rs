@@ -155,8 +155,8 @@ impl Images {
     /// The claims of all images about the object.
     pub(crate) fn claims(&self, object: &ObjectId) -> Claims {
         let list = self.list.read();
-        let all = list.1.iter().filter_map(|image| Some((image.clone(), image.claim(object)?)));
-        let mut claimants: Vec<Claimant> = all.collect();
+        let claim = |image: &Arc<Image>| image.claim(object).map(|entry| (image.clone(), entry));
+        let mut claimants: Vec<Claimant> = list.1.iter().filter_map(claim).collect();
         drop(list);
         if claimants.is_empty() {
             return self.first_holding(object).map_or(Claims::Unknown, Claims::Distrusted);
@@ -212,7 +212,7 @@ impl Images {
     /// The first image that has the object.
     pub(crate) fn first_holding(&self, object: &ObjectId) -> Option<(Arc<Image>, ObjectEntry)> {
         let list = self.list.read();
-        list.1.iter().find_map(|image| Some((image.clone(), image.table.find(object)?)))
+        list.1.iter().find_map(|image| image.table.find(object).map(|entry| (image.clone(), entry)))
     }
 
     /// The images that have the object and an observer of a read that waited so long, with their observers and the object's size.

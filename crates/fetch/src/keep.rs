@@ -41,7 +41,7 @@ impl FetchHost {
             chunk => self.keep_part(image, chunk, bytes),
         };
         match kept {
-            Ok(()) if chunk.is_whole_object() => self.images.is_complete(&chunk.object),
+            Ok(()) if chunk.is_whole_object() => self.images.completed(&chunk.object),
             Ok(()) => {}
             Err(error) => {
                 if !self.bypass.is_active() {
@@ -111,7 +111,7 @@ impl FetchHost {
         object.end_publishing();
         match published {
             Ok(()) => {
-                self.images.is_complete(&object.id);
+                self.images.completed(&object.id);
                 self.forget_object(object);
             }
             Err(StoreError::Corrupt(_)) => {

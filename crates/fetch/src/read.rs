@@ -88,7 +88,7 @@ impl FetchHost {
         };
         let range = offset..offset.saturating_add(bytes.len() as u64);
         self.images.observe(id, &range, Duration::ZERO);
-        self.images.is_paged_in(id, &range);
+        self.images.paged_in(id, &range);
         Some(bytes)
     }
 

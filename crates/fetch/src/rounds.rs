@@ -111,7 +111,7 @@ impl FetchHost {
             request.flights.retain(|flight| {
                 let missing = self.is_missing(object, &flight.piece);
                 if !missing {
-                    self.flights.is_here(flight);
+                    self.flights.end_as_local(flight);
                 }
                 missing
             });

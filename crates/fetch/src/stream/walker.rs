@@ -122,7 +122,7 @@ impl Walker {
         };
         Ok(outcome.map(|bytes| match bytes {
             Some(bytes) => self.host.hand_over(flight, vec![Decoded::Bytes(bytes)]),
-            None => self.host.flights.is_here(flight),
+            None => self.host.flights.end_as_local(flight),
         }))
     }
 
@@ -180,7 +180,9 @@ impl Walker {
 
     /// Skips everything before `place`. `false` if the layer ends before.
     fn skip_to(&mut self, place: u64) -> Result<bool, PieceError> {
-        let mut buffer = vec![0; STEP_BYTES];
+        let distance = usize::try_from(place.saturating_sub(self.position)).unwrap_or(STEP_BYTES);
+        // Between two chunks there is mostly a header of 512 bytes.
+        let mut buffer = vec![0; distance.min(STEP_BYTES)];
         while self.position < place {
             let limit = buffer.len().min(usize::try_from(place - self.position).unwrap_or(STEP_BYTES));
             let count = self.reader.read(&mut buffer[..limit]).map_err(|error| self.broken(error))?;

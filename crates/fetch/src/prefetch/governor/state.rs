@@ -36,7 +36,7 @@ struct GovernorState {
 
 impl GovernorState {
     /// Subtracts `bytes` from the missing ones.
-    fn is_here(&mut self, bytes: u64) {
+    fn arrived(&mut self, bytes: u64) {
         self.missing = self.missing.map(|missing| missing.saturating_sub(bytes));
     }
 }
@@ -54,7 +54,7 @@ impl Governor {
     pub(crate) fn brought(&self, lane: Lane, bytes: usize) {
         let bytes = bytes as u64;
         let mut state = self.state.lock();
-        state.is_here(bytes);
+        state.arrived(bytes);
         if lane != Lane::Whole {
             state.burst.brought = state.burst.brought.saturating_add(bytes);
         }
@@ -62,7 +62,7 @@ impl Governor {
 
     /// Bytes arrived that no reader waited for.
     pub(crate) fn neighbour_arrived(&self, bytes: usize) {
-        self.state.lock().is_here(bytes as u64);
+        self.state.lock().arrived(bytes as u64);
     }
 
     /// Clears the account of waits, because what readers waited for was not round trips.
@@ -96,7 +96,7 @@ impl Governor {
     }
 
     /// Records that a walk through the image has reached its end. Failed or evicted parts are found when readers have waited for them.
-    pub(super) fn is_all_here(&self) {
+    pub(super) fn all_arrived(&self) {
         let mut state = self.state.lock();
         (state.missing, state.next) = (None, LayerPosition::default());
         state.burst.forget();

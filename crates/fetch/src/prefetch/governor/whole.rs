@@ -29,7 +29,7 @@ impl FetchHost {
             self.request_pieces(pieces, Prefetcher::WholeImage, &mut open_requests);
             open_requests.end().await;
         } else {
-            image.governor.is_all_here();
+            image.governor.all_arrived();
         }
     }
 
@@ -42,7 +42,7 @@ impl FetchHost {
                 break obstacle.to_string();
             }
             let Some((pieces, next)) = self.next_segment(image).await else {
-                image.governor.is_all_here();
+                image.governor.all_arrived();
                 break "everything is local".to_owned();
             };
             image.governor.continue_at(next);
