@@ -1,7 +1,7 @@
 //! The machine under test: caches, processor time and memory of processes, versions of programs.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -55,12 +55,23 @@ pub(super) fn made(folder: &Path) -> Result<PathBuf> {
     Ok(folder.to_owned())
 }
 
-/// Removes a folder, if it exists.
+/// How often a folder in use is tried again.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Removes a folder, if it exists. A process that is about to end, as a server without mounts, may still write to it or keep it mounted.
 pub(super) fn remove(folder: &Path) -> Result<()> {
-    if !folder.exists() {
-        return Ok(());
+    let until = Instant::now() + ENDING;
+    loop {
+        match fs::remove_dir_all(folder) {
+            Err(error) if error.kind() == ErrorKind::NotFound && !folder.exists() => return Ok(()),
+            Err(error) if is_in_use(&error) && Instant::now() < until => thread::sleep(POLL_INTERVAL),
+            result => return result.with_context(|| format!("cannot empty {}", folder.display())),
+        }
     }
-    fs::remove_dir_all(folder).with_context(|| format!("cannot empty {}", folder.display()))
+}
+
+fn is_in_use(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::ResourceBusy)
 }
 
 /// Runs a command whose failure only means that there was nothing to do.
@@ -75,7 +86,7 @@ pub(super) fn wait_for_end(pid: u32) -> Result<()> {
         if Instant::now() > until {
             bail!("process {pid} does not end");
         }
-        thread::sleep(Duration::from_millis(20));
+        thread::sleep(POLL_INTERVAL);
     }
     Ok(())
 }

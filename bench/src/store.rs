@@ -3,16 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use tarpon_harness::paths;
 
 use super::machine;
-
-/// How often the removal of a store that is still written to is tried again.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A store, with the program that works on it.
 pub(crate) struct BenchStore {
@@ -63,18 +58,7 @@ impl BenchStore {
             machine::quietly(unmount);
             server.map_or(Ok(()), machine::wait_for_end)?;
         }
-        self.remove_folder()
-    }
-
-    /// A server without mounts ends soon, but still writes what it learned.
-    fn remove_folder(&self) -> Result<()> {
-        let until = Instant::now() + machine::ENDING;
-        loop {
-            match machine::remove(&self.folder) {
-                Err(_) if Instant::now() < until => thread::sleep(POLL_INTERVAL),
-                result => return result,
-            }
-        }
+        machine::remove(&self.folder)
     }
 
     /// Removes containers left by a failed run.

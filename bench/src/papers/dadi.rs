@@ -54,8 +54,8 @@ fn traces(runs: &Runs) -> Option<PaperTable> {
     Some(PaperTable {
         title: "DADI (ATC 2020): a replayed trace against a warm start".to_owned(),
         about: format!(
-            "Medians over {} images of {}, over a link of {LINK}. Cold is a start by an index, traced one with a boot pack, warm one from the \
-             store that the traced one left, with a cold page cache. The paper's figure is of section 5.2.",
+            "Medians over {} images of {}, over a link of {LINK}. “Cold” is a start by an index, “traced” a start with a boot pack, and “warm” a \
+             start from the store that the traced start left, with a cold page cache. The paper's figure is of section 5.2.",
             parts.len(),
             medians(number)
         ),

@@ -162,7 +162,7 @@ pub(super) fn tables(runs: &Runs) -> Vec<PaperTable> {
         about: format!(
             "Medians over {} images of {}, over a link of {LINK}. A container of the image writes one file; timed are `commit` and `push` \
              (tarpon: also `index --push`) on a host that has the whole image, then the start on a host with an empty store. Here the \
-             registry has the layers below; in the paper an image is pushed whole. Deployment, the start of an image that is in the registry for long, is in the table above{}.",
+             registry has the layers below; in the paper an image is pushed whole. Deployment, the start of an image that was in the registry before, is in the table above{}.",
             cases.len(),
             medians(number),
             if deployments == 0 { " if it was measured" } else { "" },

@@ -16,7 +16,7 @@ use crate::start::packs::Packs;
 pub(super) const TAG: &str = "gzip";
 
 /// The workloads of the corpus that are started beside those of hello.tsv.
-const CORPUS: [&str; 4] = ["debian-sh", "python-numpy", "redis", "nginx"];
+const CORPUS: [&str; 3] = ["python-numpy", "redis", "nginx"];
 
 /// The ones of a quick run.
 const QUICK: [&str; 2] = ["hello-lua", "redis"];

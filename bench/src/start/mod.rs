@@ -51,7 +51,7 @@ pub(crate) struct Args {
     /// The systems: podman (pull and run), podman-warm (the image is local), tarpon-streamed (no index), tarpon-index, tarpon-index-fuse, tarpon-estargz
     /// (the image as eStargz), tarpon-no-learn (index, without learning), tarpon-learned and tarpon-estargz-learned (after a start by
     /// tarpon-index or tarpon-estargz), tarpon-next (the next version of the image, in which some files of /usr differ, after a
-    /// start of this one by tarpon-index), tarpon-next-no-learn (the same without learning), tarpon-predicted (index, and the pack of the predicted start of the image's command), tarpon-pack, tarpon-pack-fuse, tarpon-warm, podman-tarpon (additional image store), podman-tarpon-pack, podman-stargz (needs
+    /// start of this one by tarpon-index), tarpon-next-no-learn (the same without learning), tarpon-predicted (index, and the pack of the predicted start of the image's command), tarpon-pack, tarpon-pack-fuse, tarpon-warm, podman-tarpon (additional image store), podman-tarpon-pack, podman-tarpon-warm (the image is in it and its files were fetched), podman-stargz (needs
     /// stargz-store), nydus-zran (nydusd over unconverted layers and an index), nydus-prefetch (nydusd over a converted image, of which it
     /// fetches the files of a recorded start in the background; both need nydusd and nydus-image), containerd (pull and run; needs ctr, runc and curl), containerd-tarpon (tarpon's snapshotter),
     /// containerd-tarpon-pack, containerd-stargz (needs containerd-stargz-grpc), containerd-soci (needs soci and
@@ -266,14 +266,14 @@ fn measured(
 ) -> Result<Value> {
     system.wipe()?;
     begun.accounting = Accounting::begin();
-    system.prepare(workload, &here.registry)?;
+    let tag = system.tag(tag);
+    let image = format!("{}/{}:{tag}", here.registry, workload.image);
+    system.prepare(workload, &here.registry, &image)?;
     let runtime = runtime()?;
     let mut programs = system.programs();
     programs.push(&runtime);
     machine::make_cold(&programs)?;
-    let tag = system.tag(tag);
     warm::ask(here, &workload.image, &tag)?;
-    let image = format!("{}/{}:{tag}", here.registry, workload.image);
     let command = system.command(workload, &image, &format!("echo {FIRST_EXEC}; {}", workload.command))?;
     let mut wire = Wire::open()?;
     if let Some(wire) = &mut wire {

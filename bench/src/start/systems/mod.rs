@@ -35,7 +35,7 @@ pub(super) use system::{Server, System};
 pub(super) type Systems = Vec<Box<dyn System>>;
 
 /// All systems, in the order in which they run.
-const NAMES: [&str; 29] = [
+const NAMES: [&str; 30] = [
     "podman",
     "podman-warm",
     "tarpon-streamed",
@@ -54,6 +54,7 @@ const NAMES: [&str; 29] = [
     "tarpon-warm",
     "podman-tarpon",
     "podman-tarpon-pack",
+    "podman-tarpon-warm",
     "podman-stargz",
     "nydus-zran",
     "nydus-prefetch",
@@ -118,8 +119,9 @@ fn system(name: &'static str, tarpon: &Path) -> Result<Box<dyn System>> {
         "tarpon-pack" => Box::new(Tarpon { pack: Pack::Recorded, ..cold }),
         "tarpon-pack-fuse" => Box::new(Tarpon { pack: Pack::Recorded, mode: "fuse", ..cold }),
         "tarpon-warm" => Box::new(Tarpon { pack: Pack::Recorded, begin: Begin::Store("tarpon-pack"), ..cold }),
-        "podman-tarpon" => Box::new(Shown::new(name, tarpon, false)?),
-        "podman-tarpon-pack" => Box::new(Shown::new(name, tarpon, true)?),
+        "podman-tarpon" => Box::new(Shown::new(name, tarpon, shown::Begin::Nothing { pack: false })?),
+        "podman-tarpon-pack" => Box::new(Shown::new(name, tarpon, shown::Begin::Nothing { pack: true })?),
+        "podman-tarpon-warm" => Box::new(Shown::new(name, tarpon, shown::Begin::Added("podman-tarpon-pack"))?),
         "podman-stargz" => Box::new(Stargz::new(name)?),
         "nydus-zran" => Box::new(Nydus::new(name, Kind::Zran)?),
         "nydus-prefetch" => Box::new(Nydus::new(name, Kind::Rafs)?),
@@ -172,6 +174,7 @@ mod tests {
     fn a_warm_store_needs_the_run_that_warms_it() {
         assert!(named(&["tarpon-warm"]).is_err() && named(&["tarpon-warm", "tarpon-pack"]).is_ok());
         assert!(named(&["tarpon-learned"]).is_err() && named(&["tarpon-learned", "tarpon-index"]).is_ok());
+        assert!(named(&["podman-tarpon-warm"]).is_err());
         assert!(named(&["tarpon-next"]).is_err() && named(&["tarpon-next", "tarpon-index"]).is_ok());
     }
 

@@ -71,7 +71,7 @@ impl System for Stargz {
         remove(&self.store)
     }
 
-    fn prepare(&self, _workload: &Workload, registry: &str) -> Result<()> {
+    fn prepare(&self, _workload: &Workload, registry: &str, _image: &str) -> Result<()> {
         fs::create_dir_all(self.mount())?;
         let config = self.store.join("config.toml");
         fs::write(&config, plain_http(registry))?;

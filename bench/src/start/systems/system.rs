@@ -30,8 +30,8 @@ pub(in crate::start) trait System {
     /// Removes everything that an earlier run left, unless this system starts from it.
     fn wipe(&self) -> Result<()>;
 
-    /// Starts processes that run before the clock starts.
-    fn prepare(&self, _workload: &Workload, _registry: &str) -> Result<()> {
+    /// Does what is done before the clock starts, as starting a daemon.
+    fn prepare(&self, _workload: &Workload, _registry: &str, _image: &str) -> Result<()> {
         Ok(())
     }
 

@@ -173,7 +173,7 @@ impl System for Tarpon {
         }
     }
 
-    fn prepare(&self, _: &Workload, _: &str) -> Result<()> {
+    fn prepare(&self, _: &Workload, _: &str, _: &str) -> Result<()> {
         if let Begin::Learned(of) = self.begin
             && !self.store().join(TRACES).exists()
         {

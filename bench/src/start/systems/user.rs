@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use tarpon_harness::ordinary::{FIRST, Ordinary};
@@ -17,9 +16,6 @@ use crate::machine::{self, quietly};
 /// Pulls and runs `$0`. Without cgroups of the user, as on this machine, Podman sets no limits.
 const PULL_AND_RUN: &str = "podman pull -q --tls-verify=false \"$0\" >/dev/null && \
     exec podman run --pull never --rm --network host --cgroups=disabled --entrypoint /bin/sh --name \"$1\" \"$0\" -c \"$2\"";
-
-/// How long killed processes may take to leave their files.
-const ENDING: Duration = Duration::from_secs(10);
 
 /// How the user runs an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,14 +63,7 @@ impl System for User {
         self.end()?;
         // A server that serves nothing ends by itself, but not at once.
         self.run(Path::new("/bin/sh"), &["-c", "kill -KILL -1"]);
-        let (files, began) = (self.user.home().join(".local"), Instant::now());
-        while let Err(error) = machine::remove(&files) {
-            if began.elapsed() > ENDING {
-                return Err(error);
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Ok(())
+        machine::remove(&self.user.home().join(".local"))
     }
 
     fn command(&self, workload: &Workload, image: &str, script: &str) -> Result<Command> {

@@ -165,7 +165,7 @@ impl System for Containerd {
         self.daemon.wipe()
     }
 
-    fn prepare(&self, workload: &Workload, registry: &str) -> Result<()> {
+    fn prepare(&self, workload: &Workload, registry: &str, _image: &str) -> Result<()> {
         let registry = self.registry(registry)?;
         self.daemon.make_folders()?;
         fs::create_dir_all(self.store())?;
