@@ -1,6 +1,7 @@
 //! The only digest algorithm for names of images.
 
 use std::fmt;
+use std::io::{self, Write};
 use std::str::FromStr;
 
 use sha2::{Digest as _, Sha256};
@@ -128,6 +129,18 @@ impl Hasher {
     }
 }
 
+/// Hashes what is written. It never fails.
+impl Write for Hasher {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 impl fmt::Debug for Hasher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Hasher")
@@ -145,6 +158,14 @@ mod tests {
         let digest = Digest::of(b"");
         assert_eq!(digest.to_string(), EMPTY);
         assert_eq!(EMPTY.parse(), Ok(digest));
+    }
+
+    #[test]
+    fn what_is_written_is_hashed() {
+        let mut hasher = Hasher::new();
+        hasher.write_all(b"tar").unwrap();
+        hasher.write_all(b"pon").unwrap();
+        assert_eq!(hasher.finish(), Digest::of(b"tarpon"));
     }
 
     #[test]

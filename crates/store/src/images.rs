@@ -458,9 +458,8 @@ struct HashedFile<'a> {
 impl Write for HashedFile<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         files::write_all_at(self.shared.storage(), self.file, bytes, self.size)?;
-        self.hasher.update(bytes);
         self.size += bytes.len() as u64;
-        Ok(bytes.len())
+        self.hasher.write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {

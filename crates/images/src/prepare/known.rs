@@ -1,9 +1,9 @@
 //! The layers of an image that was prepared before, as they were when its record was made.
 
 use tarpon_layer::{Allowance, LayerIndex};
-use tarpon_oci::{ImageConfig, Manifest};
+use tarpon_oci::{Digest, Hasher, ImageConfig, Manifest};
 use tarpon_store::{ImageRecord, LayerRecord, Part, Store};
-use tarpon_tree::{erofs, merge};
+use tarpon_tree::{Tree, erofs, merge};
 
 use super::layer::{self, Extent, Layer};
 use super::preparation::rules;
@@ -115,13 +115,20 @@ fn fit(known: &KnownLayers, record: &ImageRecord) -> bool {
         return true;
     }
     let tree = record.part(Part::Tree).map(|part| part.digest);
-    merge(&known.indexes).is_ok_and(|merged| Some(tarpon_oci::Digest::of(&erofs::write(&merged))) == tree)
+    tree.is_some() && tree == merge(&known.indexes).ok().and_then(|merged| digest(&merged))
+}
+
+/// The digest of the tree's EROFS image.
+fn digest(tree: &Tree<'_>) -> Option<Digest> {
+    let mut hasher = Hasher::new();
+    erofs::write_to(tree, &mut hasher).ok()?;
+    Some(hasher.finish())
 }
 
 #[cfg(test)]
 mod tests {
     use tarpon_layer::decode::Compression;
-    use tarpon_oci::{Blob, Digest};
+    use tarpon_oci::Blob;
     use tarpon_store::{LayerKind, Verification};
 
     use super::*;

@@ -63,8 +63,7 @@ struct Measure {
 impl Write for Measure {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.size += bytes.len();
-        self.hasher.update(bytes);
-        Ok(bytes.len())
+        self.hasher.write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
