@@ -18,7 +18,7 @@ use tarpon_oci::{Digest, ImageConfig, Manifest};
 use tarpon_store::{ImageRecord, LoadedImage, Store, StoreError, Verification};
 
 use super::layer::{Layer, Wanted, step, wanted};
-use super::layers::{self, ByToc};
+use super::obtain::{self, ByToc};
 use super::stream::{self, StreamError};
 use super::stream_job::StreamJob;
 use super::{assemble, kept};
@@ -215,7 +215,7 @@ impl Completion {
         let allowance = Allowance::default();
         let known = match known {
             Some(known) => Some(known),
-            None => match layers::through_toc(wanted, &*self.source, &allowance, &Silent)
+            None => match obtain::through_toc(wanted, &*self.source, &allowance, &Silent)
                 .await
                 .map_err(Incomplete::Failed)?
             {
@@ -234,7 +234,7 @@ impl Completion {
             must_keep: true,
             allowance,
         };
-        let (streamed, _) = layers::seen(job, None, |_| ()).await.map_err(|error| match error {
+        let (streamed, _) = obtain::seen(job, None, |_| ()).await.map_err(|error| match error {
             StreamError::Store(StoreError::Full) => Incomplete::NoRoom,
             StreamError::Bad(cause) => Incomplete::Refused(cause),
             other => Incomplete::Failed(stream::outward(step(wanted.number, &wanted.blob.digest), other)),

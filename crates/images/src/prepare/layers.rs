@@ -1,29 +1,29 @@
-//! Indexes every layer of an image: from a kept index, from its table of contents, or by streaming.
+//! Indexes every layer of an image: from a kept index, from its table of contents, by an index that is attached to the image or shared by
+//! another host, or by streaming.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::FutureExt;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use tarpon_blob::{BlobSource, Paced};
 use tarpon_layer::toc::Claim;
 use tarpon_layer::{Allowance, Node};
-use tarpon_oci::{Blob, Digest, ImageConfig, Verified};
+use tarpon_oci::{Blob, Descriptor, Digest, ImageConfig};
 use tarpon_registry::{Repository, ResolvedImage};
-use tarpon_store::{LayerKind, Store, Verification};
+use tarpon_store::Store;
 
+use super::kept;
 use super::layer::{Extent, Layer, Wanted, step, wanted};
-use super::shared::{self, Copy, SharedLayers, Turn};
-use super::stream::{StreamError, stream};
-use super::stream_job::StreamJob;
-use super::{kept, toc};
+use super::obtain::{ByToc, Into, Obtained, ToStream, obtain, through_toc};
+use super::shared::{self, SharedLayers};
 use crate::access;
 use crate::error::{Error, ErrorKind, Result};
 use crate::image::LayerLimits;
 use crate::images::Images;
-use crate::index::find;
+use crate::index::find::{self, Choice};
+use crate::index::pack::PackWanted;
 use crate::index::search_result::{FoundPack, SearchResult, Usable};
 use crate::progress::{LayerPlan, LayerWay, Progress};
 use crate::tiers::{self, OpenedTier};
@@ -48,27 +48,8 @@ pub(super) struct Indexes {
     pub(super) shared: Option<SharedLayers>,
 }
 
-/// A layer that is to be streamed.
-struct ToStream<'a> {
-    layer: &'a Wanted,
-    /// Why a layer with a table of contents is streamed.
-    fallback: Option<String>,
-    /// Whether an index of another host will do.
-    by_index: bool,
-}
-
-impl<'a> ToStream<'a> {
-    /// Every byte of it must be seen.
-    fn whole(layer: &'a Wanted) -> Self {
-        Self { layer, fallback: None, by_index: false }
-    }
-}
-
-/// How a layer was obtained.
-enum Obtained {
-    Streamed(Box<Layer>),
-    Indexed(Box<Usable>),
-}
+/// The layers that are indexed so far, by the digests of their blobs.
+type Found = HashMap<Digest, Layer>;
 
 /// Indexes all layers, lowest first. A blob that the image has twice is indexed once.
 pub(super) async fn index_all(
@@ -79,160 +60,271 @@ pub(super) async fn index_all(
     limits: LayerLimits,
     progress: &dyn Progress,
 ) -> Result<Indexes> {
-    let store = images.store();
-    let shared = shared_layers(images.tier(), extent, progress);
-    let is_whole = matches!(extent, Extent::Whole);
-    let choice = match extent {
-        Extent::Index(choice, pack) => Some((choice, pack)).filter(|(choice, _)| choice.may_have(image)),
-        Extent::Own | Extent::Whole => None,
-    };
     let wanted = wanted(&image.manifest.layers)?;
-    let allowance = Allowance::default();
-    let mut found: HashMap<Digest, Layer> = HashMap::new();
-    for layer in &wanted {
-        if let Some(kept) = kept::load(store, layer.blob, &layer.claim, &allowance) {
-            found.insert(layer.blob.digest, kept);
+    let indexing = Indexing::new(images, repository, image, extent, limits, &wanted, progress);
+    let mut found = indexing.kept();
+    let plain = indexing.plain(&found);
+    let (early, by_index) = indexing.search(&plain).await?;
+    let lacking = indexing.lacking(&found).await;
+    progress.resolved(image.manifest.digest(), &plan(&wanted, &found, &by_index, &lacking));
+    by_index.notes.iter().for_each(|note| progress.note(note));
+    let missing: Vec<&Wanted> = wanted.iter().filter(|layer| !found.contains_key(&layer.blob.digest)).collect();
+    let Tables { config, outcomes, only_boot } = indexing.tables(&missing, &plain, early).await?;
+    only_boot.notes.iter().for_each(|note| progress.note(note));
+    let mut to_stream = indexing.to_prove(&mut found, &config, &lacking);
+    to_stream.extend(indexing.without_table(&mut found, missing.into_iter().zip(outcomes), &by_index));
+    indexing.stream(to_stream, &config, &mut found).await?;
+    let layers = indexing.in_order(found, &config)?;
+    let fetched = by_index.fetched + only_boot.fetched;
+    Ok(Indexes { config, layers, boot: by_index.boot.or(only_boot.boot), fetched, shared: indexing.shared })
+}
+
+/// What the steps of [`index_all`] have in common.
+struct Indexing<'a> {
+    store: &'a Store,
+    repository: &'a Repository,
+    image: &'a ResolvedImage,
+    /// The distinct layers.
+    wanted: &'a [Wanted],
+    /// The indexes and the boot pack that may be used, if the image may have some.
+    choice: Option<(Choice<'a>, Option<PackWanted<'a>>)>,
+    /// Whether every byte must have been seen.
+    is_whole: bool,
+    limits: LayerLimits,
+    allowance: Allowance,
+    shared: Option<SharedLayers>,
+    blobs: Arc<dyn BlobSource>,
+    progress: &'a dyn Progress,
+}
+
+/// What one round trip returns.
+struct Tables {
+    config: ImageConfig,
+    /// Of each layer that is not kept.
+    outcomes: Vec<ByToc>,
+    /// The boot pack of an image without plain layers.
+    only_boot: SearchResult,
+}
+
+impl<'a> Indexing<'a> {
+    fn new(
+        images: &'a Images,
+        repository: &'a Repository,
+        image: &'a ResolvedImage,
+        extent: Extent<'a>,
+        limits: LayerLimits,
+        wanted: &'a [Wanted],
+        progress: &'a dyn Progress,
+    ) -> Self {
+        let shared = shared_layers(images.tier(), extent, progress);
+        let choice = match extent {
+            Extent::Index(choice, pack) => Some((choice, pack)).filter(|(choice, _)| choice.may_have(image)),
+            Extent::Own | Extent::Whole => None,
+        };
+        let blobs = at_rate(tiers::blobs(repository, shared.as_ref().map(SharedLayers::tier)), limits.rate);
+        Self {
+            store: images.store(),
+            repository,
+            image,
+            wanted,
+            choice,
+            is_whole: matches!(extent, Extent::Whole),
+            limits,
+            allowance: Allowance::default(),
+            shared,
+            blobs,
+            progress,
         }
     }
-    let plain =
-        wanted.iter().filter(|layer| matches!(layer.claim, Claim::Plain) && !found.contains_key(&layer.blob.digest));
-    let plain: Vec<Blob> = plain.map(|layer| layer.blob).collect();
-    let in_tier = shared.as_ref().filter(|shared| shared.trusts_indexes);
-    // Finding an index takes as long as the config, without which no layer can be streamed.
-    let (early, by_index) = if plain.is_empty() || (choice.is_none() && in_tier.is_none()) {
-        (None, SearchResult::default())
-    } else {
+
+    /// The layers whose indexes the store has.
+    fn kept(&self) -> Found {
+        let load = |layer: &Wanted| {
+            let kept = kept::load(self.store, layer.blob, &layer.claim, &self.allowance)?;
+            Some((layer.blob.digest, kept))
+        };
+        self.wanted.iter().filter_map(load).collect()
+    }
+
+    /// The layers that have no table of contents and no kept index.
+    fn plain(&self, found: &Found) -> Vec<Blob> {
+        let is_plain = |layer: &&Wanted| matches!(layer.claim, Claim::Plain) && !found.contains_key(&layer.blob.digest);
+        self.wanted.iter().filter(is_plain).map(|layer| layer.blob).collect()
+    }
+
+    /// The tier, if its indexes may be used.
+    fn trusted_tier(&self) -> Option<&SharedLayers> {
+        self.shared.as_ref().filter(|shared| shared.trusts_indexes)
+    }
+
+    /// Looks for indexes of these layers. That takes as long as the config, without which no layer can be streamed: the config comes along.
+    async fn search(&self, plain: &[Blob]) -> Result<(Option<ImageConfig>, SearchResult)> {
+        if plain.is_empty() || (self.choice.is_none() && self.trusted_tier().is_none()) {
+            return Ok((None, SearchResult::default()));
+        }
         let finding = async {
-            let mut found = SearchResult::default();
-            if let Some((choice, pack)) = choice {
-                let sought = find::Wanted { layers: &plain, pack, allowance: &allowance };
-                found = find::find(choice, repository, image, sought).boxed().await;
-            }
-            if let Some(shared) = in_tier {
-                found.add(shared.find(&found.rest(&plain), &allowance).boxed().await);
+            let mut found = self.attached(plain).await;
+            if let Some(shared) = self.trusted_tier() {
+                found.add(shared.find(&found.rest(plain), &self.allowance).boxed().await);
             }
             found
         };
-        let (config, by_index) = futures::join!(access::config(repository, image), finding);
-        (Some(config?), by_index)
-    };
-    let mut lacking = if is_whole { lacking(store, &wanted, &found) } else { HashSet::new() };
-    if let Some(shared) = shared.as_ref().filter(|_| is_whole) {
-        // A pull also makes the tier complete.
-        lacking.extend(shared.lacks(wanted.iter().map(|layer| layer.blob)).await);
+        let (config, by_index) = futures::join!(access::config(self.repository, self.image), finding);
+        Ok((Some(config?), by_index))
     }
-    progress.resolved(image.manifest.digest(), &plan(&wanted, &found, &by_index, &lacking));
-    by_index.notes.iter().for_each(|note| progress.note(note));
-    let blobs = tiers::blobs(repository, shared.as_ref().map(SharedLayers::tier));
-    let blobs = at_rate(blobs, limits.rate);
-    let missing: Vec<&Wanted> = wanted.iter().filter(|layer| !found.contains_key(&layer.blob.digest)).collect();
-    // The config and the tables of contents share one round trip.
-    let tocs: Vec<_> = missing.iter().map(|layer| through_toc(layer, &*blobs, &allowance, progress).boxed()).collect();
-    let tocs = stream::iter(tocs).buffered(TABLES).try_collect::<Vec<_>>();
-    let config = async {
-        match early {
-            Some(config) => Ok(config),
-            None => access::config(repository, image).await,
+
+    /// What the chosen repositories have: indexes of these layers, and the boot pack.
+    async fn attached(&self, layers: &[Blob]) -> SearchResult {
+        let Some((choice, pack)) = self.choice else { return SearchResult::default() };
+        let sought = find::Wanted { layers, pack, allowance: &self.allowance };
+        find::find(choice, self.repository, self.image, sought).boxed().await
+    }
+
+    /// The layers that a pull of the whole image has to stream: those that are incomplete here, and those that the tier lacks.
+    async fn lacking(&self, found: &Found) -> HashSet<Digest> {
+        if !self.is_whole {
+            return HashSet::new();
         }
-    };
-    // If no layer needs an index, only this step waits for a boot pack.
-    let boot = async {
-        match choice.filter(|_| plain.is_empty()) {
-            Some((choice, pack)) => {
-                let sought = find::Wanted { layers: &[], pack, allowance: &allowance };
-                find::find(choice, repository, image, sought).boxed().await
+        let mut lacking = incomplete(self.store, self.wanted, found);
+        if let Some(shared) = &self.shared {
+            lacking.extend(shared.lacks(self.wanted.iter().map(|layer| layer.blob)).await);
+        }
+        lacking
+    }
+
+    /// Fetches the config, the tables of contents of these layers, and the boot pack if nothing else needs an index: in one round trip.
+    async fn tables(&self, missing: &[&Wanted], plain: &[Blob], early: Option<ImageConfig>) -> Result<Tables> {
+        let tables =
+            missing.iter().map(|layer| through_toc(layer, &*self.blobs, &self.allowance, self.progress).boxed());
+        let tables = stream::iter(tables.collect::<Vec<_>>()).buffered(TABLES).try_collect::<Vec<_>>();
+        let config = async {
+            match early {
+                Some(config) => Ok(config),
+                None => access::config(self.repository, self.image).await,
             }
-            None => SearchResult::default(),
-        }
-    };
-    let (tables, only_boot) = futures::join!(async { futures::try_join!(config, tocs) }, boot);
-    let (config, tocs) = tables?;
-    only_boot.notes.iter().for_each(|note| progress.note(note));
-    let mut to_stream = Vec::new();
-    // Kept for an image whose config names another diffID: one of the two configs is wrong. Streaming decides.
-    for layer in &wanted {
-        if found.get(&layer.blob.digest).is_some_and(|kept| !kept.is_what_config_names(&config, layer.number)) {
-            found.remove(&layer.blob.digest);
-            to_stream.push(ToStream::whole(layer));
-        } else if found.contains_key(&layer.blob.digest) && lacking.contains(&layer.blob.digest) {
-            to_stream.push(ToStream::whole(layer));
-        }
+        };
+        let boot = async { if plain.is_empty() { self.attached(&[]).await } else { SearchResult::default() } };
+        let (tables, only_boot) = futures::join!(async { futures::try_join!(config, tables) }, boot);
+        let (config, outcomes) = tables?;
+        Ok(Tables { config, outcomes, only_boot })
     }
-    for (layer, outcome) in missing.into_iter().zip(tocs) {
-        match (outcome, by_index.of(&layer.blob)) {
-            (ByToc::Indexed(indexed), _) => {
-                keep(store, &mut found, layer, *indexed);
-                if is_whole {
-                    to_stream.push(ToStream::whole(layer));
+
+    /// The kept layers of which every byte must be seen (again).
+    fn to_prove(&self, found: &mut Found, config: &ImageConfig, lacking: &HashSet<Digest>) -> Vec<ToStream<'a>> {
+        let mut to_stream = Vec::new();
+        for layer in self.wanted {
+            let Some(kept) = found.get(&layer.blob.digest) else { continue };
+            // Kept for an image whose config names another diffID: one of the two configs is wrong. Streaming decides.
+            let is_named = kept.is_what_config_names(config, layer.number);
+            if !is_named {
+                found.remove(&layer.blob.digest);
+            }
+            if !is_named || lacking.contains(&layer.blob.digest) {
+                to_stream.push(ToStream::whole(layer));
+            }
+        }
+        to_stream
+    }
+
+    /// Adds the layers that have a table of contents or an index, and returns those that must be streamed.
+    fn without_table(
+        &self,
+        found: &mut Found,
+        outcomes: impl Iterator<Item = (&'a Wanted, ByToc)>,
+        by_index: &SearchResult,
+    ) -> Vec<ToStream<'a>> {
+        let mut to_stream = Vec::new();
+        for (layer, outcome) in outcomes {
+            match (outcome, by_index.of(&layer.blob)) {
+                (ByToc::Indexed(indexed), _) => {
+                    self.keep(found, layer, *indexed);
+                    if self.is_whole {
+                        to_stream.push(ToStream::whole(layer));
+                    }
+                }
+                // Not kept for other images: it is trusted for this one only.
+                (ByToc::MustStream { .. }, Some(usable)) => {
+                    self.progress.layer_done(layer.number);
+                    found.insert(layer.blob.digest, self.claimed(usable));
+                }
+                (ByToc::MustStream { fallback }, None) => {
+                    let by_index = matches!(layer.claim, Claim::Plain) && self.trusted_tier().is_some();
+                    to_stream.push(ToStream { layer, fallback, by_index });
                 }
             }
-            // Not kept for other images: it is trusted for this one only.
-            (ByToc::MustStream { .. }, Some(usable)) => {
-                progress.layer_done(layer.number);
-                found.insert(layer.blob.digest, claimed(store, image, usable));
-            }
-            (ByToc::MustStream { fallback }, None) => {
-                let by_index = matches!(layer.claim, Claim::Plain) && in_tier.is_some();
-                to_stream.push(ToStream { layer, fallback, by_index });
-            }
         }
+        to_stream
     }
-    if let Some(first) = to_stream.first().filter(|_| !limits.may_stream) {
-        return Err(must_stream(first.layer, to_stream.len()));
-    }
-    let at_once = match &shared {
-        None => STREAMS,
-        Some(shared) => {
+
+    /// Streams these layers, unless another host shares an index of them meanwhile.
+    async fn stream(&self, mut to_stream: Vec<ToStream<'a>>, config: &ImageConfig, found: &mut Found) -> Result<()> {
+        if let Some(first) = to_stream.first().filter(|_| !self.limits.may_stream) {
+            return Err(must_stream(first.layer, to_stream.len()));
+        }
+        if let Some(shared) = &self.shared {
             to_stream.sort_by_key(|layer| shared.order_of(&layer.layer.blob.digest));
-            shared::WATCHED
         }
-    };
-    // Boxed and collected: otherwise the compiler rejects the returned future as not `Send`.
-    let streams: Vec<_> = to_stream
-        .into_iter()
-        .map(|layer| {
-            let into = Into { store: store.clone(), allowance: allowance.clone() };
-            obtained(layer, &config, blobs.clone(), into, shared.as_ref(), progress).boxed()
-        })
-        .collect();
-    let mut streams = stream::iter(streams).buffer_unordered(at_once);
-    while let Some((wanted, obtained)) = streams.try_next().await? {
-        let streamed = match obtained {
-            Obtained::Streamed(layer) => *layer,
-            Obtained::Indexed(usable) => {
-                found.insert(wanted.blob.digest, claimed(store, image, &usable));
-                continue;
+        let at_once = if self.shared.is_some() { shared::WATCHED } else { STREAMS };
+        // Boxed and collected: otherwise the compiler rejects the returned future as not `Send`.
+        let streams = to_stream.into_iter().map(|layer| {
+            let into = Into { store: self.store.clone(), allowance: self.allowance.clone() };
+            obtain(layer, config, self.blobs.clone(), into, self.shared.as_ref(), self.progress).boxed()
+        });
+        let mut streams = stream::iter(streams.collect::<Vec<_>>()).buffer_unordered(at_once);
+        while let Some((wanted, obtained)) = streams.try_next().await? {
+            match obtained {
+                Obtained::Streamed(layer) => {
+                    // Every reader reads the layer through its table of contents. Streaming only proved that the layer is correct.
+                    let layer = match found.remove(&wanted.blob.digest) {
+                        Some(by_toc) => by_toc.proved_by(&layer),
+                        None => *layer,
+                    };
+                    self.keep(found, wanted, layer);
+                }
+                Obtained::Indexed(usable) => {
+                    found.insert(wanted.blob.digest, self.claimed(&usable));
+                }
             }
-        };
-        // Every reader reads the layer through its table of contents. Streaming only proved that the layer is correct.
-        let layer = match found.remove(&wanted.blob.digest) {
-            Some(by_toc) => by_toc.proved_by(&streamed),
-            None => streamed,
-        };
-        keep(store, &mut found, wanted, layer);
-    }
-    drop(streams);
-    if let Some(shared) = &shared {
-        shared.note_uses(wanted.iter().map(|layer| layer.blob));
-    }
-    if let Some(problem) = shared.as_ref().and_then(SharedLayers::problem) {
-        progress.note(&problem);
-    }
-    let mut layers = Vec::with_capacity(image.manifest.layers.len());
-    for (number, layer) in image.manifest.layers.iter().enumerate() {
-        // An index may be large: it is copied only for a blob that the image has again.
-        let is_last = image.manifest.layers[number + 1..].iter().all(|later| later.digest != layer.digest);
-        let found = if is_last { found.remove(&layer.digest) } else { found.get(&layer.digest).cloned() };
-        let found = found.ok_or_else(|| Error::new(ErrorKind::Other, "index the layers", "one was lost"))?;
-        // A blob that the image has twice was compared with the first of its diffIDs.
-        if !found.is_what_config_names(&config, number) {
-            let cause = "the config has two diffIDs for one blob";
-            return Err(Error::new(ErrorKind::Refused, step(number, &layer.digest), cause));
         }
-        layers.push(found);
+        if let Some(shared) = &self.shared {
+            shared.note_uses(self.wanted.iter().map(|layer| layer.blob));
+            if let Some(problem) = shared.problem() {
+                self.progress.note(&problem);
+            }
+        }
+        Ok(())
     }
-    let fetched = by_index.fetched + only_boot.fetched;
-    Ok(Indexes { config, layers, boot: by_index.boot.or(only_boot.boot), fetched, shared })
+
+    /// Keeps the index for all images that have the layer.
+    fn keep(&self, found: &mut Found, wanted: &Wanted, layer: Layer) {
+        let packed = Some(kept::save(self.store, &wanted.claim, &layer));
+        found.insert(layer.blob.digest, Layer { packed, ..layer });
+    }
+
+    /// The layer as an index describes it, which is kept for this image only: it is not trusted for others.
+    fn claimed(&self, usable: &Usable) -> Layer {
+        let claimed = Layer::by_index(usable.indexed.clone(), usable.format, usable.verification);
+        let packed = Some(kept::save_claim(self.store, self.image.manifest.digest(), usable.index, &claimed));
+        Layer { packed, ..claimed }
+    }
+
+    /// The layers as the manifest lists them.
+    fn in_order(&self, mut found: Found, config: &ImageConfig) -> Result<Vec<Layer>> {
+        let listed = &self.image.manifest.layers;
+        let layer = |(number, layer): (usize, &Descriptor)| {
+            // An index may be large: it is copied only for a blob that the image has again.
+            let is_last = listed[number + 1..].iter().all(|later| later.digest != layer.digest);
+            let found = if is_last { found.remove(&layer.digest) } else { found.get(&layer.digest).cloned() };
+            let found = found.ok_or_else(|| Error::new(ErrorKind::Other, "index the layers", "one was lost"))?;
+            // A blob that the image has twice was compared with the first of its diffIDs.
+            if !found.is_what_config_names(config, number) {
+                let cause = "the config has two diffIDs for one blob";
+                return Err(Error::new(ErrorKind::Refused, step(number, &layer.digest), cause));
+            }
+            Ok(found)
+        };
+        listed.iter().enumerate().map(layer).collect()
+    }
 }
 
 /// The source, of which at most `rate` bytes per second are read.
@@ -249,7 +341,7 @@ fn must_stream(layer: &Wanted, count: usize) -> Error {
 }
 
 /// The layers of which some bytes were not seen, or some objects are missing.
-fn lacking(store: &Store, wanted: &[Wanted], found: &HashMap<Digest, Layer>) -> HashSet<Digest> {
+fn incomplete(store: &Store, wanted: &[Wanted], found: &Found) -> HashSet<Digest> {
     let is_here = |layer: &Layer| {
         let mut files = layer.index.entries.iter().filter_map(|entry| match &entry.node {
             Node::File(content) if content.size > 0 => Some(content.object),
@@ -261,12 +353,7 @@ fn lacking(store: &Store, wanted: &[Wanted], found: &HashMap<Digest, Layer>) -> 
     digests.filter(|digest| !found.get(digest).is_some_and(is_here)).collect()
 }
 
-fn plan(
-    wanted: &[Wanted],
-    found: &HashMap<Digest, Layer>,
-    by_index: &SearchResult,
-    lacking: &HashSet<Digest>,
-) -> Vec<LayerPlan> {
+fn plan(wanted: &[Wanted], found: &Found, by_index: &SearchResult, lacking: &HashSet<Digest>) -> Vec<LayerPlan> {
     let way = |layer: &Wanted| match &layer.claim {
         _ if lacking.contains(&layer.blob.digest) => LayerWay::Whole,
         _ if found.contains_key(&layer.blob.digest) => LayerWay::Local,
@@ -285,64 +372,6 @@ fn plan(
         .collect()
 }
 
-fn keep(store: &Store, found: &mut HashMap<Digest, Layer>, wanted: &Wanted, layer: Layer) {
-    let packed = Some(kept::save(store, &wanted.claim, &layer));
-    found.insert(layer.blob.digest, Layer { packed, ..layer });
-}
-
-pub(super) enum ByToc {
-    Indexed(Box<Layer>),
-    MustStream { fallback: Option<String> },
-}
-
-pub(super) async fn through_toc(
-    layer: &Wanted,
-    blobs: &dyn BlobSource,
-    allowance: &Allowance,
-    progress: &dyn Progress,
-) -> Result<ByToc> {
-    let Claim::Toc(claim) = &layer.claim else { return Ok(ByToc::MustStream { fallback: None }) };
-    let received = AtomicU64::new(0);
-    let count = |bytes| {
-        received.fetch_add(bytes, Ordering::Relaxed);
-        progress.received(layer.number, bytes);
-    };
-    let fetched = toc::fetch(claim, layer.blob, blobs, allowance, count).await;
-    match fetched {
-        Ok((index, prefetch)) => {
-            progress.layer_done(layer.number);
-            let compression = toc::compression(claim.format());
-            Ok(ByToc::Indexed(Box::new(Layer {
-                blob: layer.blob,
-                compression,
-                format: toc::kind(claim.format()),
-                verification: Verification::Toc,
-                diff_id: None,
-                index,
-                packed: None,
-                prefetch,
-                received: received.into_inner(),
-                fallback: None,
-            })))
-        }
-        Err(toc::TocFailure::NotLazy(reason)) => {
-            let line = format!("layer {} is streamed, not read lazily: {reason}", layer.number + 1);
-            progress.note(&line);
-            Ok(ByToc::MustStream { fallback: Some(line) })
-        }
-        Err(toc::TocFailure::Refused(error)) => {
-            Err(Error::new(ErrorKind::Refused, step(layer.number, &layer.blob.digest), error))
-        }
-        Err(toc::TocFailure::Source(error)) => Err(access::source(step(layer.number, &layer.blob.digest), error)),
-    }
-}
-
-/// Where a layer is streamed to, and its allowance.
-struct Into {
-    store: Store,
-    allowance: Allowance,
-}
-
 /// The tier of the image, as far as it can be used.
 fn shared_layers(tier: Option<&OpenedTier>, extent: Extent<'_>, progress: &dyn Progress) -> Option<SharedLayers> {
     let trusts_indexes = matches!(extent, Extent::Index(choice, _) if choice.rules.trust_tier());
@@ -353,100 +382,4 @@ fn shared_layers(tier: Option<&OpenedTier>, extent: Extent<'_>, progress: &dyn P
             None
         }
     }
-}
-
-/// The layer as an index describes it, which is kept for this image only: it is not trusted for others.
-fn claimed(store: &Store, image: &ResolvedImage, usable: &Usable) -> Layer {
-    let claimed = Layer::by_index(usable.indexed.clone(), usable.format, usable.verification);
-    let packed = Some(kept::save_claim(store, image.manifest.digest(), usable.index, &claimed));
-    Layer { packed, ..claimed }
-}
-
-/// Streams the layer, or finds that another host has done so.
-async fn obtained<'a>(
-    ToStream { layer, fallback, by_index }: ToStream<'a>,
-    config: &ImageConfig,
-    source: Arc<dyn BlobSource>,
-    into: Into,
-    shared: Option<&SharedLayers>,
-    progress: &dyn Progress,
-) -> Result<(&'a Wanted, Obtained)> {
-    let Some(shared) = shared else {
-        let (streamed, _) = streamed(layer, fallback, config, source, into, None, progress).await?;
-        return Ok((layer, Obtained::Streamed(Box::new(streamed))));
-    };
-    let (mut copy, _permit) = match shared.turn(layer.blob, by_index, &into.allowance).await {
-        Turn::Indexed(usable) => {
-            progress.layer_done(layer.number);
-            return Ok((layer, Obtained::Indexed(usable)));
-        }
-        Turn::Stream { copy, permit } => (copy, permit),
-    };
-    let outcome = streamed(layer, fallback, config, source, into, copy.as_mut(), progress).await;
-    match (outcome, copy) {
-        (Ok((streamed, proof)), copy) => {
-            if let Some(copy) = copy {
-                shared.keep(copy, proof, &streamed, matches!(layer.claim, Claim::Plain));
-            }
-            Ok((layer, Obtained::Streamed(Box::new(streamed))))
-        }
-        (Err(error), copy) => {
-            if let Some(copy) = copy {
-                copy.release().await;
-            }
-            Err(error)
-        }
-    }
-}
-
-async fn streamed(
-    layer: &Wanted,
-    fallback: Option<String>,
-    config: &ImageConfig,
-    source: Arc<dyn BlobSource>,
-    Into { store, allowance }: Into,
-    copy: Option<&mut Copy>,
-    progress: &dyn Progress,
-) -> Result<(Layer, Verified<()>)> {
-    let step = step(layer.number, &layer.blob.digest);
-    let diff_id = *config
-        .diff_ids
-        .get(layer.number)
-        .ok_or_else(|| Error::new(ErrorKind::Refused, step.clone(), "the config has no diffID for it"))?;
-    let job = StreamJob {
-        blob: layer.blob,
-        diff_id,
-        hides_toc_files: matches!(layer.claim, Claim::Toc(_)),
-        source,
-        store,
-        must_keep: false,
-        allowance,
-    };
-    let indexed = seen(job, copy, |bytes| progress.received(layer.number, bytes)).await;
-    let (indexed, proof) = indexed.map_err(|error| super::stream::outward(step, error))?;
-    progress.layer_done(layer.number);
-    Ok((Layer { fallback, ..indexed }, proof))
-}
-
-/// The layer, every byte of which was seen, with the proof of its blob.
-pub(super) async fn seen(
-    job: StreamJob,
-    copy: Option<&mut Copy>,
-    received: impl Fn(u64) + Send + Sync,
-) -> std::result::Result<(Layer, Verified<()>), StreamError> {
-    let (blob, diff_id) = (job.blob, job.diff_id);
-    let streamed = stream(job, copy, received).await?;
-    let layer = Layer {
-        blob,
-        compression: streamed.compression,
-        format: LayerKind::plain(streamed.compression),
-        verification: Verification::DiffId,
-        diff_id: Some(diff_id),
-        index: streamed.index,
-        packed: None,
-        prefetch: None,
-        received: blob.size,
-        fallback: None,
-    };
-    Ok((layer, streamed.proof))
 }

@@ -9,6 +9,7 @@ pub mod known;
 pub mod layer;
 mod layers;
 mod local;
+mod obtain;
 pub mod pipe;
 mod platform;
 pub mod preparation;
