@@ -416,6 +416,9 @@ impl Client {
     }
 
     /// Connects. `None`: nothing listens.
+    ///
+    /// # Errors
+    /// It is unknown whether a server listens, or the one that does has no room for another client.
     pub(crate) fn connect(&self) -> Result<Option<UnixStream>> {
         match wire::connect(&self.store.server_folder()) {
             Ok(stream) => Ok(Some(stream)),
@@ -424,7 +427,21 @@ impl Client {
                 let pid = self.store.server().and_then(|server| Pid::from_raw(server.pid.cast_signed()));
                 Err(self.unanswered(&error, pid.filter(|pid| is_stopped(*pid)), wire::QUEUE))
             }
-            Err(_) => Ok(None),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+                Ok(None)
+            }
+            Err(error) => Err(self.unreachable(&error)),
+        }
+    }
+
+    /// The error for a socket that a server may have, and that this process cannot connect to.
+    fn unreachable(&self, error: &io::Error) -> Error {
+        let socket = self.store.server_folder().join(wire::SOCKET);
+        let unreachable =
+            Error::new(ErrorKind::Store, "connect to the server", format!("{}: {error}", socket.display()));
+        match error.kind() {
+            io::ErrorKind::PermissionDenied => unreachable.hint("run this as the user whose server it is"),
+            _ => unreachable,
         }
     }
 
@@ -631,6 +648,23 @@ mod tests {
         };
         assert!(wire::is_late(&late), "{late}");
         assert!(client.unanswered(&late, None, Duration::from_secs(10)).to_string().contains("no answer within 10 s"));
+    }
+
+    #[test]
+    fn a_socket_that_cannot_be_connected_to_is_not_one_at_which_nobody_listens() {
+        let folder = tempfile::tempdir().unwrap();
+        let client = client(folder.path(), &[]);
+        let socket = client.store.server_folder().join(wire::SOCKET);
+        assert!(client.status().unwrap().is_none(), "there is no socket");
+        // One of another type.
+        let datagrams = std::os::unix::net::UnixDatagram::bind(&socket).unwrap();
+        let error = client.status().unwrap_err();
+        assert_eq!(error.step, "connect to the server");
+        assert!(error.cause().to_string().contains(&format!("{}: ", socket.display())), "{error}");
+        drop(datagrams);
+        std::fs::remove_file(&socket).unwrap();
+        drop(UnixListener::bind(&socket).unwrap());
+        assert!(client.status().unwrap().is_none(), "a dead server has left its socket");
     }
 
     #[test]

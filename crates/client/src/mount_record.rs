@@ -45,18 +45,32 @@ impl SavedMount {
 
     /// Writes it as the record of the mount, owned by this process.
     pub fn write(&self, store: &Store) -> std::result::Result<(), StoreError> {
-        // The request is JSON on the wire, so serialization cannot fail.
-        let text = serde_json::to_string(self).unwrap_or_default();
         let request = &self.request;
-        store.record_mount(&request.mountpoint, &request.manifest, &request.image, &text).map(drop)
+        store.record_mount(&request.mountpoint, &request.manifest, &request.image, &self.text()).map(drop)
     }
 
     /// As [`SavedMount::write`], once it is mounted. Without this, the next server can only mount it again.
     pub fn write_mounted(mut self, mounted: &Mounted, store: &Store) {
         (self.mode, self.kernel) = (Some(mounted.mode()), mounted.kernel_mount());
-        if let Err(error) = self.write(store) {
+        if let Err(error) = self.update(store) {
             tracing::debug!(%error, "the record does not describe how it is mounted");
         }
+    }
+
+    /// As [`SavedMount::write`], in place of the record that this process wrote before. That protects the image already, so this does not
+    /// wait for an eviction.
+    fn update(&self, store: &Store) -> std::result::Result<(), StoreError> {
+        let request = &self.request;
+        match store.update_mount_record(&request.mountpoint, &request.manifest, &self.text())? {
+            Some(_) => Ok(()),
+            // It is one of an earlier server.
+            None => self.write(store),
+        }
+    }
+
+    fn text(&self) -> String {
+        // The request is JSON on the wire, so serialization cannot fail.
+        serde_json::to_string(self).unwrap_or_default()
     }
 }
 
@@ -142,6 +156,13 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::{Duration, SystemTime};
+
+    use rustix::fs::{FlockOperation, flock};
+    use tarpon_store::{Clock, StoreConfig};
+
     use super::*;
     use crate::protocol::Backfill;
 
@@ -163,6 +184,43 @@ mod tests {
         let status = dead(&store, &record);
         assert!(status.credentials_lost && !status.alive);
         assert_eq!(status.mode, "native", "as it was mounted, not as it was asked for");
+    }
+
+    /// A clock that advances by a second with each reading: no wait by it takes long.
+    #[derive(Debug, Default)]
+    struct HurriedClock(AtomicU64);
+
+    impl Clock for HurriedClock {
+        fn wall(&self) -> SystemTime {
+            SystemTime::now()
+        }
+
+        fn steady(&self) -> Duration {
+            Duration::from_secs(self.0.fetch_add(1, Ordering::Relaxed))
+        }
+    }
+
+    #[test]
+    fn the_record_of_a_mount_that_was_made_is_written_without_a_wait_for_an_eviction() {
+        let folder = tempfile::tempdir().unwrap();
+        let clock = Arc::new(HurriedClock::default());
+        let config = StoreConfig { clock: clock.clone(), ..StoreConfig::default() };
+        let store = Store::open(folder.path(), config).unwrap();
+        let asked = SavedMount::new(&request());
+        let mounted = SavedMount { mode: Some(Mode::Fuse), ..asked.clone() };
+        let recorded = || SavedMount::read(&store.mounts().unwrap().remove(0).record).unwrap().mode;
+        mounted.update(&store).unwrap();
+        assert_eq!(recorded(), Some(Mode::Fuse), "there was none");
+        asked.write(&store).unwrap();
+        assert_eq!(recorded(), None);
+        // An eviction that does not end.
+        let lock = std::fs::File::create(store.run_folder().join("eviction.lock")).unwrap();
+        flock(&lock, FlockOperation::LockExclusive).unwrap();
+        let before = clock.0.load(Ordering::Relaxed);
+        mounted.update(&store).unwrap();
+        let looks = clock.0.load(Ordering::Relaxed) - before;
+        assert!(looks < 5, "it does not wait: {looks} looks at the clock");
+        assert_eq!(recorded(), Some(Mode::Fuse));
     }
 
     #[test]

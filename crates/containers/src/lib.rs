@@ -4,6 +4,7 @@
 //! run     the life of a container: run, list, stop, remove; the handle Containers
 //! oci     the bundle of a container, and the runtime that runs it
 //! network networks of containers, and published ports
+//! program runs programs of the host that end soon
 //! record  runs an image to record what its start reads
 //! ```
 //!
@@ -12,6 +13,7 @@
 
 mod network;
 mod oci;
+mod program;
 mod record;
 mod run;
 

@@ -17,6 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fuser::{Config, INodeNo, InitFlags, Notifier, Session, SessionACL};
+use parking_lot::Mutex;
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::mount::MountAttrFlags;
 use tarpon_fs::Operations;
@@ -45,6 +46,8 @@ pub(crate) struct Connection {
     files: Arc<dyn Operations>,
     notifier: Notifier,
     page_in: Arc<PageIn>,
+    /// Objects whose cached pages could not be dropped yet.
+    unforgotten: Mutex<HashSet<Digest>>,
 }
 
 /// A session that is not served yet, and the number of its connection.
@@ -138,6 +141,12 @@ impl Connection {
                 (device, None)
             }
         };
+        if let Some(opens) = &watched.opens {
+            match device.try_clone() {
+                Ok(own) => opens.close_through(own),
+                Err(error) => tracing::debug!(%error, "backing files of the dead server stay open"),
+            }
+        }
         let session = takeover::session(adapter, device.as_fd(), offered, session_config())?;
         if device::repeats(offered) {
             // Before the first request is read: what this process has read is not repeated.
@@ -191,17 +200,29 @@ impl Connection {
         }
     }
 
-    /// Drops the kernel's cached pages of files that hold one of these objects, including open files.
-    pub(crate) fn forget_pages(&self, objects: &HashSet<Digest>) {
+    /// Drops the kernel's cached pages of files that hold one of these objects or one that is left of an earlier call, including open
+    /// files. `false`: the kernel was still taking pages at `until`, and all of it is left to the next call.
+    pub(crate) fn forget_pages(&self, objects: &HashSet<Digest>, until: Instant) -> bool {
         if *self.ended.borrow() {
-            return;
+            return true;
         }
-        self.page_in.settle();
-        for node in self.files.nodes_of(objects) {
+        let mut due = std::mem::take(&mut *self.unforgotten.lock());
+        due.extend(objects);
+        if due.is_empty() {
+            return true;
+        }
+        // What was read before and is not there yet would stay.
+        if !self.page_in.settle_until(until) {
+            tracing::warn!(number = self.number, "the kernel is still taking pages: its cached ones are dropped later");
+            self.unforgotten.lock().extend(due);
+            return false;
+        }
+        for node in self.files.nodes_of(&due) {
             if let Err(error) = self.notifier.inval_inode(INodeNo(node.0), 0, 0) {
                 tracing::debug!(%error, "the kernel keeps pages of a file");
             }
         }
+        true
     }
 
     /// Puts nothing into the kernel's page cache any more, and waits until the kernel has what is being put there. `false`: not before `until`.
@@ -288,7 +309,8 @@ impl Unserved {
                 end.send_replace(true);
             })
             .map_err(|error| io_step("start a thread for FUSE", &error))?;
-        let connection = Connection { in_flight, counters, ended, number, files, notifier, page_in };
+        let unforgotten = Mutex::default();
+        let connection = Connection { in_flight, counters, ended, number, files, notifier, page_in, unforgotten };
         if !reads_ahead {
             connection.start_page_in();
         }

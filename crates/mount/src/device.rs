@@ -12,7 +12,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use fuser::InitFlags;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -25,6 +25,8 @@ use crate::kernel::{StepError, io_step};
 const PATH: &str = "/dev/fuse";
 /// `FUSE_DEV_IOC_CLONE` in `<linux/fuse.h>`: `_IOR(229, 0, uint32_t)`, although the kernel reads the number.
 const CLONE: Opcode = opcode::read::<u32>(229, 0);
+/// `FUSE_DEV_IOC_BACKING_CLOSE` there: `_IOW(229, 2, uint32_t)`.
+const BACKING_CLOSE: Opcode = opcode::write::<u32>(229, 2);
 
 /// Opens `/dev/fuse`; the error explains what to do.
 pub(crate) fn open() -> Result<File, StepError> {
@@ -54,14 +56,26 @@ pub(crate) fn for_server(held: BorrowedFd<'_>, offered: InitFlags) -> io::Result
 }
 
 /// Another device of the same connection (Linux 4.2).
-#[expect(unsafe_code, reason = "the libraries have no such call")]
 pub(crate) fn clone(device: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // Of a descriptor that is open for the life of the borrow.
     let number = u32::try_from(device.as_raw_fd()).map_err(io::Error::other)?;
     let clone = open_file()?;
-    // SAFETY: the kernel reads a `u32` behind the pointer, the number of a descriptor that is open for the life of the
-    // borrow, and writes nothing there. Another file than a FUSE device is an error.
-    unsafe { rustix::ioctl::ioctl(&clone, Setter::<CLONE, u32>::new(number)) }?;
+    give_number::<CLONE>(clone.as_fd(), number)?;
     Ok(clone.into())
+}
+
+/// Closes the backing file with this number of the device's connection. No open file may use it, and no other value may close it.
+pub(crate) fn close_backing(device: BorrowedFd<'_>, number: u32) -> io::Result<()> {
+    give_number::<BACKING_CLOSE>(device, number)
+}
+
+/// Makes a call of [`CLONE`] and [`BACKING_CLOSE`].
+#[expect(unsafe_code, reason = "the libraries have no such calls")]
+fn give_number<const CALL: Opcode>(device: BorrowedFd<'_>, number: u32) -> io::Result<()> {
+    // SAFETY: in both calls the kernel reads a `u32` behind the pointer, and writes nothing there. Another file than a FUSE device is
+    // an error.
+    unsafe { rustix::ioctl::ioctl(device, Setter::<CALL, u32>::new(number)) }?;
+    Ok(())
 }
 
 /// Whether the connection of this device has ended.
@@ -83,7 +97,6 @@ pub(crate) fn replace(old: BorrowedFd<'_>, new: BorrowedFd<'_>) -> io::Result<()
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Seek, Write};
-    use std::os::fd::AsFd;
 
     use super::*;
 
@@ -102,9 +115,21 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_connection_is_not_cloned() {
+    fn a_file_that_is_no_connection_is_not_cloned_and_has_no_backing_files() {
         let file = tempfile::tempfile().unwrap();
+        assert!(close_backing(file.as_fd(), 1).is_err());
         assert!(for_server(file.as_fd(), InitFlags::empty()).is_err());
         assert!(for_server(file.as_fd(), InitFlags::FUSE_HAS_RESEND).is_ok(), "a duplicate");
+    }
+
+    #[test]
+    fn the_kernel_knows_the_call_that_closes_a_backing_file() {
+        let release = rustix::system::uname().release().to_string_lossy().into_owned();
+        let Ok(device) = open_file() else { return println!("skipped: it needs /dev/fuse") };
+        if crate::overlay::kernel_version(&release) < (6, 9) {
+            return println!("skipped: Linux passes files of FUSE through since 6.9");
+        }
+        let error = close_backing(device.as_fd(), 1).expect_err("there is no connection yet");
+        assert_ne!(error.raw_os_error(), Some(rustix::io::Errno::NOTTY.raw_os_error()));
     }
 }

@@ -39,7 +39,7 @@ impl Served {
     /// A thread or a socket cannot be made.
     pub fn new(files: Arc<dyn Operations>, objects: Arc<dyn Objects>, sees_opens: bool) -> io::Result<Self> {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_time().build()?;
-        let policy = if sees_opens { OpenPolicy::PassThrough(Opens::default()) } else { OpenPolicy::Untold };
+        let policy = if sees_opens { OpenPolicy::PassThrough(Opens::default()) } else { OpenPolicy::NoOpen };
         let adapter = Adapter::new(files, Reads::new(objects), runtime.handle().clone(), policy);
         let counters = adapter.counters();
         let session = takeover::on_socket(adapter, InitFlags::all(), Config::default());

@@ -171,9 +171,15 @@ impl Host {
     }
 
     /// Drops all pages of these objects that the kernel cached through FUSE. Walks the trees of all mounts in mode
-    /// `fuse`. A file passed through to a local one keeps its pages.
-    pub fn forget_pages(&self, objects: &HashSet<Digest>) {
-        self.pool.connections().iter().for_each(|connection| connection.forget_pages(objects));
+    /// `fuse`. A file passed through to a local one keeps its pages. `false`: on some connection the kernel was still taking pages
+    /// after `limit`. The next call, with any objects, makes up for it there.
+    pub fn forget_pages(&self, objects: &HashSet<Digest>, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        let mut all = true;
+        for connection in self.pool.connections() {
+            all &= connection.forget_pages(objects, until);
+        }
+        all
     }
 
     /// Waits until the kernel uses no mounted file system any more, including those unmounted while in use. After that a

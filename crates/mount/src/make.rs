@@ -229,7 +229,7 @@ impl Maker {
             let reason = "fusermount3 is not installed: it is in the package fuse3 of most distributions";
             return Err(unsupported(Mode::Fuse, reason));
         }
-        let adapter = self.image_adapter(spec, image_files(spec)?, OpenPolicy::Untold);
+        let adapter = self.image_adapter(spec, image_files(spec)?, OpenPolicy::NoOpen);
         let connection = Connection::open_unprivileged(adapter, &self.source, &mountpoint.path, &self.holder)
             .map_err(|error| unsupported(Mode::Fuse, error))?;
         let connection = self.enrolled(connection);
@@ -245,7 +245,7 @@ impl Maker {
 
     pub(crate) fn objects_adapter(&self, files: ObjectFs) -> Adapter {
         let reads = Reads::new(self.objects.clone());
-        Adapter::new(Arc::new(files), reads, self.runtime.clone(), OpenPolicy::Untold)
+        Adapter::new(Arc::new(files), reads, self.runtime.clone(), OpenPolicy::NoOpen)
     }
 
     pub(crate) fn files_adapter(&self, files: Arc<dyn Operations>, opens: Opens) -> Adapter {
@@ -258,7 +258,7 @@ impl Maker {
         let files = ImageFs::with_redirects(spec.tree.bytes.clone());
         let files = files.map_err(|error| MountError::Tree { problem: error.to_string() })?;
         let reads = Reads::new(self.objects.clone());
-        Ok(Adapter::new(Arc::new(files), reads, self.runtime.clone(), OpenPolicy::Untold))
+        Ok(Adapter::new(Arc::new(files), reads, self.runtime.clone(), OpenPolicy::NoOpen))
     }
 
     /// Serves a whole image.

@@ -31,14 +31,14 @@ pub(crate) fn of_new_mount(spec: &MountSpec, files: &ImageFs<Bytes>) -> OpenPoli
     if spec.watch.is_none() && passes_through() && has_large_files(files) {
         OpenPolicy::PassThrough(Opens::default())
     } else {
-        OpenPolicy::Untold
+        OpenPolicy::NoOpen
     }
 }
 
 /// How the files of an inherited connection are opened: as before. Each connection whose opens are sent has a record of them. Opens
 /// of a file that is passed through have to be answered as long as one of them is left.
 pub(crate) fn of_inherited(inherited: &InheritedConnection) -> Result<OpenPolicy, MountError> {
-    Ok(if inherited.opens.is_some() { OpenPolicy::PassThrough(opens(inherited)?) } else { OpenPolicy::Untold })
+    Ok(if inherited.opens.is_some() { OpenPolicy::PassThrough(opens(inherited)?) } else { OpenPolicy::NoOpen })
 }
 
 /// The open files of an inherited connection.
@@ -95,6 +95,6 @@ mod tests {
         let inheritance = Inheritance::take(&mut held, &holder);
         let policy = |number| of_inherited(&inheritance.connection(number).unwrap()).unwrap();
         assert!(matches!(policy(1), OpenPolicy::PassThrough(_)));
-        assert!(matches!(policy(2), OpenPolicy::Untold));
+        assert!(matches!(policy(2), OpenPolicy::NoOpen));
     }
 }

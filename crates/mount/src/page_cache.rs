@@ -116,12 +116,25 @@ fn keep_only(number: RawFd) -> io::Result<OwnedFd> {
 mod tests {
     use std::io::Read;
     use std::os::unix::net::UnixStream;
+    use std::path::{Path, PathBuf};
 
     use super::*;
+
+    /// What a descriptor refers to. Of a socket, it is unique.
+    fn descriptor(link: &Path) -> PathBuf {
+        std::fs::read_link(link).unwrap_or_default()
+    }
+
+    /// What the descriptors of a thread refer to; nothing if it has ended.
+    fn descriptors(thread: &Path) -> Vec<PathBuf> {
+        let links = std::fs::read_dir(thread.join("fd")).into_iter().flatten().flatten();
+        links.map(|link| descriptor(&link.path())).collect()
+    }
 
     #[test]
     fn bytes_are_sent_by_a_thread_that_has_no_other_descriptor() {
         let (device, mut kernel) = UnixStream::pair().unwrap();
+        let socket = descriptor(Path::new(&format!("/proc/self/fd/{}", device.as_raw_fd())));
         let cache = PageCache::start(device.into()).unwrap();
         cache.store(NodeId(7), 4096, Bytes::from_static(b"page")).unwrap();
         let mut sent = [0; HEADER_BYTES as usize + 4];
@@ -131,11 +144,8 @@ mod tests {
         assert_eq!((number(8), number(16), number(24), &sent[40..]), (0, 7, 4096, &b"page"[..]));
 
         let threads = std::fs::read_dir("/proc/self/task").unwrap().map(|thread| thread.unwrap().path());
-        let is_it = |path: &std::path::PathBuf| {
-            std::fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim_end() == "page-cache")
-        };
-        let thread = threads.into_iter().find(is_it).unwrap();
-        assert_eq!(std::fs::read_dir(thread.join("fd")).unwrap().count(), 1);
+        let with_it: Vec<_> = threads.map(|thread| descriptors(&thread)).filter(|all| all.contains(&socket)).collect();
+        assert_eq!(with_it, [[socket]], "no other thread has the device");
         drop(cache);
         assert_eq!(kernel.read(&mut sent).unwrap(), 0, "the thread has ended, and the device is closed");
     }

@@ -134,6 +134,17 @@ impl<'p> Spot<'p> {
     }
 }
 
+/// Removes what is at this absolute path, with everything in it. No symbolic link is followed, neither on the way there nor below, whatever
+/// the owner of a directory puts in its place.
+pub(crate) fn remove_all(path: &Path) -> io::Result<()> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let parent = open_directory(parent)?;
+    let found = descriptor_path(parent.as_fd()).ok_or_else(|| io::Error::other("/proc is not mounted"))?;
+    std::fs::remove_dir_all(found.join(name))
+}
+
 /// A path to the open file; `None` without `/proc`.
 pub(crate) fn descriptor_path(open: BorrowedFd<'_>) -> Option<PathBuf> {
     let numbers = rustix::fs::statfs("/proc/self/fd").ok()?;
@@ -157,6 +168,21 @@ mod tests {
             assert_eq!(error.raw_os_error(), Some(Errno::LOOP.raw_os_error()), "{path}");
         }
         assert!(open_directory(Path::new("real")).is_err());
+    }
+
+    #[test]
+    fn nothing_is_removed_behind_a_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().canonicalize().unwrap();
+        let (victim, user) = (folder.join("victim"), folder.join("user"));
+        std::fs::create_dir_all(victim.join("work/file")).unwrap();
+        std::os::unix::fs::symlink(&victim, &user).unwrap();
+        assert!(remove_all(&user.join("work")).is_err(), "the parent is a link");
+        std::fs::remove_file(&user).unwrap();
+        std::fs::create_dir_all(user.join("work")).unwrap();
+        std::os::unix::fs::symlink(&victim, user.join("work/link")).unwrap();
+        remove_all(&user.join("work")).unwrap();
+        assert!(!user.join("work").exists() && victim.join("work/file").exists());
     }
 
     #[test]

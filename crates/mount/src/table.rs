@@ -134,7 +134,7 @@ pub(crate) fn mount_id(mount: BorrowedFd<'_>) -> io::Result<u64> {
     let found = rustix::fs::statx(mount, "", flags, StatxFlags::MNT_ID)?;
     match StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::MNT_ID) {
         true => Ok(found.stx_mnt_id),
-        false => Err(io::Error::other("the kernel does not tell the ids of mounts")),
+        false => Err(io::Error::other("the kernel does not report mount ids (statx)")),
     }
 }
 

@@ -114,7 +114,7 @@ impl Successor {
         let asked = self.objects.asked();
         assert!(std::fs::read(server.file(0)).unwrap() == content(0), "{mode}");
         assert_eq!(self.objects.asked(), asked, "{mode}: the kernel has it");
-        self.host.forget_pages(&HashSet::from([Digest::of(&content(0))]));
+        assert!(self.host.forget_pages(&HashSet::from([Digest::of(&content(0))]), HUNG), "{mode}");
         assert!(std::fs::read(server.file(0)).unwrap() == content(0), "{mode}");
         assert!(self.objects.asked() > asked, "{mode}: the kernel has dropped it");
         assert!(std::fs::read(server.folder().join("mnt/none")).is_err());

@@ -148,7 +148,7 @@ impl Uppers {
             let upper = path.join("upper");
             let is_upper = entry.file_name().to_string_lossy().starts_with(PREFIX);
             if is_upper && !used.contains(&upper) && !taken.contains(&upper) {
-                let _gone_next_time = std::fs::remove_dir_all(&path);
+                let _gone_next_time = place::remove_all(&path);
             }
         }
     }
@@ -182,7 +182,7 @@ impl Upper {
 
     /// Removes the mark that a volatile mount left, with which the kernel refuses another one.
     fn forget_earlier_mount(&self) -> Result<(), MountError> {
-        match std::fs::remove_dir_all(self.work.join(VOLATILE_MARK)) {
+        match place::remove_all(&self.work.join(VOLATILE_MARK)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(MountError::io(format!("empty {}", self.work.display()))(error))
             }
@@ -193,7 +193,7 @@ impl Upper {
     /// Removes temporary directories once the mount has ended and is unused.
     pub(crate) fn clean_up(self) {
         let rubbish = self.temporary.as_ref().unwrap_or(&self.work);
-        if let Err(error) = std::fs::remove_dir_all(rubbish) {
+        if let Err(error) = place::remove_all(rubbish) {
             tracing::warn!(path = %rubbish.display(), %error, "could not be removed");
         }
     }

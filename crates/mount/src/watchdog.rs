@@ -55,9 +55,9 @@ fn make_round(mounts: &LiveMounts, pool: &Weak<ConnectionPool>, changes: &mut Ch
 /// Last resort against processes that would wait forever. If the kernel's abort file is not accessible, the only
 /// remaining way is to end this process, the sole holder of the connection.
 fn break_off(connection: &Connection) {
-    tracing::error!(PATIENCE = ?UNANSWERED_LIMIT, "a request was never answered: breaking off the FUSE connection");
+    tracing::error!(limit = ?UNANSWERED_LIMIT, "a FUSE request was not answered within the limit: aborting the connection");
     if let Err(error) = connection.abort() {
-        tracing::error!(%error, "the connection cannot be broken off: ending the server");
+        tracing::error!(%error, "the connection cannot be aborted: ending the server");
         std::process::abort();
     }
 }

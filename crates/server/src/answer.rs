@@ -14,7 +14,7 @@ pub(super) fn carry_out(mounts: &Arc<MountTable>, request: Request) -> Result<Re
     match request {
         Request::Mount { request, namespaces } => {
             namespaces.check()?;
-            let is_new = metrics::tell(mounts, &request)?;
+            let is_new = metrics::expose(mounts, &request)?;
             let mounted = mounts.mount(*request);
             if is_new && mounted.is_err() && !mounts.has_mount_with_metrics() {
                 mounts.endpoint.close();

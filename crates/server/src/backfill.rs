@@ -141,7 +141,7 @@ impl Task {
     async fn install(&self, completion: &dyn Completing) {
         match completion.install().await {
             Ok(is_written) => {
-                self.say((!is_written).then(|| BY_INDEX_STILL.to_owned()));
+                self.set_problem((!is_written).then(|| BY_INDEX_STILL.to_owned()));
                 self.finish(BackfillState::Complete);
             }
             Err(Incomplete::Lie(cause) | Incomplete::Refused(cause)) => {
@@ -189,10 +189,10 @@ impl Task {
                     if failures == TRIES || error.kind != ErrorKind::Unavailable {
                         return Err(Stop(error.to_string()));
                     }
-                    self.say(Some(format!("trying again after {} s: {error}", pause.as_secs())));
+                    self.set_problem(Some(format!("trying again after {} s: {error}", pause.as_secs())));
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
-                    self.say(None);
+                    self.set_problem(None);
                 }
             }
         }
@@ -205,7 +205,7 @@ impl Task {
         self.reported.send_modify(|status| status.alarms.push(line));
     }
 
-    fn say(&self, problem: Option<String>) {
+    fn set_problem(&self, problem: Option<String>) {
         self.reported.send_modify(|status| status.problem = problem);
     }
 
@@ -218,7 +218,9 @@ impl Task {
     }
 
     fn finish(&self, state: BackfillState) {
-        tracing::info!(image = %self.image, ?state, "nothing of the image is left to be brought");
+        let is_whole = state == BackfillState::Complete;
+        let what = if is_whole { "the image is completely local" } else { "all layers that are trusted are local" };
+        tracing::info!(image = %self.image, ?state, "{what}");
         self.reported.send_modify(|status| status.state = state);
     }
 }

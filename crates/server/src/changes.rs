@@ -33,7 +33,7 @@ impl Default for Changes {
 
 impl Changes {
     /// Sends an event to all listeners, without waiting for any.
-    pub(crate) fn tell(&self, mountpoint: &Path, image: &str, manifest: Digest, is_mounted: bool) {
+    pub(crate) fn publish(&self, mountpoint: &Path, image: &str, manifest: Digest, is_mounted: bool) {
         let _no_receiver = self.0.send(MountChange {
             mountpoint: mountpoint.to_owned(),
             image: image.to_owned(),

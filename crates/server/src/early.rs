@@ -98,8 +98,14 @@ impl EarlyPack {
         let _in_time = tokio::time::timeout_at(until, self.stopped()).await;
         drop(user);
         tokio::time::sleep_until(until).await;
+        self.drop_bytes();
+    }
+
+    /// Makes no more requests, and drops the bytes: they are requested again when they are read. Returns whether there were any, or some
+    /// were pending.
+    fn drop_bytes(&self) -> bool {
         self.stop();
-        self.segments.lock().clear();
+        !std::mem::take(&mut *self.segments.lock()).is_empty()
     }
 
     /// Wraps `source`, so that the fetched and pending bytes of the pack are not requested again.
@@ -179,7 +185,10 @@ impl BlobSource for Source {
     }
 
     fn distrust(&self, blob: &Digest) -> bool {
-        self.rest.distrust(blob)
+        // First, so that a request that begins meanwhile goes to another mirror already.
+        let is_another_asked = self.rest.distrust(blob);
+        let had_it = *blob == self.pack.blob.digest && self.pack.drop_bytes();
+        is_another_asked || had_it
     }
 
     fn name(&self) -> String {

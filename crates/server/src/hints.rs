@@ -26,7 +26,7 @@ pub(super) fn follow(handle: &ImageHandle, layers: &[LayerRecord], trace: Option
     let (pieces, landmarks) = (traced.len(), starts.len());
     let follows = handle.follow(traced.into_iter().chain(starts).collect());
     if follows {
-        tracing::info!(image = handle.name(), pieces, landmarks, "hints say what is brought first");
+        tracing::info!(image = handle.name(), pieces, landmarks, "prefetch order set from hints");
     }
     follows
 }

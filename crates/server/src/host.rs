@@ -132,7 +132,7 @@ impl ExhibitHost {
 
     /// Reports that an image is exposed, or no longer exposed, at a path.
     pub fn report(&self, mountpoint: &Path, image: &str, manifest: Digest, is_mounted: bool) {
-        self.changes.tell(mountpoint, image, manifest, is_mounted);
+        self.changes.publish(mountpoint, image, manifest, is_mounted);
     }
 }
 

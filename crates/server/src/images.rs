@@ -27,6 +27,7 @@ use super::early::EarlyPack;
 use super::elsewhere::PackElsewhere;
 use super::endpoints::ImageEndpoints;
 use super::hints;
+use super::prepared_bytes::PreparedBytes;
 use super::ready::ReadyImages;
 use super::start::Start;
 use crate::{Error, ErrorKind, Result, ResultExt};
@@ -49,6 +50,7 @@ pub struct LoadedImage {
     earlier: Transfers,
     /// The path of its tree file, and the inode that was loaded.
     tree_place: (PathBuf, Option<u64>),
+    prepared: PreparedBytes,
     /// When its local objects were last found to be undamaged.
     checked: Mutex<Option<Instant>>,
     checking: Mutex<()>,
@@ -94,6 +96,13 @@ impl LoadedImage {
     pub(crate) fn record_now(&self) -> ImageRecord {
         let now = self.store.image(&self.record.manifest).ok().flatten();
         now.unwrap_or_else(|| self.record.clone())
+    }
+
+    /// The prepared bytes of the current record, which is read only if it has changed.
+    pub(crate) fn prepared_bytes(&self) -> u64 {
+        let read = || Some(self.store.image(&self.record.manifest).ok()??.prepared_bytes);
+        let now = self.tree_place.0.parent().and_then(|folder| self.prepared.now(folder, read));
+        now.unwrap_or(self.record.prepared_bytes)
     }
 
     /// The tree of the image, in the format of EROFS.
@@ -202,6 +211,27 @@ struct Early {
     /// The index repository that has the pack, and its place.
     elsewhere: Option<(String, Arc<dyn OpenedImage>)>,
     pack: Weak<EarlyPack>,
+}
+
+impl Early {
+    fn is(&self, image: &str, access: &Access) -> bool {
+        self.image == image && self.access == *access
+    }
+}
+
+/// Whether the boot pack of one more image may be fetched early. `false`: this image's pack is already, or enough others are.
+fn may_fetch_early(early: &mut Vec<Early>, image: &str, access: &Access) -> bool {
+    early.retain(|early| early.pack.strong_count() > 0);
+    early.len() < EARLY_PACKS && !early.iter().any(|early| early.is(image, access))
+}
+
+/// Fetches a boot pack behind more urgent work, and holds `user` until the pack is read, or for a while.
+async fn fetch_early<T>(pack: Arc<EarlyPack>, source: Arc<dyn BlobSource>, fetcher: Fetcher, user: T) {
+    let give_way = || {
+        let fetcher = fetcher.clone();
+        async move { fetcher.turn(Background::EarlyPack).await }
+    };
+    futures::join!(pack.prefetch(source, give_way), pack.forget_later(user));
 }
 
 /// Identifies an image from one source. A second mount may name another registry or other credentials for the same manifest, and must not
@@ -402,32 +432,30 @@ impl LoadedImages {
         user: T,
     ) -> Result<Option<impl Future<Output = ()> + use<T>>> {
         let PackPlace { blob, place } = pack;
-        let repository = self.open_image(&image, &access)?;
+        if !may_fetch_early(&mut self.early.lock(), &image, &access) {
+            return Ok(None);
+        }
+        // Opened without the lock. What is ready stays so until it is certain that the pack is fetched with it: else the mount needs it.
+        let ready = self.ready.get(&image, &access);
+        let repository = ready.map_or_else(|| self.sources.open_later(&image, &access), Ok)?;
         let elsewhere = place.map(|place| Ok::<_, Error>((place.clone(), self.open_place(&place, &image, &access)?)));
         let elsewhere = elsewhere.transpose()?;
         let mut early = self.early.lock();
-        early.retain(|early| early.pack.strong_count() > 0);
-        let is_known = |early: &Early| early.image == image && early.access == access;
-        if early.len() >= EARLY_PACKS || early.iter().any(is_known) {
+        if !may_fetch_early(&mut early, &image, &access) {
             return Ok(None);
         }
+        // Another attempt may have replaced what was ready.
+        let repository = self.ready.take(&image, &access).unwrap_or(repository);
         let source = elsewhere.as_ref().map_or_else(|| repository.blobs(), |(_, repository)| repository.blobs());
         let (pack, fetcher) = (Arc::new(EarlyPack::new(blob)), self.fetcher.clone());
         early.push(Early { image, access, repository, elsewhere, pack: Arc::downgrade(&pack) });
-        Ok(Some(async move {
-            let give_way = || {
-                let fetcher = fetcher.clone();
-                async move { fetcher.turn(Background::EarlyPack).await }
-            };
-            futures::join!(pack.prefetch(source, give_way), pack.forget_later(user));
-        }))
+        Ok(Some(fetch_early(pack, source, fetcher, user)))
     }
 
     /// Takes the image's early boot pack, if it has one, and stops further requests for it.
     fn stop_early(&self, request: &MountRequest) -> Option<(Early, Option<Arc<EarlyPack>>)> {
         let mut early = self.early.lock();
-        let is_it = |early: &Early| early.image == request.image && early.access == request.access;
-        let place = early.iter().position(is_it)?;
+        let place = early.iter().position(|early| early.is(&request.image, &request.access))?;
         let early = early.swap_remove(place);
         let pack = early.pack.upgrade().inspect(|pack| pack.stop());
         Some((early, pack))
@@ -513,6 +541,7 @@ impl LoadedImages {
             was_mounted: AtomicBool::new(false),
             earlier,
             tree_place: (found.tree_path, inode),
+            prepared: PreparedBytes::default(),
             checked: Mutex::default(),
             checking: Mutex::default(),
             start: Mutex::default(),
@@ -659,6 +688,23 @@ mod tests {
         loaded.renew_credentials(&refused, &with(&good)).unwrap();
         read(&refused).await.unwrap();
         assert!(Arc::ptr_eq(&load(&one, &good), &one_expired));
+    }
+
+    #[tokio::test]
+    async fn what_is_ready_stays_so_if_the_pack_is_not_fetched_early() {
+        let folder = tempfile::tempdir().unwrap();
+        let images = loaded_images(Images::open(&folder.path().join("store")).unwrap().store());
+        let name = |number: usize| format!("registry.test/app:{number}");
+        let expect = |number| images.get_ready(name(number), Access::default(), 1, ()).unwrap().unwrap();
+        let pack = PackPlace { blob: Blob { digest: Digest::of(b"pack"), size: 4 }, place: None };
+        let prefetch = |number| images.prefetch_pack(name(number), Access::default(), pack.clone(), ()).unwrap();
+        let is_ready = |number| images.ready.get(&name(number), &Access::default()).is_some();
+        let _expected = expect(0);
+        let _fetching: Vec<_> = (0..EARLY_PACKS).map(|number| prefetch(number).unwrap()).collect();
+        assert!(!is_ready(0), "its pack is fetched with it");
+        let (_known, _one_more) = (expect(0), expect(EARLY_PACKS));
+        assert!(prefetch(0).is_none() && prefetch(EARLY_PACKS).is_none());
+        assert!(is_ready(0) && is_ready(EARLY_PACKS), "the mount needs it");
     }
 
     #[tokio::test]

@@ -10,6 +10,7 @@
 //! listen, answer           the requests of clients
 //! mount_table              the mounts; mount_points: the stage that each path is in
 //! images, endpoints, domain   the loaded images with the hosts that serve them, and which share content; sharing: whether they may share inodes
+//! prepared_bytes           the bytes that came when an image was prepared, for the metrics
 //! holding                  what outlives the server: connections and state, in a holder process
 //! succession               what a server does for its successor, and with what its predecessor left
 //! recover                  mounts that a dead server left: adopted with their connections, or made again
@@ -47,6 +48,7 @@ mod metrics;
 mod mount_points;
 mod mount_table;
 mod observer;
+mod prepared_bytes;
 mod process;
 mod ready;
 mod recording;

@@ -40,6 +40,9 @@ const PIECE: u64 = 1 << 20;
 /// How long a round waits for pending fetches and hashes, since its client waits for the response. Longer ones continue, and the next
 /// round, half a minute later, checks them again.
 const ROUND_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a round waits until the kernel takes no pages, before it drops cached ones. A read that waits for the registry may hold one
+/// for its whole limit of 30 seconds; the next round tries again, and this one has more to do.
+const FORGET_LIMIT: Duration = Duration::from_secs(10);
 
 /// A damaged file that mounts may still read, with the facts known about the object.
 struct Used {
@@ -83,6 +86,10 @@ impl MountTable {
         let mut mended = 0;
         if !used.is_empty() {
             self.forget_damage(&used, &fresh);
+        }
+        // Those of an earlier round, too, that could not be dropped within the limit.
+        self.host().forget_pages(&fresh, FORGET_LIMIT);
+        if !used.is_empty() {
             self.begin_mending(&mut round, &used);
             mended = self.await_mending(&mut round, &used, &mut problems);
         }
@@ -105,9 +112,20 @@ impl MountTable {
 
     /// Why mounts of images whose records were rewritten may show damage.
     fn outdated(&self, domain: &Domain, images: &[Arc<LoadedImage>]) -> BTreeMap<PathBuf, String> {
-        let outdated: Vec<_> = images.iter().filter(|image| !domain.images.is_current(image)).cloned().collect();
+        let is_mounted = self.mounted_filter();
+        // In this order: the second check reads the record of the image and examines its files.
+        let outdated = images.iter().filter(|image| is_mounted(image) && !domain.images.is_current(image));
+        let outdated: Vec<_> = outdated.cloned().collect();
         let problem = "files of its record were damaged while it was mounted: unmount it and mount it again";
         self.mounts_of(&outdated).into_iter().map(|mountpoint| (mountpoint, problem.to_owned())).collect()
+    }
+
+    /// Whether [`MountTable::mounts_of`] finds mount points of an image, without the cost of the status of
+    /// what is shown to Podman.
+    fn mounted_filter(&self) -> impl Fn(&Arc<LoadedImage>) -> bool + use<'_> {
+        let mounted = self.places.mounted();
+        let of_mounts: HashSet<_> = mounted.iter().map(|served| Arc::as_ptr(&served.image)).collect();
+        move |image| of_mounts.contains(&Arc::as_ptr(image)) || self.is_among_others(&image.record.manifest)
     }
 
     /// The mount points of these images, including those shown to Podman.
@@ -128,7 +146,7 @@ impl MountTable {
         places
     }
 
-    /// Drops the kernel's cached names of these files, and the pages of those that are `fresh`.
+    /// Drops the kernel's cached names of these files, and the open descriptors of those that are `fresh`.
     fn forget_damage(&self, used: &[Used], fresh: &HashSet<Digest>) {
         for used in used.iter().filter(|used| fresh.contains(&used.damaged.object)) {
             used.domain.images.fetcher().close_local(&used.damaged.object);
@@ -138,9 +156,6 @@ impl MountTable {
         let others: HashSet<_> = self.places.mounted().iter().map(|served| served.request.mountpoint.clone()).collect();
         // Images shown to Podman are mounted elsewhere.
         self.host().forget_names(|mountpoint| concerned.contains(mountpoint) || !others.contains(mountpoint));
-        if !fresh.is_empty() {
-            self.host().forget_pages(fresh);
-        }
     }
 
     /// Starts to repair the files that are not being repaired yet.
@@ -348,7 +363,40 @@ fn open_below(mountpoint: &Path, path: &Path) -> rustix::io::Result<File> {
 
 #[cfg(test)]
 mod tests {
+    use tarpon_client::mount_record::described;
+    use tarpon_client::protocol::MountRequest;
+    use tarpon_images::{ImageRequest, Images, Silent};
+    use tarpon_registry::serve::Contents;
+    use tarpon_testkit::layers::{EstargzOptions, ImageBuilder, Item, estargz};
+    use tarpon_testkit::registry::{Auth, FakeRegistry};
+    use tarpon_testkit::server::TestServer;
+
     use super::*;
+    use crate::ServerSetup;
+
+    #[tokio::test]
+    async fn a_loaded_image_is_compared_with_its_record_only_while_it_has_mount_points() {
+        let layer = estargz(&[Item::file("name", "content")], EstargzOptions::default());
+        let image = ImageBuilder::new().layer(layer).build();
+        let mut contents = Contents::new();
+        for (_, blob) in image.blobs() {
+            contents.add_blob(blob);
+        }
+        contents.add_manifest(Some(("app", "v1")), tarpon_oci::media_type::OCI_MANIFEST, image.manifest.clone());
+        let server = TestServer::start(Arc::new(FakeRegistry::new(contents, Auth::Anonymous, None))).await.unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let images = Images::open(&folder.path().join("store")).unwrap();
+        let text = format!("{}/app:v1", server.host());
+        let request = ImageRequest::new(&text, text.parse().unwrap(), "linux/amd64".parse().unwrap());
+        let prepared = images.prepare(&request, &Silent).await.unwrap();
+        let mounts = MountTable::alone(&ServerSetup::of(&images), tokio::runtime::Handle::current()).unwrap();
+        let request = MountRequest::for_image(&prepared, "/nowhere".into());
+        let image = mounts.domains.whole().images.load(&request).unwrap();
+        assert!(!mounts.mounted_filter()(&image), "its mounts have ended");
+        mounts.add_lost(described(&request));
+        assert!(mounts.mounted_filter()(&image));
+        assert_eq!(mounts.mounts_of(&[image]), [request.mountpoint].into());
+    }
 
     #[test]
     fn pages_of_a_damaged_file_are_forgotten_once() {

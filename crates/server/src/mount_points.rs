@@ -97,7 +97,7 @@ impl<T> MountPoints<T> {
                 .hint(format!("tarpon umount {}", path.display())));
         }
         state.stages.insert(path.to_owned(), Stage::Reserved);
-        self.tell(state);
+        self.notify(state);
         Ok(Reservation { places: self, path: Some(path.to_owned()) })
     }
 
@@ -154,7 +154,7 @@ impl<T> MountPoints<T> {
         }
         state.clients += 1;
         state.used = true;
-        self.tell(state);
+        self.notify(state);
         Some(Client(self.clone()))
     }
 
@@ -170,7 +170,7 @@ impl<T> MountPoints<T> {
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
-        self.tell(state);
+        self.notify(state);
     }
 
     /// Resolves when there is neither a mount nor a client.
@@ -212,7 +212,7 @@ impl<T> MountPoints<T> {
         while !condition(state) {
             if self.moved.wait_until(state, until).timed_out() {
                 let cause =
-                    format!("another process has been mounting or unmounting there for {} s", TIMEOUT.as_secs());
+                    format!("another request has been mounting or unmounting there for {} s", TIMEOUT.as_secs());
                 return Err(Error::new(ErrorKind::Store, "wait for the mount point", cause));
             }
         }
@@ -222,10 +222,10 @@ impl<T> MountPoints<T> {
     fn change(&self, change: impl FnOnce(&mut State<T>)) {
         let mut state = self.state.lock();
         change(&mut state);
-        self.tell(state);
+        self.notify(state);
     }
 
-    fn tell(&self, state: parking_lot::MutexGuard<'_, State<T>>) {
+    fn notify(&self, state: parking_lot::MutexGuard<'_, State<T>>) {
         drop(state);
         self.moved.notify_all();
         self.changes.send_replace(());

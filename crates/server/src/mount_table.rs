@@ -255,7 +255,7 @@ impl MountTable {
             served.image.handle().kernel_reads();
         }
         place.settle(served.clone());
-        self.changes.tell(&served.request.mountpoint, &served.request.image, served.request.manifest, true);
+        self.changes.publish(&served.request.mountpoint, &served.request.image, served.request.manifest, true);
         served.domain.backfills.begin(&served.request, &served.image);
         let status = self.describe(&served);
         self.runtime.spawn(watch(self.clone(), served));
@@ -274,9 +274,8 @@ impl MountTable {
 
     /// Writes the trace of `mountpoint` so far to a file for the client.
     pub(super) fn trace(&self, mountpoint: &Path) -> Result<PathBuf> {
-        let mounts = self.places.mounted();
-        let served = mounts.iter().find(|served| served.request.mountpoint == mountpoint);
-        let recorded = served.and_then(|served| Some((served.recording.as_ref()?, &served.request)));
+        let served = self.places.mounted_at(mountpoint);
+        let recorded = served.as_ref().and_then(|served| Some((served.recording.as_ref()?, &served.request)));
         let (recording, request) = recorded.ok_or_else(|| {
             Error::new(
                 ErrorKind::NotFound,
@@ -432,6 +431,12 @@ impl MountTable {
         is_shown || self.places.mounted().iter().any(is_it)
     }
 
+    /// Whether [`MountTable::status_of_others`] lists the image.
+    pub(super) fn is_among_others(&self, manifest: &Digest) -> bool {
+        let is_shown = self.exhibits.iter().any(|exhibit| exhibit.shows(manifest));
+        is_shown || self.lost.lock().values().any(|lost| lost.manifest == *manifest)
+    }
+
     /// Unmounts what a dead server left and this one could not mount again.
     fn give_up(&self, mountpoint: &Path) -> Result<Unmounted> {
         if !self.lost.lock().contains_key(mountpoint) {
@@ -469,13 +474,13 @@ impl MountTable {
         all
     }
 
-    /// The mount or lost mount at `mountpoint`, without a check of all other mounts.
+    /// The mount or lost mount at `mountpoint`, without a check of all other mounts. Keeps no counters, which takes as long as there are
+    /// images and mounts: what is compared over time comes from [`MountTable::status`] and from the metrics, which keep them.
     pub(super) fn status_of(&self, mountpoint: &Path) -> Option<MountStatus> {
         let status = match self.places.mounted_at(mountpoint) {
             Some(served) => self.describe(&served),
             None => self.status_of_others().into_iter().find(|status| status.mountpoint == mountpoint)?,
         };
-        self.keep_counters();
         Some(MountStatus { damage: self.damage.of(mountpoint), scrub: self.scrub.status(), ..status })
     }
 
@@ -550,7 +555,7 @@ impl MountTable {
         }
         self.damage.forget(&mountpoint);
         leaving.free();
-        self.changes.tell(&mountpoint, &image, manifest, false);
+        self.changes.publish(&mountpoint, &image, manifest, false);
         self.no_longer_used(&domain, &manifest);
     }
 

@@ -71,6 +71,12 @@ impl ReadyImages {
         })
     }
 
+    /// The opened image, which goes on being expected.
+    pub(super) fn get(&self, image: &str, access: &Access) -> Option<Arc<dyn OpenedImage>> {
+        let ready = self.0.lock();
+        ready.iter().find(|known| known.is(image, access)).map(|known| known.repository.clone())
+    }
+
     /// The opened image, if it was expected.
     pub(super) fn take(&self, image: &str, access: &Access) -> Option<Arc<dyn OpenedImage>> {
         let mut ready = self.0.lock();

@@ -61,7 +61,7 @@ pub async fn serve(setup: impl Into<ServerSetup>, options: BackgroundOptions, mu
     refuse_dumps();
     match start(&setup.into(), options.replace).await {
         Ok(Some(server)) => {
-            say(&mut output, READY);
+            write_line(&mut output, READY);
             drop(output);
             if let Some(Err(error)) = options.scrub.map(|rate| server.begin_scrub(rate)) {
                 tracing::warn!(%error, "the store is not scrubbed");
@@ -70,11 +70,11 @@ pub async fn serve(setup: impl Into<ServerSetup>, options: BackgroundOptions, mu
             Ok(())
         }
         Ok(None) => {
-            say(&mut output, READY);
+            write_line(&mut output, READY);
             Ok(())
         }
         Err(error) => {
-            say(&mut output, &error.to_string());
+            write_line(&mut output, &error.to_string());
             Err(error)
         }
     }
@@ -349,7 +349,7 @@ async fn start(setup: &ServerSetup, replace: bool) -> Result<Option<Server>> {
     }
 }
 
-fn say(output: &mut impl Write, line: &str) {
+fn write_line(output: &mut impl Write, line: &str) {
     // The parent may be gone; the server still runs.
     let _gone: io::Result<()> = writeln!(output, "{}", line.replace('\n', " ")).and_then(|()| output.flush());
 }

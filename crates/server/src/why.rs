@@ -18,12 +18,11 @@ impl MountTable {
                 journal: image.handle().journal().account(),
             });
         }
-        let mounts = self.places.mounted();
-        let served = mounts.iter().find(|served| served.request.mountpoint == mountpoint).ok_or_else(|| {
+        let served = self.places.mounted_at(mountpoint).ok_or_else(|| {
             let cause = format!("no image is mounted at {}", mountpoint.display());
             Error::new(ErrorKind::NotFound, "look for the mount", cause)
         })?;
-        let (mount, image) = (self.describe(served), &served.image);
+        let (mount, image) = (self.describe(&served), &served.image);
         Ok(MountAccount { mount, has_pack: image.has_recorded_pack(), journal: image.handle().journal().account() })
     }
 }

@@ -9,12 +9,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
+use parking_lot::Mutex;
+
 use crate::clock::Clock;
 use crate::files::{self, FILE_MODE};
-use crate::layout::Layout;
+use crate::hashed::is_settled;
+use crate::layout::{Layout, SETTINGS};
 use crate::locks::{Locks, SHORT_WAIT};
 use crate::settings::Settings;
-use crate::storage::{Access, Storage};
+use crate::storage::{Access, Metadata, Storage};
 
 /// Change that a process may withhold from the file.
 const STEP: u64 = 1 << 20;
@@ -53,6 +56,8 @@ pub(crate) struct Budget {
     shared: AtomicI64,
     /// Change of this process that is not in the file yet.
     pending: AtomicI64,
+    /// The limit of the user's settings, and the metadata of the file that it was read from.
+    settings: Mutex<Option<(Metadata, Option<u64>)>>,
 }
 
 impl Budget {
@@ -75,6 +80,7 @@ impl Budget {
             available: AtomicI64::new(i64::MAX),
             shared: AtomicI64::new(0),
             pending: AtomicI64::new(0),
+            settings: Mutex::default(),
         };
         budget.refresh();
         budget
@@ -127,13 +133,31 @@ impl Budget {
             Ok(space) => {
                 let limit = (space.total / 100).saturating_mul(DEFAULT_BUDGET_PERCENT).min(DEFAULT_BUDGET_BYTES);
                 let floor = (space.total / 100).saturating_mul(DEFAULT_FLOOR_PERCENT).min(DEFAULT_FLOOR_BYTES);
-                let settled = || Settings::read(&*self.storage, &self.layout).budget;
-                self.limit.store(self.asked_limit.or_else(settled).unwrap_or(limit), Ordering::Relaxed);
+                let settled = self.asked_limit.or_else(|| self.settled_limit());
+                self.limit.store(settled.unwrap_or(limit), Ordering::Relaxed);
                 self.floor.store(self.asked_floor.unwrap_or(floor), Ordering::Relaxed);
                 self.available.store(i64::try_from(space.available).unwrap_or(i64::MAX), Ordering::Relaxed);
             }
             Err(error) => tracing::debug!(%error, "cannot read the free space"),
         }
+    }
+
+    /// The limit of the user's settings. They are read only if the file has changed since, because a download asks for each [`STEP`].
+    fn settled_limit(&self) -> Option<u64> {
+        let (mut known, now) = (self.settings.lock(), self.clock.wall());
+        // Looked at before it is read: if it is replaced in between, it is read again the next time.
+        let found = self.storage.metadata(&self.layout.name(SETTINGS)).ok();
+        if let Some((file, limit)) = *known
+            && found == Some(file)
+        {
+            return limit;
+        }
+        let read = Settings::try_read(&*self.storage, &self.layout).ok();
+        let limit = read.as_ref().and_then(|settings| settings.budget);
+        // Another change within a tick of the kernel's clock may leave the same metadata.
+        let is_kept = |file: &Metadata| read.is_some() && is_settled(file.changed, now);
+        *known = found.filter(is_kept).map(|file| (file, limit));
+        limit
     }
 
     /// Replaces the sum by a counted one.

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use crate::file_lock::FileLock;
 
 /// Poll interval for a lock that another holder has.
-pub const POLL_INTERVAL: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Takes the lock of an open file. `None`: another holder has it.
 pub fn try_lock(file: impl Into<File>) -> io::Result<Option<FileLock>> {
@@ -68,7 +68,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// Also if another holder has had it for all of `timeout`.
 pub fn hold(path: &Path, timeout: Duration) -> io::Result<FileLock> {
     let lock = lock_within(open(path)?, timeout)?;
-    lock.ok_or_else(|| io::Error::other("another tarpon is at it for too long"))
+    lock.ok_or_else(|| io::Error::other("timed out waiting for a lock held by another tarpon process"))
 }
 
 /// Whether the open file still has a name. The previous holder of its lock may have removed it: then the lock protects nothing.

@@ -83,12 +83,35 @@ impl Store {
             server: ProcessId::current(self.shared.durability.boot()),
             in_user_namespace: self.in_user_namespace(),
         };
-        let folder = self.shared.layout.name("mounts");
-        let text = sealed::seal(&record).map_err(|error| io_error("writing", &folder)(error.into()))?;
-        files::replace(self.shared.storage(), &folder, &self.mount_name(mountpoint), &text)
-            .map_err(|error| self.shared.refuse(error))?;
+        self.write_mount(&record)?;
         self.shared.wait_for_eviction()?;
         Ok(record)
+    }
+
+    /// Replaces the request in the record of a mount that this process serves. Does not wait for an eviction, because the record protects
+    /// the image already. `None`: this process has no record of this content at `mountpoint`; [`Store::record_mount`] writes one.
+    pub fn update_mount_record(
+        &self,
+        mountpoint: &Path,
+        image: &Digest,
+        request: &str,
+    ) -> Result<Option<MountRecord>, StoreError> {
+        let path = self.shared.layout.name("mounts").join(self.mount_name(mountpoint));
+        let text = read_record(self.shared.storage(), &path)?;
+        let known = text.and_then(|text| sealed::unseal::<MountRecord>(&text).ok());
+        let this = ProcessId::current(self.shared.durability.boot());
+        let is_ours = |known: &MountRecord| known.content() == self.content(image) && known.server == this;
+        let Some(known) = known.filter(is_ours) else { return Ok(None) };
+        let record = MountRecord { request: request.to_owned(), ..known };
+        self.write_mount(&record)?;
+        Ok(Some(record))
+    }
+
+    fn write_mount(&self, record: &MountRecord) -> Result<(), StoreError> {
+        let folder = self.shared.layout.name("mounts");
+        let text = sealed::seal(record).map_err(|error| io_error("writing", &folder)(error.into()))?;
+        files::replace(self.shared.storage(), &folder, &self.mount_name(&record.mountpoint), &text)
+            .map_err(|error| self.shared.refuse(error))
     }
 
     /// Removes the record of the mount at `mountpoint`, if it exists.

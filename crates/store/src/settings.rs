@@ -21,8 +21,13 @@ pub(crate) struct Settings {
 impl Settings {
     /// Reads the settings. A damaged or missing file means defaults.
     pub(crate) fn read(storage: &dyn Storage, layout: &Layout) -> Self {
-        let text = read_record(storage, &layout.name(SETTINGS)).ok().flatten();
-        text.and_then(|text| sealed::unseal(&text).ok()).unwrap_or_default()
+        Self::try_read(storage, layout).unwrap_or_default()
+    }
+
+    /// As [`Settings::read`]. An error if it is not known whether the file has settings.
+    pub(crate) fn try_read(storage: &dyn Storage, layout: &Layout) -> Result<Self, StoreError> {
+        let text = read_record(storage, &layout.name(SETTINGS))?;
+        Ok(text.and_then(|text| sealed::unseal(&text).ok()).unwrap_or_default())
     }
 
     /// Applies a change to the settings; all others stay unchanged.

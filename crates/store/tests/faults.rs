@@ -5,12 +5,13 @@ mod common;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use common::{LIST, content, get, install, put, verified};
 use tarpon_blob::{ObjectStore, PartialObject, StoreError};
 use tarpon_oci::Digest;
-use tarpon_store::{Clock, Health, PROBE_INTERVAL, Part, Store, StoreConfig};
+use tarpon_store::{Clock, Health, PROBE_INTERVAL, Part, Store, StoreConfig, SystemClock};
 use tarpon_testkit::storage::{EIO, ENOSPC, Fault, FaultyDisk};
 
 fn open_on(disk: FaultyDisk, folder: &Path) -> (Arc<FaultyDisk>, Result<Store, tarpon_store::OpenError>) {
@@ -171,4 +172,42 @@ fn a_small_object_that_was_published_meanwhile_gets_no_file_of_its_parts() {
     put(&store, &bytes).unwrap();
     partial.persist().unwrap();
     assert_eq!(store.usage().unwrap().partials, 0);
+}
+
+/// A clock that is an hour ahead: nothing has changed within a tick of it.
+#[derive(Debug, Default)]
+struct LateClock(SystemClock);
+
+impl Clock for LateClock {
+    fn wall(&self) -> SystemTime {
+        self.0.wall() + Duration::from_secs(3600)
+    }
+
+    fn steady(&self) -> Duration {
+        self.0.steady()
+    }
+}
+
+#[test]
+fn a_download_does_not_read_the_settings_again_and_again_but_notices_a_change() {
+    const OBJECT: usize = 1 << 20;
+    let folder = common::folder().unwrap();
+    let reads = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&reads);
+    let disk = FaultyDisk::hooked(move |what, path| {
+        counted.fetch_add(usize::from(what == "open" && path.ends_with("settings")), Ordering::Relaxed);
+        Ok(())
+    });
+    let config = StoreConfig { free_floor: Some(0), clock: Arc::new(LateClock::default()), ..StoreConfig::default() };
+    let other = Store::open(folder.path(), config.clone()).unwrap();
+    other.set_budget(100 << 20).unwrap();
+    let store = Store::open(folder.path(), StoreConfig { storage: Arc::new(disk), ..config }).unwrap();
+    let before = reads.load(Ordering::Relaxed);
+    for seed in 0..8 {
+        put(&store, &content(seed, OBJECT)).unwrap();
+    }
+    assert_eq!(reads.load(Ordering::Relaxed), before, "read when it was opened");
+    other.set_budget(99 << 20).unwrap();
+    put(&store, &content(9, OBJECT)).unwrap();
+    assert_eq!(store.usage().unwrap().budget, 99 << 20);
 }

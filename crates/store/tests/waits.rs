@@ -13,7 +13,9 @@ use common::{content, install, put};
 use rustix::fs::FlockOperation;
 use tarpon_blob::StoreError;
 use tarpon_oci::Digest;
-use tarpon_store::{Clock, FileLock, Isolation, IsolationError, OpenError, RemoveError, Store, StoreConfig};
+use tarpon_store::{
+    Clock, FileLock, Isolation, IsolationError, MountRecord, OpenError, RemoveError, Store, StoreConfig,
+};
 use tarpon_testkit::storage::FaultyDisk;
 
 /// A clock that advances by a second with each reading: no wait by it takes long.
@@ -79,6 +81,29 @@ fn a_wait_for_the_eviction_lock_ends_with_an_error_that_names_it() {
     assert!(store.load_image(&image).unwrap().is_some());
     store.set_layers(&image, Vec::new()).unwrap();
     store.clear().unwrap();
+}
+
+#[test]
+fn a_record_of_a_mount_is_updated_without_a_wait_for_an_eviction_and_only_if_it_protects_the_image() {
+    let folder = common::folder().unwrap();
+    let clock = Arc::new(HurriedClock::default());
+    let store = Store::open(folder.path(), StoreConfig { clock: clock.clone(), ..config() }).unwrap();
+    let (image, other) = (install(&store, "image", &[]).unwrap(), install(&store, "other", &[]).unwrap());
+    let update = |at: &str, image: &Digest| store.update_mount_record(Path::new(at), image, "mounted").unwrap();
+    assert_eq!(update("/mnt", &image), None, "there is no record");
+
+    let first = store.record_mount(Path::new("/mnt"), &image, "image", "asked").unwrap();
+    let _held = hold(&folder.path().join("run/eviction.lock"));
+    let before = clock.0.load(Ordering::Relaxed);
+    let updated = update("/mnt", &image).unwrap();
+    let looks = clock.0.load(Ordering::Relaxed) - before;
+    assert!(looks < 5, "it does not wait: {looks} looks at the clock");
+    assert_eq!(updated, MountRecord { request: "mounted".to_owned(), ..first });
+    assert_eq!(update("/mnt", &other), None, "that image is not protected");
+    assert_eq!(store.mounts().unwrap()[0].record, updated);
+    store.forget_mount(Path::new("/mnt")).unwrap();
+    assert_eq!(update("/mnt", &image), None, "it was forgotten");
+    assert!(store.mounts().unwrap().is_empty());
 }
 
 #[test]

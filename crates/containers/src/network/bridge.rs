@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use super::leases::{Lease, Leases};
 use super::namespace::Namespace;
-use super::program;
 use super::publish::Port;
 use super::subnet::Subnet;
+use crate::program;
 use crate::{Error, ErrorKind, Result, ResultExt};
 
 const STEP: &str = "connect the container's network by netavark";

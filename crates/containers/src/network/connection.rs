@@ -58,17 +58,11 @@ fn namespace_folder(store: &Store) -> PathBuf {
 }
 
 impl Connection {
-    /// The network that the container with this ID will have; `None` if it needs none of its own.
-    ///
-    /// # Errors
-    /// The program that connects it is missing.
-    pub(crate) fn plan(network: Network, ports: &[Port], id: &str, store: &Store) -> Result<Option<Self>> {
-        if !network.is_connected() {
-            return Ok(None);
-        }
-        network.check()?;
-        let namespace = namespace_folder(store).join(format!("tarpon-{id}"));
-        Ok(Some(Self { network, ports: ports.to_vec(), address: None, namespace }))
+    /// The network that the container with this ID will have; `None` if it needs none of its own. The caller has checked that this host can
+    /// connect it ([`Network::check`]).
+    pub(crate) fn plan(network: Network, ports: &[Port], id: &str, store: &Store) -> Option<Self> {
+        let namespace = || namespace_folder(store).join(format!("tarpon-{id}"));
+        network.is_connected().then(|| Self { network, ports: ports.to_vec(), address: None, namespace: namespace() })
     }
 
     /// Makes the network. What it makes before an error is removed by [`Connection::remove`]. `folder`: the directory of the container;

@@ -7,7 +7,6 @@
 //! namespace   a network namespace with a name, so that it can be connected before the container starts
 //! pasta       pasta(1) of passt: packets of the namespace become sockets of this user
 //! bridge      netavark: a bridge that all containers of root on this host share
-//! program     runs the two
 //! leases      the subnet of the bridge and the addresses in use
 //! subnet      a private subnet that this host does not use
 //! sockets     host ports that are reserved, so that a conflict is noticed before anything starts
@@ -24,7 +23,6 @@ mod kind;
 mod leases;
 mod namespace;
 mod pasta;
-mod program;
 mod publish;
 mod sockets;
 mod subnet;

@@ -12,9 +12,9 @@ use rustix::process::{Pid, RawPid, Signal, kill_process};
 
 use super::files::FORWARDED;
 use super::namespace::Namespace;
-use super::program;
 use super::publish::{Port, Protocol};
 use super::subnet::Subnet;
+use crate::program;
 use crate::{Error, ErrorKind, Result};
 
 const STEP: &str = "connect the container's network by pasta";
@@ -39,7 +39,9 @@ pub(super) fn find() -> Result<PathBuf> {
 pub(super) fn start(namespace: &Namespace, subnet: Subnet, ports: &[Port], forwards_names: bool) -> Result<()> {
     let failed = |cause: String| Error::new(ErrorKind::Other, STEP, cause);
     let arguments = arguments(namespace, subnet, ports, forwards_names);
-    let output = program::run(&find()?, &arguments, &[]).map_err(|error| failed(error.to_string()))?;
+    let pasta = find()?;
+    let output = program::run(&pasta, &arguments, &[]);
+    let output = output.map_err(|error| failed(format!("{}: {error}", pasta.display())))?;
     if output.status.success() {
         return Ok(());
     }

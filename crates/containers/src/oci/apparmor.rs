@@ -1,9 +1,9 @@
 //! AppArmor: the profile that confines a container, on a host with AppArmor.
 
-use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
+use crate::program;
 use crate::{Error, ErrorKind, Result};
 
 /// Our profile. The number changes with its text, because a host keeps a loaded profile under its name.
@@ -105,26 +105,24 @@ impl Host {
 
     fn load(&self) -> std::result::Result<(), String> {
         let parser = self.parser.as_deref().ok_or("there is no apparmor_parser")?;
-        let mut child = Command::new(parser)
-            // No cache, because the text is ours and short.
-            .args(["--skip-cache", "--replace"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|error| format!("{}: {error}", parser.display()))?;
-        let written = child.stdin.take().map(|mut input| input.write_all(TEXT.as_bytes()));
-        let output = child.wait_with_output().map_err(|error| error.to_string())?;
-        if !output.status.success() {
-            return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
-        }
-        written.transpose().map(drop).map_err(|error| error.to_string())
+        let mut command = Command::new(parser);
+        // No cache, because the text is ours and short.
+        command.args(["--skip-cache", "--replace"]);
+        let output = program::input(TEXT.as_bytes())
+            .and_then(|text| {
+                command.stdin(text);
+                program::output(command, program::TIMEOUT)
+            })
+            .map_err(|error| format!("{} --replace: {error}", parser.display()))?;
+        if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
     use std::path::Path;
+    use std::process::Stdio;
 
     use tarpon_testkit::descriptors::write_program;
 

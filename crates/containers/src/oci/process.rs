@@ -21,7 +21,7 @@ pub(super) fn process(
 ) -> Result<Process, String> {
     let args = arguments(config, options);
     if args.is_empty() {
-        return Err("the image has no command: say one".to_owned());
+        return Err("the image defines no command: pass one".to_owned());
     }
     let args = if options.init { init::before(args) } else { args };
     let user = user::find(root, options.user.as_ref().unwrap_or(&config.user))?;

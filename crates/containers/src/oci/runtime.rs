@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::Bundle;
 use super::cgroups::has_cgroup2;
+use crate::program;
 use crate::{Error, ErrorKind, Result, ResultExt};
 
 /// Variables through which systemd communicates with its services.
@@ -90,7 +91,9 @@ impl Runtime {
     /// # Errors
     /// It cannot be run.
     pub(crate) fn has_seccomp(&self) -> Result<bool> {
-        let output = Command::new(&self.program).arg("--version").stdin(std::process::Stdio::null()).output();
+        let mut command = Command::new(&self.program);
+        command.arg("--version").stdin(std::process::Stdio::null());
+        let output = program::output(command, program::TIMEOUT);
         let step = "ask the runtime whether it filters system calls";
         let cannot = |cause: String| {
             let error = Error::new(ErrorKind::Other, step, format!("{} --version: {cause}", self.program.display()));
@@ -256,11 +259,16 @@ impl Handle {
     /// Runs a short command of the runtime. It gets the directory of the state as its standard input and by that name, because runtimes
     /// create a directory that is missing: by its path, that of a container which is being removed would exist again.
     pub(super) fn ask(&self, step: &str, words: &[&str]) -> Result<Output> {
+        self.ask_within(step, words, program::TIMEOUT)
+    }
+
+    fn ask_within(&self, step: &str, words: &[&str], limit: Duration) -> Result<Output> {
         // Without a directory the command fails: `/dev/null` is none.
         let state = File::open(&self.state).map_or_else(|_| std::process::Stdio::null(), std::process::Stdio::from);
-        let output = self.command_on(Path::new(STATE_AS_INPUT)).args(words).stdin(state).output();
-        let output = output.map_err(|error| {
-            let cause = format!("{}: {error}", self.runtime.program.display());
+        let mut command = self.command_on(Path::new(STATE_AS_INPUT));
+        command.args(words).stdin(state);
+        let output = program::output(command, limit).map_err(|error| {
+            let cause = format!("{} {}: {error}", self.runtime.program.display(), words.first().unwrap_or(&""));
             Error::new(ErrorKind::Other, step, cause).hint("the container may still run: bring its runtime back first")
         })?;
         let named = |text: &[u8]| {
@@ -432,6 +440,16 @@ pub(super) mod tests {
         let _ended_or_not = removed.signal("KILL");
         assert!(!state.exists());
         assert!(removed.signal("KILL").is_err() && !state.exists(), "nor one that is gone");
+    }
+
+    #[test]
+    fn a_runtime_that_hangs_is_an_error_that_names_its_command() {
+        let folder = tempfile::tempdir().unwrap();
+        let hanging = container(folder.path(), "exec sleep 1000");
+        let error = hanging.ask_within("end it", &["delete", "box"], Duration::from_millis(100)).unwrap_err();
+        let cause = format!("{} delete: not done after 0.1 s", folder.path().join("runtime").display());
+        assert_eq!(error.cause().to_string(), cause);
+        assert!(error.hint.unwrap().contains("may still run"));
     }
 
     #[test]

@@ -87,7 +87,7 @@ fn hold(place: &ContainerDir, record: &ContainerRecord) -> Result<(Option<Lock>,
             }
         }
     }
-    let cause = format!("it does not run, and another process has been at it for {} s", BUSY.as_secs());
+    let cause = format!("it does not run, and another process has held its lock for {} s", BUSY.as_secs());
     let error = Error::new(ErrorKind::Conflict, "hold the container", cause);
     Err(error.hint("it is being started, removed or committed: try again when that is over"))
 }

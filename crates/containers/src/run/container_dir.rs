@@ -13,7 +13,8 @@
 //! ```
 //!
 //! A directory appears under its name complete, by a rename, and disappears by a rename. A sweep removes what a killed process left in
-//! between.
+//! between. Files are deleted without the lock of all containers, because a large directory takes long: under it a directory is only
+//! renamed and claimed, so that one process deletes it.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -22,7 +23,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{CWD, RenameFlags};
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use tarpon_client::{ContainerName, ROOTFS, random_id};
 use tarpon_store::flock;
@@ -37,7 +38,7 @@ const HIDDEN: &str = ".";
 const LOCK: &str = "lock";
 const RECORD: &str = "container.json";
 
-/// How long to wait for another process that creates or removes a directory. That takes milliseconds unless the directory is very large.
+/// How long to wait for another process that creates or removes a directory. That takes milliseconds unless the disk is very busy.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long to wait for processes that take a container's lock only to check if it is held.
@@ -58,6 +59,13 @@ pub(super) struct ContainerDir {
 /// The right to change a container, for the life of this value or of the process that inherits it.
 #[derive(Debug)]
 pub(super) struct Lock(FileLock);
+
+/// A directory that is no container any more, for this process to delete: it holds the lock of the directory itself.
+#[derive(Debug)]
+struct Remains {
+    folder: PathBuf,
+    _claim: FileLock,
+}
 
 /// The result of an attempt to hold a container.
 #[derive(Debug)]
@@ -100,11 +108,14 @@ impl ContainerDirs {
             }
             let staging = ContainerDir { folder: self.folder.join(format!("{HIDDEN}new-{}", record.id)) };
             // Creating the contents takes as long as the disk takes. The sweep skips directories that are held.
-            let lock = {
+            let (remains, lock) = {
                 let _whole = self.lock()?;
-                self.sweep();
-                staging.begin()?
+                (self.sweep(), staging.begin()?)
             };
+            for left in remains {
+                // The next sweep finds what cannot be deleted now.
+                let _next_time = left.delete();
+            }
             staging.fill(record)?;
             let place = self.place(&record.name);
             match rustix::fs::renameat_with(CWD, &staging.folder, CWD, &place.folder, RenameFlags::NOREPLACE) {
@@ -148,31 +159,38 @@ impl ContainerDirs {
             return Err(Error::new(ErrorKind::CannotMount, "remove the container's directory", cause));
         }
         super::waiters::let_waiters_look(place.folder());
-        let gone = self.folder.join(format!("{HIDDEN}gone-{}", random_id()));
-        {
+        let remains = {
             let _whole = self.lock().context(ErrorKind::Store, step)?;
             if !held.is_of(place).context(ErrorKind::Store, step)? {
                 return Ok(());
             }
-            match std::fs::rename(&place.folder, &gone) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-                other => other.context(ErrorKind::Store, step)?,
-            }
-        }
-        match std::fs::remove_dir_all(&gone) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::new(ErrorKind::Store, step, error)),
-            _ => Ok(()),
-        }
+            self.retire(place).context(ErrorKind::Store, step)?
+        };
+        remains.map_or(Ok(()), Remains::delete).context(ErrorKind::Store, step)
+    }
+
+    /// Renames a directory so that it is no container any more, and claims it. The caller must hold the lock of all. `None`: it does not
+    /// exist, or another process deletes it.
+    fn retire(&self, place: &ContainerDir) -> io::Result<Option<Remains>> {
+        let claim = match rustix::fs::open(&place.folder, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(None),
+            folder => flock::try_lock(folder?)?,
+        };
+        let Some(claim) = claim else { return Ok(None) };
+        let gone = self.folder.join(format!("{HIDDEN}gone-{}", random_id()));
+        std::fs::rename(&place.folder, &gone)?;
+        Ok(Some(Remains { folder: gone, _claim: claim }))
     }
 
     fn lock(&self) -> io::Result<FileLock> {
         flock::hold(&self.folder.join(format!("{HIDDEN}lock")), TIMEOUT)
     }
 
-    /// Removes what a killed process left while it created or removed a container, directories that a runtime created again after
+    /// Finds what a killed process left while it created or removed a container, directories that a runtime created again after
     /// their container was removed, and what a crash of the machine left of a container that was to be removed at its end. A live process
-    /// holds the lock of a container. The caller must hold that of all.
-    fn sweep(&self) {
+    /// holds the lock of a container. The caller must hold that of all, and release it before it deletes the result.
+    fn sweep(&self) -> Vec<Remains> {
+        let mut remains = Vec::new();
         for entry in std::fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             let (name, place) = (entry.file_name(), ContainerDir { folder: entry.path() });
             let name = name.to_string_lossy();
@@ -186,9 +204,10 @@ impl ContainerDirs {
             let is_left = is_temporary
                 || name.parse::<ContainerName>().is_ok() && (place.has_no_lock() || place.has_empty_record());
             if is_left && !place.is_held() && !place.is_mounted() {
-                let _next_time = std::fs::remove_dir_all(&place.folder);
+                remains.extend(self.retire(&place).ok().flatten());
             }
         }
+        remains
     }
 }
 
@@ -197,6 +216,15 @@ pub(super) fn container_dir_at(store: &Store, mountpoint: &Path) -> Option<(Cont
     let name = ContainerName::of_mount(store, mountpoint)?;
     let place = ContainerDirs::of(store).place(&name);
     Some((name, place))
+}
+
+impl Remains {
+    fn delete(self) -> io::Result<()> {
+        match std::fs::remove_dir_all(&self.folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
 }
 
 fn taken(name: &ContainerName) -> Error {
@@ -476,11 +504,34 @@ mod tests {
         }
         let held = ContainerDir { folder: all.folder.join(".new-3") };
         let _maker = Lock::within(flock::open(&held.folder.join(LOCK)).unwrap(), Duration::ZERO).unwrap().unwrap();
-        all.sweep();
+        all.sweep().into_iter().for_each(|left| left.delete().unwrap());
         let is_there = |name: &str| all.folder.join(name).exists();
         assert_eq!([".new-1", ".gone-2", ".new-3", "web"].map(is_there), [false, false, true, true]);
         assert_eq!([".new-4", "crashed"].map(is_there), [false, false]);
         assert_eq!(names(&all), ["web"]);
+    }
+
+    #[test]
+    fn what_is_swept_is_no_container_at_once_and_one_process_deletes_it_later() {
+        let folder = tempfile::tempdir().unwrap();
+        let all = containers(folder.path());
+        let (_place, _lock) = all.create(&record("web")).unwrap();
+        std::fs::create_dir_all(all.folder.join("crashed/upper/large")).unwrap();
+        let hidden = || -> Vec<PathBuf> {
+            let entries = std::fs::read_dir(&all.folder).unwrap().map(|entry| entry.unwrap().path());
+            entries.filter(|path| path.join("upper/large").exists()).collect()
+        };
+        let remains = all.sweep();
+        assert_eq!(remains.len(), 1);
+        assert!(!all.folder.join("crashed").exists() && names(&all) == ["web"], "its name is free");
+        assert_eq!(hidden(), [remains[0].folder.clone()], "nothing is deleted under the lock of all");
+        assert!(all.sweep().is_empty(), "one process deletes it");
+        // As if that process was killed.
+        drop(remains);
+        let remains = all.sweep();
+        assert_eq!(hidden(), [remains[0].folder.clone()]);
+        remains.into_iter().for_each(|left| left.delete().unwrap());
+        assert!(hidden().is_empty());
     }
 
     #[test]

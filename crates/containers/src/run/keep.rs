@@ -3,6 +3,7 @@
 //!
 //! The keeper inherits the container's lock as its standard input, so the lock is held at every moment.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -22,7 +23,7 @@ use super::containers::Containers;
 use super::failure::RunError;
 use super::kept::KeptContainer;
 use super::log::{self, LOG_BYTES, LogWriter, Output};
-use super::request::{RunOutcome, RunRequest};
+use super::request::RunOutcome;
 use super::signals::Signals;
 use crate::Cause;
 use tarpon_client::ContainerName;
@@ -49,18 +50,18 @@ enum Report {
     Failed(RunError),
 }
 
-/// Starts a keeper for the container and waits until it reports that the container runs.
+/// Starts a keeper for the container and waits until it reports that the container runs. `keeper_command`: see
+/// [`RunRequest::keeper_command`](super::RunRequest::keeper_command).
 pub(super) async fn hand_over(
     container: KeptContainer,
-    request: &RunRequest,
+    keeper_command: &[OsString],
     signals: &mut Signals,
 ) -> Result<RunOutcome, RunError> {
     fn failed(cause: impl Into<Cause>) -> RunError {
         RunError::failed("start the container's keeper", cause)
     }
 
-    let (program, arguments) =
-        request.keeper_command.split_first().ok_or_else(|| failed("this program cannot start one"))?;
+    let (program, arguments) = keeper_command.split_first().ok_or_else(|| failed("this program cannot start one"))?;
     let name = container.record().name.clone();
     let lock = container.lock().share().map_err(failed)?;
     let mut keeper = tokio::process::Command::new(program)
@@ -90,7 +91,10 @@ pub(super) async fn hand_over(
         }
         Err(error) => {
             end(&mut keeper).await;
-            container.remove()?;
+            if let Err(remains) = container.remove() {
+                // The caller needs to know why the container did not start, not what came of that.
+                tracing::warn!(error = %remains, "parts of a container that did not start remain: tarpon rm -f removes them");
+            }
             Err(error)
         }
     }
@@ -116,8 +120,9 @@ fn read_report(line: &[u8]) -> Result<(), RunError> {
 }
 
 impl Containers {
-    /// Keeps the container of this name until it ends: the main function of a process that [`RunRequest::keeper_command`] starts. `lock` is
-    /// its standard input. `report` is its standard output, which gets one line when the container runs or has failed to start.
+    /// Keeps the container of this name until it ends: the main function of a process that
+    /// [`RunRequest::keeper_command`](super::RunRequest::keeper_command) starts. `lock` is its standard input. `report` is its standard
+    /// output, which gets one line when the container runs or has failed to start.
     pub async fn keep(
         &self,
         name: &ContainerName,
@@ -245,6 +250,9 @@ fn wait_for(written: &Receiver<()>) {
 mod tests {
     use std::io::{BufRead, BufReader, Read};
 
+    use super::super::container_dir::ContainerDirs;
+    use super::super::containers::tests::containers;
+    use super::super::record::tests::record;
     use super::*;
 
     #[test]
@@ -256,6 +264,23 @@ mod tests {
         write_report(Some(&mut said), &Report::Failed(RunError::failed(STEP, "no room")));
         assert_eq!(read_report(&said).unwrap_err().error.cause().to_string(), "no room");
         assert!(read_report(b"").unwrap_err().error.cause().to_string().contains("without a report"));
+    }
+
+    #[tokio::test]
+    async fn why_a_container_did_not_start_is_known_even_if_it_cannot_be_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let containers = containers(folder.path());
+        let (place, mut lock) = ContainerDirs::of(containers.store()).create(&record("web")).unwrap();
+        let container =
+            KeptContainer::inherit(containers.clone(), &"web".parse().unwrap(), lock.share().unwrap()).unwrap();
+        lock.leave_to_heir();
+        // Its runtime cannot be asked to end it.
+        std::fs::create_dir(place.runtime().join("tarpon-0123456789ab")).unwrap();
+        let report = serde_json::to_string(&Report::Failed(RunError::failed(STEP, "no room"))).unwrap();
+        let keeper = ["sh", "-c", "printf '%s\\n' \"$0\"", &report].map(OsString::from);
+        let error = hand_over(container, &keeper, &mut Signals::none()).await.unwrap_err();
+        assert_eq!(error.error.cause().to_string(), "no room");
+        assert!(place.exists());
     }
 
     #[test]

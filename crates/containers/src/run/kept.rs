@@ -243,7 +243,7 @@ fn record(
     let volumes = request.options.volumes.iter().filter(|volume| volume.source.is_none());
     let volumes = volumes.map(|volume| volume.destination.display().to_string());
     let id = random_id();
-    let network = Connection::plan(request.options.network, &request.options.ports, &id, containers.store())?;
+    let network = Connection::plan(request.options.network, &request.options.ports, &id, containers.store());
     Ok(ContainerRecord {
         version: VERSION,
         name: request.name.clone().unwrap_or_else(ContainerName::random),

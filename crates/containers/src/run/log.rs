@@ -1,6 +1,8 @@
 //! The output of a detached container: lines in the format of the Kubernetes CRI, in two files of a limited size.
 //!
-//! `2026-01-01T00:00:00.000000000Z stdout F a line`; the tag is `P` instead of `F` if the line continues in the next one.
+//! `2026-01-01T00:00:00.000000000Z stdout F a line`; the tag is `P` instead of `F` if the line continues in the next one of its stream.
+//! Output is written when it arrives, so a prompt or the last words before a hang are in the log. Readers get whole lines as far as the
+//! log has them.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -38,9 +40,14 @@ impl Output {
             Self::Stderr => "stderr",
         }
     }
+
+    /// Its place in a list of both.
+    fn number(self) -> usize {
+        usize::from(self == Self::Stderr)
+    }
 }
 
-/// A piece of a log: a line, or a part of one that continues in the next piece.
+/// A piece of a log: a line, or a part of one that continues in the next piece of its stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogLine<'a> {
     /// When it was written: RFC 3339 with nanoseconds, UTC.
@@ -148,13 +155,22 @@ fn open(path: &Path) -> io::Result<File> {
     File::options().create(true).append(true).mode(0o600).open(path)
 }
 
-/// Copies the output of the container to the log, line by line. A full disk loses lines but does not stop the container.
+/// Copies the output of the container to the log, line by line. The beginning of a line is not held back until the rest arrives. A full disk
+/// loses lines but does not stop the container.
 pub(super) fn copy(from: impl Read, output: Output, log: &parking_lot::Mutex<LogWriter>) {
-    let mut from = BufReader::new(from);
-    let mut line = Vec::new();
-    while matches!(from.by_ref().take(LINE_BYTES as u64).read_until(b'\n', &mut line), Ok(1..)) {
-        let _lost = log.lock().write(output, &line);
-        line.clear();
+    let mut from = BufReader::with_capacity(LINE_BYTES, from);
+    loop {
+        let length = match from.fill_buf() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Ok([]) | Err(_) => break,
+            Ok(arrived) => {
+                let end = arrived.iter().position(|byte| *byte == b'\n');
+                let (line, _) = arrived.split_at(end.map_or(arrived.len(), |end| end + 1));
+                let _lost = log.lock().write(output, line);
+                line.len()
+            }
+        };
+        from.consume(length);
     }
 }
 
@@ -170,28 +186,34 @@ pub(super) fn read(
     sink: &mut Sink<'_>,
 ) -> io::Result<()> {
     let path = folder.join("log");
-    let mut selected = |line: &LogLine<'_>| match &request.since {
-        Some(since) if line.time < since.0.as_str() => Ok(()),
-        _ => sink(line),
-    };
+    let mut lines = Lines { since: request.since.as_ref(), begun: Vec::new() };
     let mut current = open_existing(&path)?.map(BufReader::new);
     let older = open_existing(&path.with_extension("1"))?.map(BufReader::new);
     match request.tail {
         None => {
-            older.into_iter().try_for_each(|mut older| drain(&mut older, &mut selected))?;
-            current.iter_mut().try_for_each(|current| drain(current, &mut selected))?;
+            read_existing(older, current.as_mut(), &mut lines, sink)?;
         }
-        Some(lines) => {
-            let mut tail = Tail::new(lines);
-            older.into_iter().try_for_each(|mut older| drain(&mut older, &mut |line| tail.take(line)))?;
-            current.iter_mut().try_for_each(|current| drain(current, &mut |line| tail.take(line)))?;
-            tail.give(&mut selected)?;
+        Some(wanted) => {
+            let mut tail = Tail::new(wanted);
+            read_existing(older, current.as_mut(), &mut lines, &mut |line| tail.take(line))?;
+            tail.give(sink)?;
         }
     }
     match is_over {
         None => Ok(()),
-        Some(is_over) => follow(&path, current, is_over, &mut selected),
+        Some(is_over) => follow(&path, current, is_over, &mut lines, sink),
     }
+}
+
+fn read_existing(
+    older: Option<BufReader<File>>,
+    current: Option<&mut BufReader<File>>,
+    lines: &mut Lines<'_>,
+    sink: &mut Sink<'_>,
+) -> io::Result<()> {
+    older.into_iter().try_for_each(|mut older| drain(&mut older, lines, sink))?;
+    current.into_iter().try_for_each(|current| drain(current, lines, sink))?;
+    lines.finish(sink)
 }
 
 /// Passes on new output until the log is over.
@@ -199,19 +221,22 @@ fn follow(
     path: &Path,
     mut reader: Option<BufReader<File>>,
     is_over: &dyn Fn() -> bool,
+    lines: &mut Lines<'_>,
     sink: &mut Sink<'_>,
 ) -> io::Result<()> {
     loop {
         // Checked before the last read, so that all output written until then is read.
         let is_last = is_over();
         if let Some(reader) = &mut reader {
-            drain(reader, sink)?;
+            drain(reader, lines, sink)?;
+            // The rest of a line may take long or never come.
+            lines.finish(sink)?;
         }
         let newer = open_existing(path)?;
         if is_other(reader.as_ref().map(BufReader::get_ref), newer.as_ref())? {
             // The rest of the old file is read before the new file.
             if let Some(reader) = &mut reader {
-                drain(reader, sink)?;
+                drain(reader, lines, sink)?;
             }
             reader = newer.map(BufReader::new);
         } else if is_last {
@@ -222,33 +247,103 @@ fn follow(
     }
 }
 
+/// A piece of a log that is kept.
+struct Piece {
+    time: String,
+    output: Output,
+    text: Vec<u8>,
+}
+
+impl Piece {
+    fn of(line: &LogLine<'_>) -> Self {
+        Self { time: line.time.to_owned(), output: line.output, text: line.text.to_vec() }
+    }
+
+    fn give(&self, sink: &mut Sink<'_>) -> io::Result<()> {
+        sink(&LogLine { time: &self.time, output: self.output, text: &self.text })
+    }
+
+    fn is_end(&self) -> bool {
+        self.text.ends_with(b"\n")
+    }
+}
+
+/// Selects the pieces of a log and joins them to lines. Lines of the two streams may have been written at the same time.
+struct Lines<'a> {
+    since: Option<&'a LogTime>,
+    /// The beginnings of lines whose ends were not read yet: at most one of each stream, the older one first.
+    begun: Vec<Piece>,
+}
+
+impl Lines<'_> {
+    fn take(&mut self, line: &LogLine<'_>, sink: &mut Sink<'_>) -> io::Result<()> {
+        if self.since.is_some_and(|since| line.time < since.0.as_str()) {
+            return Ok(());
+        }
+        let at = self.begun.iter().position(|begun| begun.output == line.output);
+        let at = at.unwrap_or_else(|| {
+            self.begun.push(Piece { text: Vec::new(), ..Piece::of(line) });
+            self.begun.len() - 1
+        });
+        let Some(begun) = self.begun.get_mut(at) else { return Ok(()) };
+        begun.text.extend_from_slice(line.text);
+        // A longer line is passed on in pieces, so that no reader needs memory for more.
+        if begun.is_end() || begun.text.len() >= LINE_BYTES { self.begun.remove(at).give(sink) } else { Ok(()) }
+    }
+
+    /// Passes on lines without an end.
+    fn finish(&mut self, sink: &mut Sink<'_>) -> io::Result<()> {
+        self.begun.drain(..).try_for_each(|begun| begun.give(sink))
+    }
+}
+
 /// The last lines of a log, which has at most two files of [`LOG_BYTES`].
 struct Tail {
     lines: usize,
-    /// Complete lines among the pieces.
-    whole: usize,
-    pieces: VecDeque<(String, Output, Vec<u8>)>,
+    pieces: VecDeque<Piece>,
+    /// Of each stream: the pieces that end a line, and those of a last line without an end.
+    ends: [usize; 2],
+    open: [usize; 2],
 }
 
 impl Tail {
     fn new(lines: usize) -> Self {
-        Self { lines, whole: 0, pieces: VecDeque::new() }
+        Self { lines, pieces: VecDeque::new(), ends: [0; 2], open: [0; 2] }
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "it is a sink")]
     fn take(&mut self, line: &LogLine<'_>) -> io::Result<()> {
-        self.pieces.push_back((line.time.to_owned(), line.output, line.text.to_vec()));
-        self.whole += usize::from(line.text.ends_with(b"\n"));
-        // A last line without an end counts, too.
-        while self.whole + usize::from(!line.text.ends_with(b"\n")) > self.lines {
-            let Some((_, _, text)) = self.pieces.pop_front() else { break };
-            self.whole -= usize::from(text.ends_with(b"\n"));
+        let (piece, stream) = (Piece::of(line), line.output.number());
+        if piece.is_end() {
+            self.ends[stream] += 1;
+            self.open[stream] = 0;
+        } else {
+            self.open[stream] += 1;
         }
+        self.pieces.push_back(piece);
+        while self.count() > self.lines && self.drop_first() {}
         Ok(())
     }
 
+    /// Lines among the pieces. A last line without an end counts, too.
+    fn count(&self) -> usize {
+        let open = self.open.iter().filter(|pieces| **pieces > 0).count();
+        self.ends.iter().sum::<usize>() + open
+    }
+
+    fn drop_first(&mut self) -> bool {
+        let Some(first) = self.pieces.pop_front() else { return false };
+        let stream = first.output.number();
+        if first.is_end() {
+            self.ends[stream] -= 1;
+        } else if self.ends[stream] == 0 {
+            self.open[stream] -= 1;
+        }
+        true
+    }
+
     fn give(self, sink: &mut Sink<'_>) -> io::Result<()> {
-        self.pieces.iter().try_for_each(|(time, output, text)| sink(&LogLine { time, output: *output, text }))
+        self.pieces.iter().try_for_each(|piece| piece.give(sink))
     }
 }
 
@@ -268,7 +363,7 @@ fn is_other(old: Option<&File>, new: Option<&File>) -> io::Result<bool> {
 }
 
 /// Passes on all lines up to the end of the file.
-fn drain(from: &mut BufReader<File>, sink: &mut Sink<'_>) -> io::Result<()> {
+fn drain(from: &mut BufReader<File>, lines: &mut Lines<'_>, sink: &mut Sink<'_>) -> io::Result<()> {
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -279,7 +374,7 @@ fn drain(from: &mut BufReader<File>, sink: &mut Sink<'_>) -> io::Result<()> {
             return from.seek_relative(-i64::try_from(length).unwrap_or(0));
         }
         if let Some((time, output, text)) = parse(&line) {
-            sink(&LogLine { time, output, text: &text })?;
+            lines.take(&LogLine { time, output, text: &text }, sink)?;
         }
     }
 }
@@ -358,12 +453,69 @@ mod tests {
         copy(&b"one\n\ntwo  words \nno end"[..], Output::Stdout, &log);
         copy(&b"odd\n"[..], Output::Stderr, &log);
         let said: String = all(folder.path()).into_iter().map(|(_, text)| text).collect();
-        assert_eq!(said, "one\n\ntwo  words \nno endodd\n");
-        assert_eq!(all(folder.path()).last().unwrap().0, Output::Stderr);
+        assert_eq!(said, "one\n\ntwo  words \nodd\nno end", "a line that may continue is the last one");
+        assert_eq!(all(folder.path())[3].0, Output::Stderr);
         let long = "x".repeat(3 * LINE_BYTES) + "\n";
         copy(long.as_bytes(), Output::Stdout, &log);
         let said: String = all(folder.path()).into_iter().map(|(_, text)| text).collect();
         assert!(said.ends_with(&long));
+    }
+
+    #[test]
+    fn the_beginning_of_a_line_is_logged_before_its_end_arrives() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = parking_lot::Mutex::new(LogWriter::create(folder.path(), LOG_BYTES).unwrap());
+        let (from, mut program) = io::pipe().unwrap();
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        let (say, said) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let copying = scope.spawn(|| copy(from, Output::Stdout, &log));
+            let following = scope.spawn(|| {
+                let is_over = || is_over.load(std::sync::atomic::Ordering::Acquire);
+                read(folder.path(), &LogRequest::default(), Some(&is_over), &mut |line| {
+                    say.send(String::from_utf8(line.text.to_vec()).unwrap()).map_err(io::Error::other)
+                })
+            });
+            let next = || said.recv_timeout(Duration::from_secs(60)).unwrap();
+            // The program waits for an answer to its question.
+            program.write_all(b"sure? ").unwrap();
+            assert_eq!(next(), "sure? ");
+            program.write_all(b"yes\n").unwrap();
+            assert_eq!(next(), "yes\n");
+            drop(program);
+            copying.join().unwrap();
+            is_over.store(true, std::sync::atomic::Ordering::Release);
+            following.join().unwrap().unwrap();
+        });
+        assert_eq!(all(folder.path()), [(Output::Stdout, "sure? yes\n".to_owned())], "which is one line");
+    }
+
+    #[test]
+    fn parts_of_lines_that_both_streams_write_at_the_same_time_are_joined() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = "2026-01-01T00:00:00Z stdout P one \n2026-01-01T00:00:01Z stderr P odd \n\
+                   2026-01-01T00:00:02Z stdout F line\n2026-01-01T00:00:03Z stderr F case\n\
+                   2026-01-01T00:00:04Z stdout P ..\n2026-01-01T00:00:05Z stderr P now\n\
+                   2026-01-01T00:00:06Z stdout P .\n";
+        std::fs::write(folder.path().join("log"), log).unwrap();
+        let lines = |tail, since: Option<&str>| {
+            let since = since.map(|text| LogTime::parse_at(text, SystemTime::now()).unwrap());
+            let mut lines = Vec::new();
+            read(folder.path(), &LogRequest { tail, since }, None, &mut |line| {
+                let second = line.time.trim_end_matches('Z').rsplit(':').next().unwrap().to_owned();
+                lines.push(second + " " + std::str::from_utf8(line.text).unwrap());
+                Ok(())
+            })
+            .unwrap();
+            lines
+        };
+        let whole = ["00 one line\n", "01 odd case\n", "04 ...", "05 now"];
+        assert_eq!(lines(None, None), whole, "with the time at which the line began");
+        for tail in 0..=4 {
+            assert_eq!(lines(Some(tail), None), whole[4 - tail..]);
+        }
+        assert_eq!(lines(None, Some("2026-01-01T00:00:03")), ["03 case\n", "04 ...", "05 now"]);
+        assert_eq!(lines(Some(1), Some("2026-01-01T00:00:06")), ["06 ."]);
     }
 
     #[test]

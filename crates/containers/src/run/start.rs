@@ -77,7 +77,7 @@ impl Containers {
             ));
         }
         let outcome = if request.detach {
-            keep::hand_over(container, request, signals).await
+            keep::hand_over(container, &request.keeper_command, signals).await
         } else {
             attend::attended(container, signals).await
         };

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
@@ -49,14 +49,19 @@ fn poll(mount_points: &[PathBuf]) {
     }
 }
 
-/// Whether something is mounted here: the parent directory is on another file system.
+/// Whether something may be mounted here. What is mounted is looked at before it is removed.
 fn is_mounted(path: &Path) -> bool {
-    use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
     let flags = AtFlags::NO_AUTOMOUNT | AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
     match statx(CWD, path, flags, StatxFlags::empty()) {
-        Ok(found) => found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
+        Ok(found) => may_be_mount_root(found.stx_attributes, found.stx_attributes_mask),
         Err(errno) => is_dead_errno(errno),
     }
+}
+
+/// Whether a file with these attributes, of those that the kernel reports, may be the root of a mount. Before Linux 5.8 it does not
+/// report that.
+fn may_be_mount_root(attributes: StatxAttributes, reported: StatxAttributes) -> bool {
+    !reported.contains(StatxAttributes::MOUNT_ROOT) || attributes.contains(StatxAttributes::MOUNT_ROOT)
 }
 
 /// Returns whether dead mounts were removed from this place.
@@ -94,5 +99,18 @@ fn unmount(path: &Path) -> Result<(), Errno> {
             if command.status().is_ok_and(|status| status.success()) { Ok(()) } else { Err(Errno::PERM) }
         }
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_that_does_not_report_roots_of_mounts_may_have_one_everywhere() {
+        let (root, none) = (StatxAttributes::MOUNT_ROOT, StatxAttributes::empty());
+        assert!(may_be_mount_root(none, none));
+        assert!(may_be_mount_root(root, root));
+        assert!(!may_be_mount_root(none, root));
     }
 }

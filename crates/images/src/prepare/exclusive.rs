@@ -16,6 +16,13 @@ use crate::progress::Progress;
 /// image: the lock only avoids duplicate work.
 const MAX_WAIT: Duration = Duration::from_secs(600);
 
+/// First interval between two attempts on the lock: an image that is prepared already is found in a few milliseconds.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+
+/// Longest interval between two attempts: no user notices it after a download of minutes, and hundreds of waiting processes do not keep a
+/// processor busy.
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+
 /// Prefix of the lock names.
 const PREFIX: &str = "prepare-";
 
@@ -33,7 +40,7 @@ pub(super) async fn lock(store: &Store, what: &Digest, progress: &dyn Progress) 
     let what = store.tenant_id().map_or(*what, |tenant| Digest::of(format!("{tenant}\n{what}").as_bytes()));
     let path = store.run_folder().join(format!("{PREFIX}{}", what.hex()));
     let began = Instant::now();
-    let mut is_noted = false;
+    let (mut is_noted, mut pause) = (false, FIRST_PAUSE);
     loop {
         if let Some(lock) = ExclusiveLock::try_new(&path).context(ErrorKind::Store, "lock the preparation")? {
             return Ok(Some(lock));
@@ -48,8 +55,13 @@ pub(super) async fn lock(store: &Store, what: &Digest, progress: &dyn Progress) 
         if !std::mem::replace(&mut is_noted, true) {
             progress.note("it is being prepared already: waiting for that");
         }
-        tokio::time::sleep(flock::POLL_INTERVAL).await;
+        tokio::time::sleep(pause).await;
+        pause = next_pause(pause);
     }
+}
+
+fn next_pause(pause: Duration) -> Duration {
+    (pause * 2).min(LONGEST_PAUSE)
 }
 
 impl ExclusiveLock {
@@ -88,6 +100,13 @@ mod tests {
     use super::*;
     use crate::images::open_store;
     use crate::progress::Silent;
+
+    #[test]
+    fn a_short_preparation_is_noticed_soon_and_a_long_one_is_polled_rarely() {
+        let pauses: Vec<_> =
+            std::iter::successors(Some(FIRST_PAUSE), |pause| Some(next_pause(*pause))).take(7).collect();
+        assert_eq!(pauses.iter().map(Duration::as_millis).collect::<Vec<_>>(), [10, 20, 40, 80, 160, 200, 200]);
+    }
 
     #[tokio::test]
     async fn a_killed_process_blocks_no_other() {

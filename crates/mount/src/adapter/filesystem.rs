@@ -98,7 +98,7 @@ impl Filesystem for Adapter {
     ) {
         reply.ok();
         if let Some(opens) = &self.opens {
-            opens.release(node(inode));
+            let _survived = self.guarded(|_| opens.release(node(inode)));
         }
     }
 
@@ -297,10 +297,11 @@ impl Filesystem for Adapter {
 impl Adapter {
     /// Answers from the async runtime, after `wait`.
     fn later(&self, wait: impl Future<Output = ()> + Send + 'static, answer: impl FnOnce() + Send + 'static) {
-        let request = self.in_flight.begin();
+        let (guarded, request) = (self.guarded.clone(), self.in_flight.begin());
         self.runtime.spawn(async move {
             wait.await;
-            answer();
+            // A panic drops the reply, which answers EIO.
+            let _survived = guarded.guarded(|_| answer());
             drop(request);
         });
     }
@@ -371,5 +372,51 @@ fn give_xattr(reply: ReplyXattr, value: &[u8], size: u32) {
         Ok(length) if size == 0 => reply.size(length),
         Ok(length) if length <= size => reply.data(value),
         _ => reply.error(fuser::Errno::ERANGE),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use futures::future::BoxFuture;
+    use tarpon_fs::{ImageFs, Objects, Reads};
+    use tarpon_oci::Digest;
+
+    use super::super::OpenPolicy;
+    use super::*;
+
+    /// No objects.
+    struct Nothing;
+
+    impl Objects for Nothing {
+        fn size(&self, _: &Digest) -> Option<u64> {
+            None
+        }
+
+        fn read_local(&self, _: &Digest, _: u64, _: usize) -> Result<Option<Bytes>, Errno> {
+            Ok(None)
+        }
+
+        fn read(&self, _: Digest, _: u64, _: usize) -> BoxFuture<'static, Result<Bytes, Errno>> {
+            Box::pin(std::future::ready(Err(Errno::Io)))
+        }
+
+        fn open_local(&self, _: &Digest) -> Option<Arc<std::fs::File>> {
+            None
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_panics_on_the_runtime_is_counted() {
+        let tree = tarpon_tree::erofs::write(&tarpon_tree::merge(&[tarpon_testkit::entries::layer([])]).unwrap());
+        let files = Arc::new(ImageFs::new(Bytes::from(tree)).unwrap());
+        let runtime = tokio::runtime::Handle::current();
+        let adapter = Adapter::new(files, Reads::new(Arc::new(Nothing)), runtime, OpenPolicy::NoOpen);
+        adapter.later(std::future::ready(()), || panic!("as this test wants it"));
+        while adapter.in_flight().len() > 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(adapter.counters().panics.load(Ordering::Relaxed), 1);
     }
 }

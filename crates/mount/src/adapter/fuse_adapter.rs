@@ -30,7 +30,7 @@ pub(crate) static HIDDEN: AtomicU64 = AtomicU64::new(0);
 /// How files are opened.
 pub(crate) enum OpenPolicy {
     /// The kernel does not send opens at all: cheapest.
-    Untold,
+    NoOpen,
     /// Complete local files are passed through to the kernel where it supports that. These are open already.
     PassThrough(Opens),
 }
@@ -50,7 +50,7 @@ pub(crate) struct Adapter {
 impl Adapter {
     pub(crate) fn new(files: Arc<dyn Operations>, reads: Reads, runtime: Handle, policy: OpenPolicy) -> Self {
         let opens = match policy {
-            OpenPolicy::Untold => None,
+            OpenPolicy::NoOpen => None,
             OpenPolicy::PassThrough(opens) => Some(Arc::new(opens)),
         };
         Self {

@@ -11,15 +11,16 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use fuser::BackingId;
 use parking_lot::Mutex;
 use tarpon_fs::NodeId;
 
 use super::open_record::{OpenRecord, RecordedOpen, Slot};
+use crate::device;
 
 /// Minimum file size for passthrough. Below it a backing id costs more than it saves: registering one takes 17 µs, and
 /// such a file is read with one request.
@@ -30,6 +31,8 @@ const PASS_THROUGH_BYTES: u64 = 128 << 10;
 pub(crate) struct Opens {
     inodes: Mutex<Inodes>,
     refused: AtomicBool,
+    /// A device of the connection, to close what an earlier server registered.
+    device: OnceLock<OwnedFd>,
 }
 
 #[derive(Default)]
@@ -73,7 +76,14 @@ impl Opens {
             (node, Open { count, backing, slot: Some(slot) })
         });
         let inodes = Inodes { open: open.collect(), record: Some(record) };
-        Ok(Self { inodes: Mutex::new(inodes), refused: AtomicBool::new(false) })
+        Ok(Self { inodes: Mutex::new(inodes), ..Self::default() })
+    }
+
+    /// Has backing files that an earlier server registered closed through this device of the connection. Without one, the kernel keeps
+    /// them open until the mount ends.
+    pub(crate) fn close_through(&self, device: OwnedFd) {
+        // There is one device of a connection that is taken over.
+        let _is_first = self.device.set(device);
     }
 
     /// Starts to record, and returns the record. Call it before the first open.
@@ -124,14 +134,28 @@ impl Opens {
 
     /// Counts one open of `node` less. Call it after the reply.
     pub(super) fn release(&self, node: NodeId) {
+        let Some(number) = self.counted_out(node) else { return };
+        let closed = self.device.get().map(|device| device::close_backing(device.as_fd(), number));
+        if let Some(Err(error)) = closed {
+            tracing::debug!(%error, "the kernel keeps a backing file open until the mount ends");
+        }
+    }
+
+    /// Counts one open of `node` less. Returns the number of a backing file that nothing uses and nothing closes any more. It is not reused
+    /// before it is closed.
+    fn counted_out(&self, node: NodeId) -> Option<u32> {
         let mut inodes = self.inodes.lock();
         let Inodes { open: all, record } = &mut *inodes;
-        if let Some(open) = all.get_mut(&node) {
-            open.count = open.count.saturating_sub(1);
-            open.note(node, record.as_mut());
-            if open.count == 0 {
-                all.remove(&node);
-            }
+        let open = all.get_mut(&node)?;
+        open.count = open.count.saturating_sub(1);
+        open.note(node, record.as_mut());
+        if open.count > 0 {
+            return None;
+        }
+        match all.remove(&node)?.backing {
+            Backing::Inherited(number) => Some(number),
+            // The value closes it.
+            Backing::Cached | Backing::File(..) => None,
         }
     }
 
@@ -219,6 +243,17 @@ mod tests {
         let file = || Some(Arc::new(tempfile::tempfile().unwrap()));
         assert!(opens.open(NodeId(5), BIG, file, &Refusal).is_none());
         assert!(opens.open(NodeId(6), BIG, || panic!("must not look for the file"), &Refusal).is_none());
+    }
+
+    #[test]
+    fn the_last_release_leaves_a_backing_file_of_an_earlier_server_to_be_closed() {
+        let (mut record, mut slot) = (OpenRecord::new().unwrap(), None);
+        record.write(&mut slot, &RecordedOpen { node: NodeId(5), count: 2, backing: 7 }).unwrap();
+        let opens = Opens::inherited(record.duplicate().unwrap()).unwrap();
+        assert_eq!([opens.counted_out(NodeId(5)), opens.counted_out(NodeId(5))], [None, Some(7)]);
+        assert_eq!(opens.counted_out(NodeId(5)), None);
+        opens.open(NodeId(6), BIG, || None, &Refusal);
+        assert_eq!(opens.counted_out(NodeId(6)), None, "it was open through the page cache");
     }
 
     #[test]

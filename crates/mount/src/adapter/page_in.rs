@@ -126,12 +126,12 @@ impl PageIn {
     /// Ends it for good, and waits until the kernel has what is being sent. `false`: not before `until`.
     pub(crate) fn stop_until(&self, until: Instant) -> bool {
         self.stop();
-        self.sending.try_lock_until(until).is_some()
+        self.settle_until(until)
     }
 
-    /// Waits until the kernel has what was read before this call.
-    pub(crate) fn settle(&self) {
-        drop(self.sending.lock());
+    /// Waits until the kernel has what was read before this call. `false`: not before `until`.
+    pub(crate) fn settle_until(&self, until: Instant) -> bool {
+        self.sending.try_lock_until(until).is_some()
     }
 }
 
@@ -310,8 +310,10 @@ mod tests {
         sender.send_around(&read(1, 0)).unwrap();
         assert_eq!(stored.take().len(), 1);
         let being_sent = page_in.sending.lock();
+        assert!(!page_in.settle_until(Instant::now()));
         assert!(!page_in.stop_until(Instant::now()));
         drop(being_sent);
+        assert!(page_in.settle_until(Instant::now()));
         assert!(page_in.stop_until(Instant::now()));
         sender.send_around(&read(2, 0)).unwrap();
         assert_eq!(stored.take(), []);

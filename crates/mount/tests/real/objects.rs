@@ -14,7 +14,7 @@ use tarpon_oci::Digest;
 use tokio::sync::watch;
 
 /// Far longer than anything takes.
-const HUNG: Duration = Duration::from_secs(60);
+pub(crate) const HUNG: Duration = Duration::from_secs(60);
 
 /// How an object behaves.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

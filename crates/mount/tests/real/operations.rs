@@ -6,15 +6,17 @@ use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::process::Command;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, Mode as FileMode, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 use tarpon_mount::Mode;
+use tarpon_oci::Digest;
 use tarpon_testkit::entries::{Made, char_device, dir, fifo, file, link, sized_file, symlink};
 
 use crate::fixture::{MODES, MountFixture, errno};
 use crate::handles;
-use crate::objects::Manner;
+use crate::objects::{HUNG, Manner};
 
 /// Bytes that differ wherever a mistake would show.
 fn pattern(length: usize) -> Vec<u8> {
@@ -328,11 +330,44 @@ fn without_read_ahead_what_is_local_around_a_small_read_needs_no_further_request
         let first = read(300 << 10);
         fixture.objects.wait_until_paged_in(&fixture.runtime);
         // Waits until the kernel has it; drops no pages.
-        fixture.host.forget_pages(&HashSet::new());
+        assert!(fixture.host.forget_pages(&HashSet::from([Digest::of(b"in no file")]), HUNG));
         for at in (256 << 10..512 << 10).step_by(4096) {
             assert_eq!(read(at), first, "{mode}: {at}");
         }
         assert_eq!(read(512 << 10), first + 1, "{mode}");
+    }
+}
+
+#[test]
+fn pages_that_cannot_be_dropped_while_the_kernel_takes_some_are_dropped_by_the_next_call() {
+    for mode in MODES {
+        let Some(mut fixture) = MountFixture::new() else { return };
+        fixture.host = fixture.held_host();
+        let content = pattern(200_000);
+        fixture.objects.add(content.clone(), Manner::Silent);
+        let mut spec = fixture.spec(mode, [file("f", &content)]);
+        spec.read_ahead = false;
+        let mounted = fixture.mount_spec(&spec).unwrap();
+        let file = File::open(fixture.at("f")).unwrap();
+        let read = |at: u64| file.read_exact_at(&mut [0; 4096], at).unwrap();
+        std::thread::scope(|scope| {
+            // The lock of a page that the kernel is to take is held by a request that is not answered.
+            scope.spawn(|| read(20_480));
+            fixture.objects.wait_until_asked(&fixture.runtime);
+            fixture.objects.add(content.clone(), Manner::Local);
+            read(0);
+            fixture.objects.wait_until_paged_in(&fixture.runtime);
+            let damaged = HashSet::from([Digest::of(&content)]);
+            assert!(!fixture.host.forget_pages(&damaged, Duration::ZERO), "{mode}: it takes some");
+            fixture.objects.speak();
+        });
+        let requests = || mounted.counters().reads_local.load(Ordering::Relaxed);
+        let before = requests();
+        read(0);
+        assert_eq!(requests(), before, "{mode}: the kernel has it");
+        assert!(fixture.host.forget_pages(&HashSet::new(), HUNG), "{mode}");
+        read(0);
+        assert_eq!(requests(), before + 1, "{mode}: the kernel has dropped it");
     }
 }
 

@@ -95,7 +95,7 @@ impl Blobs {
                     let response = self.session.at_registry(&path, &call).await?;
                     let Some(url) = redirect(&response, &self.session.url(&path), &call.shown)? else {
                         if response.status.is_success() {
-                            self.locations.is_direct(asking);
+                            self.locations.note_direct(asking);
                         }
                         return self.checked(ask, response).await;
                     };

@@ -218,7 +218,10 @@ impl Endpoints {
     pub(super) fn distrust(&self, blob: &Digest) -> bool {
         let mut is_another_asked = false;
         // Each of them is marked.
-        for mirror in self.mirrors.iter().filter(|mirror| mirror.health.lacks(blob)) {
+        for mirror in &self.mirrors {
+            if !mirror.health.note_lacking(blob) {
+                continue;
+            }
             is_another_asked = true;
             if mirror.host.counters().read().bytes > 0 {
                 let why =
@@ -350,7 +353,7 @@ impl Mirror {
         self.host.counters().failed(error);
         let lacks_it = matches!(error.fault, Fault::NotFound | Fault::BadData);
         if let Some(blob) = blob.filter(|_| lacks_it) {
-            self.health.lacks(blob);
+            self.health.note_lacking(blob);
         } else {
             let pause = self.health.failed(took);
             if let Some(left_out) = self.log.admit() {

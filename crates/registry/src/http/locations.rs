@@ -38,7 +38,7 @@ pub(super) struct Locations {
 pub(super) enum Location {
     /// At this address.
     Known(Url),
-    /// At the registry. Report its answer to [`Locations::found`] or [`Locations::is_direct`].
+    /// At the registry. Report its answer to [`Locations::found`] or [`Locations::note_direct`].
     Ask(Asking),
 }
 
@@ -100,7 +100,7 @@ impl Locations {
     }
 
     /// Records that the registry served `asking`'s blob itself.
-    pub(super) fn is_direct(&self, asking: Asking) {
+    pub(super) fn note_direct(&self, asking: Asking) {
         self.direct.store(true, Ordering::Relaxed);
         drop(asking);
     }

@@ -173,3 +173,23 @@ async fn bytes_that_nobody_came_for_are_given_back() {
     assert_eq!(read(&*through, 0..10).await.unwrap(), content(0..10));
     assert_eq!(source.asked().len(), 3, "it is asked for as if it had never come");
 }
+
+#[tokio::test]
+async fn bytes_that_were_wrong_are_asked_for_again_and_not_taken_from_memory() {
+    let (pack, source) = (Arc::new(EarlyPack::new(blob())), Arc::new(Scripted::default()));
+    let wrong = vec![0xff; usize::try_from(SIZE).unwrap()];
+    source.answer().send(Ok(wrong.clone().into())).unwrap();
+    pack.begin(0..SIZE).fetch(blob(), source.clone()).await;
+    let through = pack.before(source.clone());
+    let mut begun = through.read(blob(), 0..SIZE).await.unwrap();
+    assert!(!through.distrust(&Digest::of(b"layer")));
+    assert_eq!(read(&*through, 0..SIZE).await.unwrap(), wrong, "another blob was wrong");
+    assert!(through.distrust(&blob().digest), "another attempt makes sense");
+    for _ in 0..2 {
+        source.answers(0..SIZE);
+    }
+    assert_eq!(read(&*through, 0..SIZE).await.unwrap(), content(0..SIZE));
+    assert_eq!(begun.next().await.unwrap().unwrap(), content(0..SIZE), "also by a response that was not read yet");
+    assert_eq!(source.asked().len(), 3);
+    assert!(!through.distrust(&blob().digest), "now the source is wrong, which has no mirror");
+}

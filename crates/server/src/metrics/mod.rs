@@ -7,4 +7,4 @@ mod scrape;
 mod text;
 
 pub(super) use endpoint::Endpoint;
-pub(super) use scrape::{open, serve_again, tell};
+pub(super) use scrape::{expose, open, serve_again};

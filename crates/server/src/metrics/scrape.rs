@@ -17,22 +17,22 @@ use crate::{Error, ErrorKind, Result};
 
 /// Opens the endpoint if the mount requests it. Must be called in a runtime. Returns `true` if it was not open before, so that a failed
 /// mount can close it again.
-pub(in super::super) fn tell(mounts: &Arc<MountTable>, request: &MountRequest) -> Result<bool> {
+pub(in super::super) fn expose(mounts: &Arc<MountTable>, request: &MountRequest) -> Result<bool> {
     request.metrics.map_or(Ok(false), |address| open(mounts, address))
 }
 
-/// As [`tell`], at an address that no mount requested.
+/// As [`expose`], at an address that no mount requested.
 pub(in super::super) fn open(mounts: &Arc<MountTable>, address: SocketAddr) -> Result<bool> {
     let handler = || -> Arc<dyn Handler> { Arc::new(MetricsHandler(Arc::downgrade(mounts))) };
     mounts.endpoint.open(address, handler).map_err(|cause| {
-        Error::new(ErrorKind::Conflict, "tell metrics", cause)
+        Error::new(ErrorKind::Conflict, "serve metrics", cause)
             .hint("a server has one address for its metrics, and each store a server of its own; nothing was mounted")
     })
 }
 
-/// As [`tell`], for a mount that a dead server left. A failure does not prevent the mount.
+/// As [`expose`], for a mount that a dead server left. A failure does not prevent the mount.
 pub(in super::super) fn serve_again(mounts: &Arc<MountTable>, request: &mut MountRequest) {
-    if let Err(error) = tell(mounts, request) {
+    if let Err(error) = expose(mounts, request) {
         tracing::warn!(%error, "the metrics of an earlier server are no longer served");
         request.fallbacks.push(format!("no metrics: {}", error.cause()));
         request.metrics = None;
@@ -81,7 +81,7 @@ fn page(mounts: &MountTable) -> String {
     let mut prepared = BTreeMap::new();
     for image in mounts.domains.all().iter().flat_map(|domain| domain.images.all()) {
         let label = Label::of(image.handle().name(), &image.record.manifest);
-        prepared.insert(label.clone(), image.record_now().prepared_bytes);
+        prepared.insert(label.clone(), image.prepared_bytes());
         images.entry(label).or_default().push(image.counters());
     }
     let host = vec![mounts.domains.whole().images.fetcher().stats()];

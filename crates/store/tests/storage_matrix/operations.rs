@@ -109,6 +109,13 @@ pub(crate) fn operations() -> Vec<Operation> {
             |scene| record_mount(scene).unwrap(),
             operation("forget a mount", |scene| scene.store.forget_mount(&mount_point(&scene.other))),
         ),
+        after(
+            |scene| record_mount(scene).unwrap(),
+            operation("update the record of a mount", |scene| {
+                let (at, image) = (mount_point(&scene.other), scene.other.manifest());
+                scene.store.update_mount_record(&at, &image, "mounted").map(drop)
+            }),
+        ),
         operation("sync", |scene| {
             put(&scene.store, &scene.image.objects[1])?;
             scene.store.maintain()

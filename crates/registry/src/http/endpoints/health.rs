@@ -85,8 +85,8 @@ impl Health {
         pause
     }
 
-    /// Returns whether it was not known before that the mirror lacks the blob.
-    pub(super) fn lacks(&self, blob: &Digest) -> bool {
+    /// Notes that the mirror lacks the blob. Returns whether that was not known before.
+    pub(super) fn note_lacking(&self, blob: &Digest) -> bool {
         let mut state = self.0.lock();
         if state.lacking.len() >= LACKING {
             state.lacking.clear();
@@ -143,10 +143,10 @@ mod tests {
     async fn a_mirror_without_a_blob_is_asked_for_others() {
         let health = Health::default();
         let (one, other) = (Digest::of(b"one"), Digest::of(b"other"));
-        assert_eq!([health.lacks(&one), health.lacks(&one)], [true, false]);
+        assert_eq!([health.note_lacking(&one), health.note_lacking(&one)], [true, false]);
         assert!(!health.admits(Some(&one)) && health.admits(Some(&other)) && health.admits(None));
         for number in 0..LACKING {
-            health.lacks(&Digest::of(&number.to_le_bytes()));
+            health.note_lacking(&Digest::of(&number.to_le_bytes()));
         }
         assert!(health.admits(Some(&one)), "the memory is bounded");
     }
