@@ -1,7 +1,7 @@
 //! The output of a detached container: lines in the format of the Kubernetes CRI, in two files of a limited size.
 //!
 //! `2026-01-01T00:00:00.000000000Z stdout F a line`; the tag is `P` instead of `F` if the line continues in the next one of its stream.
-//! Output is written when it arrives, so a prompt or the last words before a hang are in the log. Readers get whole lines as far as the
+//! Output is written when it arrives, so a question or the last words before a hang are in the log. Readers get whole lines as far as the
 //! log has them.
 
 use std::collections::VecDeque;

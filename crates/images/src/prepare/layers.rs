@@ -49,7 +49,7 @@ pub(super) struct Indexes {
 }
 
 /// The layers that are indexed so far, by the digests of their blobs.
-type Found = HashMap<Digest, Layer>;
+type Indexed = HashMap<Digest, Layer>;
 
 /// Indexes all layers, lowest first. A blob that the image has twice is indexed once.
 pub(super) async fn index_all(
@@ -138,7 +138,7 @@ impl<'a> Indexing<'a> {
     }
 
     /// The layers whose indexes the store has.
-    fn kept(&self) -> Found {
+    fn kept(&self) -> Indexed {
         let load = |layer: &Wanted| {
             let kept = kept::load(self.store, layer.blob, &layer.claim, &self.allowance)?;
             Some((layer.blob.digest, kept))
@@ -147,7 +147,7 @@ impl<'a> Indexing<'a> {
     }
 
     /// The layers that have no table of contents and no kept index.
-    fn plain(&self, found: &Found) -> Vec<Blob> {
+    fn plain(&self, found: &Indexed) -> Vec<Blob> {
         let is_plain = |layer: &&Wanted| matches!(layer.claim, Claim::Plain) && !found.contains_key(&layer.blob.digest);
         self.wanted.iter().filter(is_plain).map(|layer| layer.blob).collect()
     }
@@ -181,7 +181,7 @@ impl<'a> Indexing<'a> {
     }
 
     /// The layers that a pull of the whole image has to stream: those that are incomplete here, and those that the tier lacks.
-    async fn lacking(&self, found: &Found) -> HashSet<Digest> {
+    async fn lacking(&self, found: &Indexed) -> HashSet<Digest> {
         if !self.is_whole {
             return HashSet::new();
         }
@@ -210,7 +210,7 @@ impl<'a> Indexing<'a> {
     }
 
     /// The kept layers of which every byte must be seen (again).
-    fn to_prove(&self, found: &mut Found, config: &ImageConfig, lacking: &HashSet<Digest>) -> Vec<ToStream<'a>> {
+    fn to_prove(&self, found: &mut Indexed, config: &ImageConfig, lacking: &HashSet<Digest>) -> Vec<ToStream<'a>> {
         let mut to_stream = Vec::new();
         for layer in self.wanted {
             let Some(kept) = found.get(&layer.blob.digest) else { continue };
@@ -229,7 +229,7 @@ impl<'a> Indexing<'a> {
     /// Adds the layers that have a table of contents or an index, and returns those that must be streamed.
     fn without_table(
         &self,
-        found: &mut Found,
+        found: &mut Indexed,
         outcomes: impl Iterator<Item = (&'a Wanted, ByToc)>,
         by_index: &SearchResult,
     ) -> Vec<ToStream<'a>> {
@@ -257,7 +257,7 @@ impl<'a> Indexing<'a> {
     }
 
     /// Streams these layers, unless another host shares an index of them meanwhile.
-    async fn stream(&self, mut to_stream: Vec<ToStream<'a>>, config: &ImageConfig, found: &mut Found) -> Result<()> {
+    async fn stream(&self, mut to_stream: Vec<ToStream<'a>>, config: &ImageConfig, found: &mut Indexed) -> Result<()> {
         if let Some(first) = to_stream.first().filter(|_| !self.limits.may_stream) {
             return Err(must_stream(first.layer, to_stream.len()));
         }
@@ -296,7 +296,7 @@ impl<'a> Indexing<'a> {
     }
 
     /// Keeps the index for all images that have the layer.
-    fn keep(&self, found: &mut Found, wanted: &Wanted, layer: Layer) {
+    fn keep(&self, found: &mut Indexed, wanted: &Wanted, layer: Layer) {
         let packed = Some(kept::save(self.store, &wanted.claim, &layer));
         found.insert(layer.blob.digest, Layer { packed, ..layer });
     }
@@ -309,7 +309,7 @@ impl<'a> Indexing<'a> {
     }
 
     /// The layers as the manifest lists them.
-    fn in_order(&self, mut found: Found, config: &ImageConfig) -> Result<Vec<Layer>> {
+    fn in_order(&self, mut found: Indexed, config: &ImageConfig) -> Result<Vec<Layer>> {
         let listed = &self.image.manifest.layers;
         let layer = |(number, layer): (usize, &Descriptor)| {
             // An index may be large: it is copied only for a blob that the image has again.
@@ -341,7 +341,7 @@ fn must_stream(layer: &Wanted, count: usize) -> Error {
 }
 
 /// The layers of which some bytes were not seen, or some objects are missing.
-fn incomplete(store: &Store, wanted: &[Wanted], found: &Found) -> HashSet<Digest> {
+fn incomplete(store: &Store, wanted: &[Wanted], found: &Indexed) -> HashSet<Digest> {
     let is_here = |layer: &Layer| {
         let mut files = layer.index.entries.iter().filter_map(|entry| match &entry.node {
             Node::File(content) if content.size > 0 => Some(content.object),
@@ -353,7 +353,7 @@ fn incomplete(store: &Store, wanted: &[Wanted], found: &Found) -> HashSet<Digest
     digests.filter(|digest| !found.get(digest).is_some_and(is_here)).collect()
 }
 
-fn plan(wanted: &[Wanted], found: &Found, by_index: &SearchResult, lacking: &HashSet<Digest>) -> Vec<LayerPlan> {
+fn plan(wanted: &[Wanted], found: &Indexed, by_index: &SearchResult, lacking: &HashSet<Digest>) -> Vec<LayerPlan> {
     let way = |layer: &Wanted| match &layer.claim {
         _ if lacking.contains(&layer.blob.digest) => LayerWay::Whole,
         _ if found.contains_key(&layer.blob.digest) => LayerWay::Local,
