@@ -467,6 +467,10 @@ pub enum LayersPart {
     Store {
         /// Which diffIDs are reported to Podman.
         diff_ids: DiffIds,
+        /// The policy for images, absolute; `None`: that of the host. It is part of no [`Access`] that is sent or recorded, but images are
+        /// resolved later, on Podman's lookups.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        policy: Option<PathBuf>,
     },
     /// An image whose layers are exposed.
     Image {

@@ -1,12 +1,12 @@
 //! [`Podman`]: what Podman sees of a store, and how that changes.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tarpon_client::Client;
 use tarpon_client::protocol::{Backfill, DiffIds, LayersPart, MountRequest, MountStatus, PodmanNames};
 use tarpon_images::Access;
 use tarpon_images::progress::Progress;
-use tarpon_images::{ImageRequest, Images, Prepared};
+use tarpon_images::{ImageRequest, Images, PolicyChoice, Prepared};
 use tarpon_oci::{Digest, Reference, Source};
 
 use super::forms::keep_forms;
@@ -114,13 +114,7 @@ impl Podman {
     pub fn start_layers(&self, access: Access, diff_ids: DiffIds) -> Result<MountStatus> {
         self.images.refuse_isolated("serve layers to Podman")?;
         let folder = self.images.store().podman_layers_folder();
-        let request = MountRequest {
-            access,
-            layers: Some(LayersPart::Store { diff_ids }),
-            // It belongs to no image: its record keeps nothing from eviction.
-            ..MountRequest::new(LAYERS.to_owned(), Digest::of(b""), folder)
-        };
-        self.client.mount(request)
+        self.client.mount(layers_request(access, diff_ids, folder)?)
     }
 
     /// Stops serving layers.
@@ -166,6 +160,27 @@ impl Podman {
     }
 }
 
+/// The request for the store of layers in `folder`.
+fn layers_request(access: Access, diff_ids: DiffIds, folder: PathBuf) -> Result<MountRequest> {
+    let policy = policy_file(&access.policy)?;
+    Ok(MountRequest {
+        access,
+        layers: Some(LayersPart::Store { diff_ids, policy }),
+        // It belongs to no image: its record keeps nothing from eviction.
+        ..MountRequest::new(LAYERS.to_owned(), Digest::of(b""), folder)
+    })
+}
+
+/// The policy's file, absolute, because the server has another current directory. `None`: the host's policy.
+fn policy_file(choice: &PolicyChoice) -> Result<Option<PathBuf>> {
+    let step = "read the name of the policy";
+    match choice {
+        PolicyChoice::Host => Ok(None),
+        PolicyChoice::File(file) => std::path::absolute(file).map(Some).context(ErrorKind::Other, step),
+        PolicyChoice::Settled(_) => Err(Error::new(ErrorKind::Other, step, "it is known for a single image only")),
+    }
+}
+
 /// The name as Podman writes it: with its registry, and with a digest instead of a tag where one was given.
 fn full_name(source: &Source, name: Option<&str>) -> Result<String> {
     let step = "name the image";
@@ -181,4 +196,34 @@ fn full_name(source: &Source, name: Option<&str>) -> Result<String> {
         Some(digest) => reference.pinned(*digest).to_string(),
         None => reference.to_string(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use tarpon_client::mount_record::SavedMount;
+
+    use super::*;
+
+    fn recorded(policy: PolicyChoice) -> Option<LayersPart> {
+        let access = Access { policy, ..Access::default() };
+        let request = layers_request(access, DiffIds::Claimed, PathBuf::from("/layers")).unwrap();
+        let sent: MountRequest = serde_json::from_str(&serde_json::to_string(&request).unwrap()).unwrap();
+        SavedMount::new(&sent).request.layers
+    }
+
+    #[test]
+    fn the_named_policy_reaches_the_server_and_its_record_as_an_absolute_path() {
+        let layers = |policy: Option<PathBuf>| Some(LayersPart::Store { diff_ids: DiffIds::Claimed, policy });
+        let strict = PathBuf::from("/etc/strict.json");
+        assert_eq!(recorded(PolicyChoice::File(strict.clone())), layers(Some(strict)));
+        let here = std::env::current_dir().unwrap().join("strict.json");
+        assert_eq!(recorded(PolicyChoice::File("strict.json".into())), layers(Some(here)));
+        assert_eq!(recorded(PolicyChoice::Host), layers(None));
+    }
+
+    #[test]
+    fn a_record_from_before_policies_is_still_read() {
+        let old: LayersPart = serde_json::from_str(r#"{"store":{"diff_ids":"claimed"}}"#).unwrap();
+        assert_eq!(old, LayersPart::Store { diff_ids: DiffIds::Claimed, policy: None });
+    }
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tarpon_client::child::read_line;
 use tarpon_images::Access;
 use tarpon_images::progress::Silent;
-use tarpon_images::{ImageRequest, Images, IndexChoice, Pull};
+use tarpon_images::{ImageRequest, Images, IndexChoice, PolicyChoice, Pull};
 use tarpon_oci::{Digest, Platform, Reference, Source};
 
 use super::forms::keep_forms;
@@ -24,6 +24,19 @@ const LINE_BYTES: u64 = 1 << 20;
 struct Ask {
     image: String,
     access: Access,
+    /// The policy of `access`, which does not serialise it.
+    #[serde(default)]
+    policy: PolicyChoice,
+}
+
+impl Ask {
+    fn new(image: &Reference, access: &Access) -> Self {
+        Self { image: image.to_string(), access: access.clone(), policy: access.policy.clone() }
+    }
+
+    fn access(self) -> Access {
+        Access { policy: self.policy, ..self.access }
+    }
 }
 
 /// The response.
@@ -58,11 +71,11 @@ async fn prepare(images: &Images, ask: Ask) -> Result<Offer> {
     let request = ImageRequest {
         // Resolved again: Podman has just requested it.
         pull: Pull::Always,
-        access: ask.access,
         // The content of a layer that Podman keeps must come from what the manifest pins.
         index: IndexChoice::None,
-        ..ImageRequest::new(ask.image, source, Platform::host())
+        ..ImageRequest::new(ask.image.clone(), source, Platform::host())
     };
+    let request = ImageRequest { access: ask.access(), ..request };
     let prepared = images.prepare_without_streaming(&request, &Silent).await?;
     keep_forms(images, &request, &prepared.record, true, &Silent).await?;
     Ok(Offer::Ready { manifest: *prepared.manifest(), fallbacks: prepared.fallbacks })
@@ -80,7 +93,7 @@ pub(crate) fn ask(
     command.args(arguments).arg("--offer").current_dir("/");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
     let mut child = Ended(command.spawn()?);
-    let mut line = serde_json::to_vec(&Ask { image: image.to_string(), access: access.clone() })?;
+    let mut line = serde_json::to_vec(&Ask::new(image, access))?;
     line.push(b'\n');
     // Shorter than a pipe's buffer, but for absurd paths.
     child.0.stdin.take().map_or(Ok(()), |mut input| input.write_all(&line))?;
@@ -99,5 +112,26 @@ impl Drop for Ended {
     fn drop(&mut self) {
         let _killed = self.0.kill();
         let _reaped = self.0.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_process_that_prepares_an_image_applies_the_policy_of_the_settings() {
+        let folder = tempfile::tempdir().unwrap();
+        let policy = folder.path().join("strict.json");
+        std::fs::write(&policy, r#"{"default":[{"type":"reject"}]}"#).unwrap();
+        let access = Access { policy: PolicyChoice::File(policy.clone()), ..Access::default() };
+        let images = Images::open(&folder.path().join("store")).unwrap();
+        // A host that does not exist: the policy is checked before anything is requested.
+        let image: Reference = "registry.invalid/app:1".parse().unwrap();
+        let line = serde_json::to_vec(&Ask::new(&image, &access)).unwrap();
+        let mut output = Vec::new();
+        offer(&images, line.as_slice(), &mut output).await.unwrap();
+        let Offer::Refused(why) = serde_json::from_slice(&output).unwrap() else { panic!("it is offered") };
+        assert!(why.contains(policy.to_str().unwrap()) && why.contains("rejects"), "{why}");
     }
 }

@@ -36,6 +36,9 @@ pub(crate) const PROGRESS_BYTES: u64 = 1 << 20;
 pub(crate) const BACKOFF: Duration = Duration::from_millis(100);
 /// A longer pause requested by a server counts as a refusal.
 pub(crate) const RETRY_AFTER_LONGEST: Duration = Duration::from_secs(24 * 3600);
+/// The most that is added to a pause requested by a server. Requests of hundreds of clients that come back over two seconds are no burst,
+/// and a reader hardly notices them.
+pub(crate) const RETRY_AFTER_SPREAD: Duration = Duration::from_secs(2);
 /// The longest pause of all requests to a host that one answer can cause: it may have been meant for one user or one image.
 pub(crate) const HOST_PAUSE_LONGEST: Duration = Duration::from_secs(300);
 /// How long a request waits for the address of a blob that another request is fetching. That normally takes one round trip.

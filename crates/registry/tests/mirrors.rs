@@ -40,14 +40,19 @@ impl Mirrored {
     }
 
     fn of(contents: [Contents; 3], auth: &Auth, options: &AccessOptions) -> Self {
-        let references: Vec<Reference> = NAMES.iter().map(|name| name.parse().unwrap()).collect();
+        Self::at(&NAMES, contents.into(), auth, options)
+    }
+
+    /// The last name is that of the registry.
+    fn at(names: &[&str], contents: Vec<Contents>, auth: &Auth, options: &AccessOptions) -> Self {
+        let references: Vec<Reference> = names.iter().map(|name| name.parse().unwrap()).collect();
         let transport = |(contents, reference): (Contents, &Reference)| {
             let registry = Arc::new(FakeRegistry::new(contents, auth.clone(), None));
             registry.set_hosts(Hosts { registry: format!("https://{}", reference.registry()), ..registry.hosts() });
             Arc::new(ScriptedTransport::new(registry))
         };
         let transports: Vec<_> = contents.into_iter().zip(&references).map(transport).collect();
-        let (image, given) = (&references[2], options.credential_source());
+        let (image, given) = (references.last().unwrap(), options.credential_source());
         let endpoints: Vec<_> = references.iter().map(|reference| Endpoint::of(reference.clone(), false)).collect();
         let endpoints = transports.iter().enumerate().map(|(number, transport)| {
             let credentials = given.at(number, &endpoints, image);
@@ -174,6 +179,18 @@ async fn a_list_is_requested_from_a_dead_mirror_once() {
         assert!(mirrored.repository.referrers(&blob().digest, "application/x").await.unwrap().is_empty());
     }
     assert!(began.elapsed() < Duration::from_secs(11), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn dead_mirrors_leave_the_registry_time_for_a_list() {
+    let names = ["one.test/app:1", "two.test/app:1", "three.test/app:1", "four.test/app:1", NAMES[2]];
+    let contents = names.map(|_| contents()).into();
+    let mirrored = Mirrored::at(&names, contents, &Auth::Anonymous, &AccessOptions::default());
+    (0..4).for_each(|number| mirrored.fails(number, Never));
+    let began = Instant::now();
+    assert!(mirrored.repository.referrers(&blob().digest, "application/x").await.unwrap().is_empty());
+    assert!(began.elapsed() < Duration::from_secs(11), "{:?}", began.elapsed());
+    assert_eq!(mirrored.counts()[2..4], [0, 0]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -126,6 +126,28 @@ async fn four_hundred_readers_are_answered_in_time_when_the_token_service_is_awa
 }
 
 #[tokio::test(start_paused = true)]
+async fn readers_that_wait_for_one_token_share_its_failure_and_know_the_cause() {
+    const READERS: u64 = 20;
+    // Without a token at first, and with one that expires.
+    for expired in [false, true] {
+        let world = World::new(Auth::Bearer { anonymous: true, expires_in: Some(20) }, None, None);
+        if expired {
+            world.read(0..10).await.unwrap();
+            tokio::time::advance(Duration::from_secs(30)).await;
+        }
+        world.transport.attack("/token", Some(Fault::Never));
+        let began = Instant::now();
+        let errors = join_all((0..READERS).map(|number| {
+            let world = &world;
+            async move { world.read(number..number + 10).await.unwrap_err().to_string() }
+        }));
+        let errors = errors.await;
+        assert!(began.elapsed() <= PROMISE, "{:?}", began.elapsed());
+        assert!(errors.iter().all(|error| error.contains("auth.test/token")), "{errors:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_registry_that_is_back_and_slow_fails_no_reader_that_has_time_to_wait() {
     const FILES: usize = 60;
     let (layer, files) = layer(FILES);

@@ -5,13 +5,15 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 
-use clap::{Args, ValueEnum};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, FromArgMatches, ValueEnum};
 use tarpon_daemon::{Learning, Options, Socket};
 use tarpon_engine::trace::MOST_STARTS;
 use tarpon_engine::{DEFAULT_STARTS, Ended};
 use tarpon_oci::IndexRepo;
 
-use super::image::{TierChoice, index_repo, policy};
+use super::image::{POLICY_VARIABLE, TierChoice, index_repo, policy};
 use super::options::{address, path};
 use super::scrub::ScrubChoice;
 use super::session::{Session, runtime};
@@ -58,7 +60,7 @@ pub(crate) struct Daemon {
     runtime: Option<PathBuf>,
     /// Policy for images, containers-policy.json(5) [default: $XDG_CONFIG_HOME/containers/policy.json, else /etc/containers/policy.json, if
     /// it exists]
-    #[arg(long, value_name = "FILE", value_parser = path(), env = "TARPON_POLICY")]
+    #[arg(long, value_name = "FILE", value_parser = path(), env = POLICY_VARIABLE)]
     policy: Option<PathBuf>,
     /// Index repository: registry prefix (HOST[:PORT]/PATH) or OCI layout (oci:DIR) with indexes and boot packs of images; may be repeated
     #[arg(long = "index-repo", value_name = "PREFIX", env = "TARPON_INDEX_REPO", value_delimiter = ',', value_parser = index_repo)]
@@ -66,7 +68,7 @@ pub(crate) struct Daemon {
     #[command(flatten)]
     tier: TierChoice,
     #[command(flatten)]
-    learning: LearningChoice,
+    learning: GivenLearning,
     #[command(flatten)]
     scrub: ScrubChoice,
 }
@@ -90,6 +92,45 @@ struct LearningChoice {
     /// With --learn publish: sign what is published with this private key, as `tarpon trace publish` does
     #[arg(long, value_name = "FILE", value_parser = path())]
     sign_by_key: Option<PathBuf>,
+}
+
+/// The options of [`LearningChoice`] that have no effect without `--learn publish`, by field and as they are written.
+const OF_PUBLISHING: [(&str, &str); 3] =
+    [("learn_after", "--learn-after"), ("publish_private", "--publish-private"), ("sign_by_key", "--sign-by-key")];
+
+/// A choice of which each option on the command line has an effect. Variables may be set for all daemons of a host.
+#[derive(Debug)]
+struct GivenLearning(LearningChoice);
+
+impl FromArgMatches for GivenLearning {
+    fn from_arg_matches(matches: &ArgMatches) -> std::result::Result<Self, clap::Error> {
+        let given = |field: &str| matches.value_source(field) == Some(ValueSource::CommandLine);
+        let useless = OF_PUBLISHING.iter().find(|(field, _)| given(field));
+        let choice = LearningChoice::from_arg_matches(matches)?;
+        match useless {
+            Some((_, option)) if choice.learn == LearnWhat::Keep => {
+                let why =
+                    format!("{option} has no effect without --learn publish\n\n  tip: see tarpon daemon --help\n");
+                Err(clap::Error::raw(ErrorKind::MissingRequiredArgument, why))
+            }
+            _ => Ok(Self(choice)),
+        }
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> std::result::Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for GivenLearning {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        LearningChoice::augment_args(command)
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        LearningChoice::augment_args_for_update(command)
+    }
 }
 
 /// What becomes of learned starts.
@@ -157,7 +198,7 @@ impl Daemon {
 impl Daemon {
     /// How learned starts are published, if they are to be: by another process with these options.
     fn learning(&self, session: &Session) -> Result<Option<Learning>> {
-        let LearningChoice { learn, learn_after: after, publish_private, ref sign_by_key } = self.learning;
+        let LearningChoice { learn, learn_after: after, publish_private, ref sign_by_key } = self.learning.0;
         if learn == LearnWhat::Keep {
             return Ok(None);
         }

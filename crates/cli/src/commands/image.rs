@@ -310,9 +310,14 @@ impl ImageChoice {
 }
 
 impl ImageOptions {
+    /// The requested index. For several images it is read once.
+    pub(super) fn index(&self) -> tarpon_engine::Result<IndexChoice> {
+        self.choice.index()
+    }
+
     /// Builds the request to the engine.
     pub(crate) fn request(&self, image: ImageName) -> tarpon_engine::Result<ImageRequest> {
-        self.request_with(image, self.choice.index()?)
+        self.request_with(image, self.index()?)
     }
 
     pub(super) fn request_with(&self, image: ImageName, index: IndexChoice) -> tarpon_engine::Result<ImageRequest> {
@@ -388,9 +393,12 @@ pub(super) struct RegistryConnection {
     cert_dir: Option<PathBuf>,
     /// Policy for images, containers-policy.json(5) [default: $XDG_CONFIG_HOME/containers/policy.json, else /etc/containers/policy.json, if
     /// it exists]
-    #[arg(long, value_name = "FILE", help_heading = REGISTRY_OPTIONS, value_parser = path(), env = "TARPON_POLICY")]
+    #[arg(long, value_name = "FILE", help_heading = REGISTRY_OPTIONS, value_parser = path(), env = POLICY_VARIABLE)]
     policy: Option<PathBuf>,
 }
+
+/// The variable for `--policy`.
+pub(super) const POLICY_VARIABLE: &str = "TARPON_POLICY";
 
 /// The policy of an option.
 pub(super) fn policy(file: Option<&Path>) -> PolicyChoice {

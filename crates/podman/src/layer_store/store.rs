@@ -10,7 +10,7 @@ use base64::prelude::BASE64_STANDARD;
 use parking_lot::{Mutex, RwLock};
 use tarpon_client::mount_record::SavedMount;
 use tarpon_client::protocol::{DiffIds, LayersPart, MountRequest};
-use tarpon_images::Access;
+use tarpon_images::{Access, PolicyChoice};
 use tarpon_mount::Mounted;
 use tarpon_oci::{Digest, Reference};
 use tarpon_server::{Exhibit, ExhibitHost, cannot_mount};
@@ -65,6 +65,21 @@ pub(super) struct Shown {
 /// The mount's reference to the store, weak because the store owns the mount.
 pub(super) struct Door(pub(super) Weak<LayerStore>);
 
+fn diff_ids(settings: &MountRequest) -> DiffIds {
+    match settings.layers {
+        Some(LayersPart::Store { diff_ids, .. }) => diff_ids,
+        _ => DiffIds::default(),
+    }
+}
+
+/// The policy, which the request's own access has lost on its way here.
+fn policy(settings: &MountRequest) -> PolicyChoice {
+    match &settings.layers {
+        Some(LayersPart::Store { policy: Some(file), .. }) => PolicyChoice::File(file.clone()),
+        _ => PolicyChoice::Host,
+    }
+}
+
 impl LayerStore {
     pub(crate) fn new(host: ExhibitHost) -> Arc<Self> {
         let store = host.store().clone();
@@ -101,7 +116,8 @@ impl LayerStore {
         request.access.creds = None;
         SavedMount::new(&request).write(&self.store).context(ErrorKind::Store, "record the mount")?;
         let mut state = self.state.write();
-        let is_same = state.settings.as_ref().is_some_and(|before| before.layers == request.layers);
+        // The mount shows the diffIDs. Everything else matters to the next image only.
+        let is_same = state.settings.as_ref().is_some_and(|before| diff_ids(before) == diff_ids(&request));
         let is_mounted = state.shown.as_ref().is_some_and(|shown| shown.mounted.is_attached());
         let before = state.settings.replace(request);
         if is_same && is_mounted {
@@ -233,15 +249,12 @@ impl LayerStore {
         }
     }
 
-    /// How to access registries, and which diffIDs Podman gets. `None`: nothing is shown.
+    /// How to access registries, with the policy, and which diffIDs Podman gets. `None`: nothing is shown.
     pub(super) fn settings(&self) -> Option<(Access, DiffIds)> {
         let state = self.state.read();
         let settings = state.settings.as_ref()?;
-        let diff_ids = match settings.layers {
-            Some(LayersPart::Store { diff_ids }) => diff_ids,
-            _ => DiffIds::default(),
-        };
-        Some((settings.access.clone(), diff_ids))
+        let policy = policy(settings);
+        Some((Access { policy, ..settings.access.clone() }, diff_ids(settings)))
     }
 
     /// Looks up a layer: in the newest image of this name that has it.

@@ -9,7 +9,7 @@ use tarpon_client::Client;
 use tarpon_client::mount_record::SavedMount;
 use tarpon_client::protocol::{DiffIds, LayersPart, MountRequest};
 use tarpon_fs::Errno;
-use tarpon_images::{ImageRequest, Images, Prepared, Pull, Silent};
+use tarpon_images::{ImageRequest, Images, PolicyChoice, Prepared, Pull, Silent};
 use tarpon_oci::Digest;
 use tarpon_registry::serve::Contents;
 use tarpon_server::{Exhibit, ExhibitHost};
@@ -82,7 +82,7 @@ impl LayerStoreFixture {
     fn server(&self) -> Arc<LayerStore> {
         let host = ExhibitHost::new(&Client::new(self.images.store().clone(), Vec::new()), Handle::current()).unwrap();
         let layers = LayerStore::new(host);
-        let settings = Some(LayersPart::Store { diff_ids: DiffIds::Hashed });
+        let settings = Some(LayersPart::Store { diff_ids: DiffIds::Hashed, policy: None });
         let request =
             MountRequest { layers: settings, ..MountRequest::new(String::new(), Digest::of(b""), PathBuf::new()) };
         layers.state.write().settings = Some(request);
@@ -258,4 +258,18 @@ async fn an_image_with_a_layer_that_would_have_to_be_streamed_is_refused_and_not
     let refused = fixture.prepare("v1").await.unwrap_err();
     assert!(refused.to_string().contains("layer 2"), "{refused}");
     assert_eq!(fixture.images.store().usage().unwrap().objects, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_policy_on_record_is_the_one_that_images_are_resolved_with() {
+    let fixture = LayerStoreFixture::new(&[]).await;
+    let server = fixture.server();
+    assert_eq!(server.settings().unwrap().0.policy, PolicyChoice::Host);
+    let strict = PathBuf::from("/etc/strict.json");
+    let layers = Some(LayersPart::Store { diff_ids: DiffIds::Hashed, policy: Some(strict.clone()) });
+    let request = MountRequest { layers, ..MountRequest::new(String::new(), Digest::of(b""), PathBuf::new()) };
+    // As the next server reads it.
+    let record = serde_json::to_string(&SavedMount::new(&request)).unwrap();
+    server.state.write().settings = Some(serde_json::from_str::<SavedMount>(&record).unwrap().request);
+    assert_eq!(server.settings().unwrap().0.policy, PolicyChoice::File(strict));
 }

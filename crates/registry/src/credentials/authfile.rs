@@ -114,6 +114,11 @@ pub(super) fn aliases(registry: &str) -> Vec<&str> {
     }
 }
 
+/// The registry, as written in references, that has this host among its names.
+pub(super) fn registry_of(host: &str) -> &str {
+    if aliases(DOCKER_HUB).contains(&host) { DOCKER_HUB } else { host }
+}
+
 /// The name of a registry in credential helpers.
 pub(super) fn server_name(registry: &str) -> &str {
     match registry {

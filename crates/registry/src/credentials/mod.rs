@@ -6,6 +6,7 @@
 
 mod authfile;
 mod edit;
+mod edit_lock;
 mod helper;
 mod secret;
 mod source;

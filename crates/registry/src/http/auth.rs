@@ -74,6 +74,8 @@ struct State {
     challenge: Option<Challenge>,
     current: Option<Current>,
     denied: Option<Denied>,
+    /// The last attempt to get a header, if it failed for another reason than a denial.
+    failed: Option<Failed>,
     /// Counts headers, so that a task whose request was refused can detect that another renewed it meanwhile.
     generation: u64,
 }
@@ -94,6 +96,13 @@ struct Denied {
     pause: Duration,
 }
 
+/// A failed attempt, which was also that of the tasks that waited for it: one after the other they would wait for a silent token service
+/// beyond the time of each, and report that instead of the cause.
+struct Failed {
+    at: Instant,
+    failure: Failure,
+}
+
 /// A header to send, and its generation.
 #[derive(Clone)]
 pub(super) struct Authorization {
@@ -107,8 +116,16 @@ impl Denied {
     /// The failure of a request during the pause. After the first denials it waits, and then tries by itself.
     fn failure(&self) -> Failure {
         let left = self.until.saturating_duration_since(Instant::now());
-        let retry = if self.pause <= timing::DENIED_WAIT { Retry::After(left) } else { Retry::Never };
+        let retry = if self.pause <= timing::DENIED_WAIT { Retry::AfterOwn(left) } else { Retry::Never };
         Failure::new(Fault::Denied, retry, self.message.clone())
+    }
+}
+
+impl State {
+    /// The failure of an attempt that ended since `began`, when a task began to wait for its outcome.
+    fn failure_since(&self, began: Instant) -> Option<Failure> {
+        let failed = self.failed.as_ref().filter(|failed| began < failed.at)?;
+        Some(failed.failure.clone())
     }
 }
 
@@ -124,10 +141,11 @@ impl Authenticator {
 
     /// The header for the next request. None as long as the registry required none.
     pub(super) async fn authorize(&self, wire: &Wire) -> Result<Authorization, Failure> {
+        let began = Instant::now();
         let mut state = self.state.lock().await;
         let fresh = |current: &Current| current.renew_at.is_none_or(|at| Instant::now() < at);
         if state.challenge.is_some() && !state.current.as_ref().is_some_and(fresh) {
-            self.renew(&mut state, wire).await?;
+            self.renew(&mut state, wire, began).await?;
         }
         let header = state.current.as_ref().map(|current| current.header.clone());
         let after_denial = header.is_some() && state.denied.is_some();
@@ -141,12 +159,14 @@ impl Authenticator {
         challenge: Option<Challenge>,
         wire: &Wire,
     ) -> Result<(), Failure> {
+        let began = Instant::now();
         let mut state = self.state.lock().await;
         if used.is_some_and(|used| state.generation != used.generation) {
             return Ok(());
         }
-        if challenge.is_some() {
-            state.challenge = challenge;
+        if challenge.is_some() && challenge != state.challenge {
+            // The failure was that of another token service.
+            (state.challenge, state.failed) = (challenge, None);
         }
         if state.challenge.is_none() {
             return Err(Failure::new(
@@ -155,7 +175,7 @@ impl Authenticator {
                 format!("{}: 401 without a challenge", self.registry),
             ));
         }
-        self.renew(&mut state, wire).await
+        self.renew(&mut state, wire, began).await
     }
 
     /// Records that a fresh header was refused too: retries are useless before the credentials change.
@@ -192,7 +212,11 @@ impl Authenticator {
         self.source.find(&self.registry, &self.repository).await
     }
 
-    async fn renew(&self, state: &mut State, wire: &Wire) -> Result<(), Failure> {
+    /// Gets another header, for a task that has waited for its turn since `began`.
+    async fn renew(&self, state: &mut State, wire: &Wire, began: Instant) -> Result<(), Failure> {
+        if let Some(failure) = state.failure_since(began) {
+            return Err(failure);
+        }
         let credentials = self.credentials().await;
         if let Some(denied) = &state.denied {
             if denied.credentials != credentials {
@@ -201,7 +225,7 @@ impl Authenticator {
                 return Err(denied.failure());
             }
         }
-        state.current = None;
+        (state.current, state.failed) = (None, None);
         let renewed = match state.challenge.clone() {
             Some(Challenge::Bearer { realm, service, scope }) => {
                 self.fetch_token(wire, &realm, service.as_deref(), scope.as_deref(), credentials.as_ref()).await
@@ -217,6 +241,8 @@ impl Authenticator {
             Err(failure) => {
                 if failure.error.fault == Fault::Denied {
                     self.remember_denial(state, credentials, failure.error.to_string());
+                } else {
+                    state.failed = Some(Failed { at: Instant::now(), failure: failure.clone() });
                 }
                 Err(failure)
             }

@@ -150,9 +150,14 @@ impl Endpoints {
 
     /// The manifests of kind `artifact_type` whose subject is `subject`. An empty result is no error.
     pub(crate) async fn referrers(&self, subject: &Digest, artifact_type: &str) -> Result<Vec<Descriptor>, Error> {
+        let all_began = Instant::now();
         // A mirror may have no list, or an old one. No list is verified, so one of a mirror is worth as much.
         for mirror in self.mirrors.iter().filter(|mirror| mirror.admits(What::Tag)) {
             let began = Instant::now();
+            // As in `try_mirrored`: the registry must answer within the same request.
+            if all_began.elapsed() >= timing::MIRRORS {
+                break;
+            }
             match mirror.host.session.referrers(subject, artifact_type).await {
                 Ok(found) => {
                     mirror.health.answered();

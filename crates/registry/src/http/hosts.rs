@@ -28,7 +28,7 @@ use url::Url;
 
 use super::answers::host;
 use super::call::{Call, Payload};
-use super::retry::{Failure, Retry, retry_after};
+use super::retry::{Failure, Retry, retry_after, spread};
 use crate::timing;
 use crate::transport::Response;
 
@@ -153,7 +153,7 @@ impl Pace {
                     let left = until.saturating_duration_since(Instant::now());
                     if left >= timing::REQUEST {
                         let message = format!("{}: {host} requested a pause", call.shown);
-                        return Err(Failure::new(Fault::Unavailable, Retry::After(left), message));
+                        return Err(Failure::new(Fault::Unavailable, Retry::AfterOwn(left), message));
                     }
                     sleep_until(until).await;
                 }
@@ -181,7 +181,8 @@ impl Pace {
 
     /// Whether its state matters: it refused recently. Pauses are no longer than that.
     fn is_informative(&self) -> bool {
-        self.state.lock().refused.is_some_and(|refused| refused.elapsed() < timing::HOST_PAUSE_LONGEST)
+        let longest = timing::HOST_PAUSE_LONGEST + timing::RETRY_AFTER_SPREAD;
+        self.state.lock().refused.is_some_and(|refused| refused.elapsed() < longest)
     }
 }
 
@@ -203,7 +204,7 @@ impl State {
             (self.most, self.good, self.epoch) = ((self.most / 2).max(1), 0, self.epoch + 1);
         }
         if let Some(pause) = pause {
-            let until = Instant::now() + pause.min(timing::HOST_PAUSE_LONGEST);
+            let until = Instant::now() + spread(pause.min(timing::HOST_PAUSE_LONGEST));
             self.closed_until = self.closed_until.max(Some(until));
         }
     }
@@ -313,7 +314,8 @@ mod tests {
         let call = Call::get("x");
         let waiting = (0..20).map(|_| async {
             let place = host.0.enter(&host.1, &call).await;
-            assert!(place.is_ok_and(|_place| began.elapsed().as_secs() == 7));
+            let (earliest, latest) = (Duration::from_secs(7), Duration::from_millis(8_750));
+            assert!(place.is_ok_and(|_place| (earliest..latest).contains(&began.elapsed())));
         });
         futures::future::join_all(waiting).await;
     }
@@ -324,9 +326,11 @@ mod tests {
         host.enter().unwrap().answered(&answer(429, Some("86400")));
         let failed = host.0.enter(&host.1, &Call::get("x")).now_or_never().unwrap();
         let failure = failed.err().unwrap();
-        assert_eq!(failure.retry, Retry::After(timing::HOST_PAUSE_LONGEST));
+        let longest = timing::HOST_PAUSE_LONGEST + timing::RETRY_AFTER_SPREAD;
+        let Retry::AfterOwn(left) = failure.retry else { panic!("{failure:?}") };
+        assert!((timing::HOST_PAUSE_LONGEST..longest).contains(&left), "{left:?}");
         assert!(failure.error.to_string().contains("registry.test requested a pause"), "{}", failure.error);
-        tokio::time::advance(timing::HOST_PAUSE_LONGEST).await;
+        tokio::time::advance(longest).await;
         assert!(host.enter().is_some(), "what was meant for one user does not last for ever for all");
     }
 
@@ -393,7 +397,7 @@ mod tests {
         assert_eq!(hosts.0.lock().len(), HOSTS);
         assert_eq!(of(3 * HOSTS - 1).all().len(), 8, "the latest is remembered");
         assert_eq!(of(0).all().len(), 16);
-        tokio::time::advance(timing::HOST_PAUSE_LONGEST).await;
+        tokio::time::advance(timing::HOST_PAUSE_LONGEST + timing::RETRY_AFTER_SPREAD).await;
         drop(of(3 * HOSTS).enter());
         assert_eq!(hosts.0.lock().len(), 1);
     }

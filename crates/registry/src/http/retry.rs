@@ -35,7 +35,7 @@ impl Position {
 }
 
 /// A failed attempt.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Failure {
     pub(crate) error: SourceError,
     pub(crate) retry: Retry,
@@ -50,8 +50,10 @@ pub(crate) enum Retry {
     Once,
     /// After a pause that grows.
     Later,
-    /// After the pause that the server requested.
+    /// After the pause that the server requested, and a little more.
     After(Duration),
+    /// After what is left of a pause of this process.
+    AfterOwn(Duration),
 }
 
 impl Failure {
@@ -92,6 +94,8 @@ pub(crate) struct Budget {
     attempts: u32,
     failed: u32,
     wrong: u32,
+    /// The failure before the attempt under way: the cause, if the time ends within that one.
+    last: Option<SourceError>,
 }
 
 impl Budget {
@@ -112,7 +116,7 @@ impl Budget {
     }
 
     fn lasting(time: Duration) -> Self {
-        Self { time, deadline: Instant::now() + time, attempts: limits::ATTEMPTS, failed: 0, wrong: 0 }
+        Self { time, deadline: Instant::now() + time, attempts: limits::ATTEMPTS, failed: 0, wrong: 0, last: None }
     }
 
     /// Restarts the time, not the attempts: for operations that may last while they make progress.
@@ -127,7 +131,8 @@ impl Budget {
         attempt: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
         timeout_at(self.deadline, attempt).await.unwrap_or_else(|_| {
-            let message = format!("{shown}: no response within {} s", self.time.as_secs_f64());
+            let before = self.last.as_ref().map(|error| format!(", and before that: {error}")).unwrap_or_default();
+            let message = format!("{shown}: no response within {} s{before}", self.time.as_secs_f64());
             Err(Failure::new(Fault::Timeout, Retry::Never, message))
         })
     }
@@ -143,15 +148,22 @@ impl Budget {
                 jittered(timing::BACKOFF)
             }
             Retry::Later => jittered(timing::BACKOFF * (1 << (self.failed - 1).min(10))),
-            Retry::After(pause) => pause,
+            Retry::After(pause) | Retry::AfterOwn(pause) => pause,
         };
         if self.failed >= self.attempts {
             return Err(self.final_error(&failure.error, ""));
         }
-        if Instant::now() + pause >= self.deadline {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if pause >= left {
             let why = format!(", next attempt only in {} s", pause.as_secs());
             return Err(self.final_error(&failure.error, &why));
         }
+        let pause = match failure.retry {
+            // Half of the time that is left belongs to the attempt.
+            Retry::After(asked) => spread(asked).min(asked + (left - asked) / 2),
+            _ => pause,
+        };
+        self.last = Some(failure.error.clone());
         tracing::debug!(error = %failure.error, pause = ?pause, "trying again");
         sleep(pause).await;
         Ok(())
@@ -168,8 +180,18 @@ impl Budget {
 
 /// `pause` and up to half as much again, so that clients which failed together do not come back together.
 fn jittered(pause: Duration) -> Duration {
-    let half = u64::try_from(pause.as_millis() / 2).unwrap_or(u64::MAX).max(1);
-    pause + Duration::from_millis(RandomState::new().hash_one(0) % half)
+    pause + random_below(pause / 2)
+}
+
+/// The pause that a host asked for, and up to a quarter more: all nodes of a cluster may have got the same `Retry-After` at the same time.
+/// Never less.
+pub(super) fn spread(asked: Duration) -> Duration {
+    asked + random_below((asked / 4).min(timing::RETRY_AFTER_SPREAD))
+}
+
+fn random_below(most: Duration) -> Duration {
+    let most = u64::try_from(most.as_millis()).unwrap_or(u64::MAX).max(1);
+    Duration::from_millis(RandomState::new().hash_one(0) % most)
 }
 
 /// `Retry-After`: seconds or a date (RFC 9110 §10.2.3). A date is compared with the `Date` of the same answer, or with the local
@@ -211,6 +233,39 @@ mod tests {
         for nonsense in ["soon", "-1", "1.5", "Sun, 99 Nov 1994 08:49:44 GMT"] {
             assert_eq!(pause(nonsense, Some(NOW)), None, "{nonsense}");
         }
+    }
+
+    #[test]
+    fn nodes_that_got_the_same_pause_come_back_at_different_times_and_none_too_early() {
+        for (asked, most) in [(4, 1_000), (10, 2_000), (600, 2_000)] {
+            let asked = Duration::from_secs(asked);
+            let pauses: std::collections::BTreeSet<_> = (0..100).map(|_| spread(asked)).collect();
+            assert!(pauses.iter().all(|pause| (asked..asked + Duration::from_millis(most)).contains(pause)));
+            assert!(pauses.len() > 10, "{pauses:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_spread_of_a_pause_leaves_time_for_the_attempt() {
+        for _ in 0..100 {
+            let mut budget = Budget::lasting(Duration::from_secs(11));
+            let asked = Duration::from_secs(10);
+            let began = Instant::now();
+            let failure = Failure::new(Fault::Unavailable, Retry::After(asked), "busy".to_owned());
+            budget.spend(failure).await.unwrap();
+            // The timer has a resolution of 1 ms.
+            let latest = asked + Duration::from_millis(501);
+            assert!((asked..=latest).contains(&began.elapsed()), "{:?}", began.elapsed());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_attempt_that_runs_out_of_time_names_the_failure_before_it() {
+        let mut budget = Budget::lasting(Duration::from_secs(5));
+        budget.spend(Failure::new(Fault::Unavailable, Retry::Later, "the cause".to_owned())).await.unwrap();
+        let silent = budget.within("a blob", std::future::pending::<Result<(), Failure>>()).await.unwrap_err();
+        assert_eq!(silent.error.to_string(), "a blob: no response within 5 s, and before that: the cause");
+        assert_eq!(silent.error.fault, Fault::Timeout);
     }
 
     #[test]

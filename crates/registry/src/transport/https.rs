@@ -15,6 +15,7 @@ use std::sync::OnceLock;
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _};
 use http::header::CONTENT_LENGTH;
+use url::Url;
 
 use super::loopback::is_loopback;
 use super::tls::Certificates;
@@ -29,10 +30,35 @@ const IDLE_CONNECTIONS: usize = 32;
 pub(crate) struct HttpsTransport {
     certificates: Certificates,
     verify: bool,
-    registry: OnceLock<Result<reqwest::Client, String>>,
-    others: OnceLock<Result<reqwest::Client, String>>,
+    registry: Clients,
+    others: Clients,
+}
+
+/// The clients for one kind of peer, made when they are needed.
+#[derive(Default)]
+struct Clients {
+    remote: Client,
     /// Loopback is never reached through a proxy.
-    loopback: OnceLock<Result<reqwest::Client, String>>,
+    loopback: Client,
+}
+
+type Client = OnceLock<Result<reqwest::Client, String>>;
+
+impl Clients {
+    /// Each request fails for this reason.
+    fn unusable(why: &str) -> Self {
+        let failed = || Err(why.to_owned()).into();
+        Self { remote: failed(), loopback: failed() }
+    }
+
+    fn get(
+        &self,
+        is_loopback: bool,
+        tls: impl FnOnce() -> Result<rustls::ClientConfig, String>,
+    ) -> &Result<reqwest::Client, String> {
+        let client = if is_loopback { &self.loopback } else { &self.remote };
+        client.get_or_init(|| build(tls()?, !is_loopback))
+    }
 }
 
 impl HttpsTransport {
@@ -57,23 +83,19 @@ impl HttpsTransport {
 
     /// For an endpoint whose certificates cannot be used: each request fails for this reason.
     pub(crate) fn unusable(why: String) -> Self {
-        let (registry, others, loopback) = (Err(why.clone()).into(), Err(why.clone()).into(), Err(why).into());
-        Self { registry, others, loopback, ..Self::with(Certificates::default(), true) }
+        let (registry, others) = (Clients::unusable(&why), Clients::unusable(&why));
+        Self { registry, others, ..Self::with(Certificates::default(), true) }
     }
 
     fn with(certificates: Certificates, verify: bool) -> Self {
-        Self { certificates, verify, registry: OnceLock::new(), others: OnceLock::new(), loopback: OnceLock::new() }
+        Self { certificates, verify, registry: Clients::default(), others: Clients::default() }
     }
 
-    fn client(&self, request: &Request) -> Result<&reqwest::Client, TransportError> {
-        let client = match request.peer {
-            Peer::Registry if is_loopback(&request.url) => {
-                self.loopback.get_or_init(|| build(self.certificates.for_registry(self.verify)?, false))
-            }
-            Peer::Registry => self.registry.get_or_init(|| build(self.certificates.for_registry(self.verify)?, true)),
-            Peer::Other => {
-                self.others.get_or_init(|| build(self.certificates.for_others()?, !is_loopback(&request.url)))
-            }
+    fn client(&self, peer: Peer, url: &Url) -> Result<&reqwest::Client, TransportError> {
+        let is_loopback = is_loopback(url);
+        let client = match peer {
+            Peer::Registry => self.registry.get(is_loopback, || self.certificates.for_registry(self.verify)),
+            Peer::Other => self.others.get(is_loopback, || self.certificates.for_others()),
         };
         client.as_ref().map_err(|message| TransportError::new(TransportFault::Certificate, message.clone()))
     }
@@ -98,7 +120,7 @@ fn build(tls: rustls::ClientConfig, proxy: bool) -> Result<reqwest::Client, Stri
 impl Transport for HttpsTransport {
     fn send(&self, request: Request) -> BoxFuture<'_, Result<Response, TransportError>> {
         async move {
-            let client = self.client(&request)?;
+            let client = self.client(request.peer, &request.url)?;
             let builder = client.request(request.method, request.url).headers(request.headers);
             let builder = match request.body {
                 RequestBody::Whole(bytes) => builder.body(bytes),
@@ -157,4 +179,22 @@ fn causes(error: &reqwest::Error) -> impl Iterator<Item = &(dyn Error + 'static)
 /// The innermost cause is the informative one. The outer ones only state that something failed.
 fn chain(error: &reqwest::Error) -> String {
     causes(error).last().map(ToString::to_string).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_never_shares_a_client_with_other_hosts_whichever_comes_first() {
+        for urls in [["http://127.0.0.1:5000/v2/", "https://cdn.test/"], ["https://cdn.test/", "http://localhost/"]] {
+            let [first, second] = urls.map(|url| Url::parse(url).unwrap());
+            for peer in [Peer::Registry, Peer::Other] {
+                let transport = HttpsTransport::with(Certificates::default(), true);
+                let client = |url: &Url| std::ptr::from_ref(transport.client(peer, url).unwrap());
+                assert_ne!(client(&first), client(&second), "{peer:?} {urls:?}");
+                assert_eq!(client(&first), client(&first));
+            }
+        }
+    }
 }

@@ -5,6 +5,7 @@
 
 mod https;
 mod loopback;
+mod system_roots;
 mod tls;
 
 use std::fmt;

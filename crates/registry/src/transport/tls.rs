@@ -8,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::system_roots;
 use rustls::ClientConfig;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
@@ -106,15 +107,14 @@ impl Certificates {
         }
     }
 
-    fn root_store(&self) -> RootCertStore {
-        let mut store = RootCertStore::empty();
-        let system = rustls_native_certs::load_native_certs();
-        for error in &system.errors {
-            tracing::debug!("system certificates: {error}");
+    fn root_store(&self) -> Arc<RootCertStore> {
+        let system = system_roots::get();
+        if self.roots.is_empty() {
+            return system;
         }
-        store.add_parsable_certificates(system.certs);
+        let mut store = Arc::unwrap_or_clone(system);
         store.add_parsable_certificates(self.roots.iter().cloned());
-        store
+        store.into()
     }
 }
 

@@ -1,11 +1,12 @@
 //! `tarpon podman setup`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use tarpon_engine::store::in_user_namespace;
 use tarpon_engine::{Access, DiffIds, PodmanVersion, RegistriesChoice, auth_files};
 
+use crate::commands::image::{POLICY_VARIABLE, policy};
 use crate::commands::session::Session;
 use crate::failure::{Context, Failure, Result};
 use crate::global::Global;
@@ -87,6 +88,7 @@ impl Setup {
                 let access = Access {
                     authfiles: auth_files(),
                     registries: RegistriesChoice::of_environment(),
+                    policy: policy(std::env::var_os(POLICY_VARIABLE).as_deref().map(Path::new)),
                     ..Access::default()
                 };
                 let started = session.engine().podman().start_layers(access, DiffIds::default());

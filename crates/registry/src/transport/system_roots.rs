@@ -1,0 +1,87 @@
+//! The system's roots of trust, parsed once for all clients of this process: a server has several for each image.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+
+/// How long the roots are used for new clients before the files are read again: a distribution's update of its bundle is noticed soon, and
+/// a server that opens hundreds of images reads it once. Existing clients keep what they have.
+const FRESH: Duration = Duration::from_secs(60);
+
+static CACHE: Mutex<Cache> = Mutex::new(Cache(None));
+
+/// The roots, and when they were read.
+struct Cache(Option<(Instant, Arc<RootCertStore>)>);
+
+/// The system's roots.
+pub(super) fn get() -> Arc<RootCertStore> {
+    // Held while they are read: clients that are made at the same time read them once.
+    CACHE.lock().get(Instant::now(), read)
+}
+
+impl Cache {
+    fn get(&mut self, now: Instant, read: impl FnOnce() -> Vec<CertificateDer<'static>>) -> Arc<RootCertStore> {
+        if let Some((at, roots)) = &self.0
+            && now.saturating_duration_since(*at) < FRESH
+        {
+            return roots.clone();
+        }
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(read());
+        // Roots that did not change stay in memory once.
+        let kept = self.0.take().filter(|(_, kept)| kept.roots == roots.roots);
+        let roots = kept.map_or_else(|| Arc::new(roots), |(_, kept)| kept);
+        // The files may just be replaced: then the next client reads them.
+        if !roots.is_empty() {
+            self.0 = Some((now, roots.clone()));
+        }
+        roots
+    }
+}
+
+fn read() -> Vec<CertificateDer<'static>> {
+    let system = rustls_native_certs::load_native_certs();
+    for error in &system.errors {
+        tracing::debug!("system certificates: {error}");
+    }
+    system.certs
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::pki_types::pem::PemObject as _;
+
+    use super::*;
+
+    /// A certificate of an authority.
+    fn authority() -> Vec<CertificateDer<'static>> {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tls/certs/ca.crt");
+        vec![CertificateDer::from_pem_file(file).unwrap()]
+    }
+
+    fn never() -> Vec<CertificateDer<'static>> {
+        panic!("they are read again")
+    }
+
+    #[test]
+    fn roots_are_parsed_once_and_shared_until_the_system_has_others() {
+        let (mut cache, now) = (Cache(None), Instant::now());
+        let first = cache.get(now, authority);
+        assert_eq!(first.len(), 1);
+        assert!(Arc::ptr_eq(&first, &cache.get(now + FRESH / 2, never)));
+        assert!(Arc::ptr_eq(&first, &cache.get(now + FRESH, authority)), "they did not change");
+        let twice = || authority().into_iter().chain(authority()).collect();
+        assert!(Arc::ptr_eq(&first, &cache.get(now + FRESH, never)));
+        assert_eq!(cache.get(now + FRESH * 2, twice).len(), 2, "a changed bundle is noticed");
+    }
+
+    #[test]
+    fn a_bundle_that_is_just_being_replaced_is_read_again() {
+        let (mut cache, now) = (Cache(None), Instant::now());
+        assert!(cache.get(now, Vec::new).is_empty());
+        assert_eq!(cache.get(now, authority).len(), 1);
+    }
+}
