@@ -72,11 +72,13 @@ impl Engine {
         index: &ImageIndexArtifact,
         destination: &Source,
         access: &Access,
+        key: Option<&SigningKey>,
     ) -> Result<Digest> {
-        tarpon_publish::publish_index(index, destination, access).await
+        tarpon_publish::publish_index(index, destination, access, key).await
     }
 
-    /// Signs a published index in the repository of `place`, as `cosign sign` does.
+    /// Signs a published index or image in the repository of `place`, as `cosign sign` does. An index with a signature of its own is published
+    /// with [`publish_index`](Self::publish_index).
     pub async fn sign_index(&self, key: &SigningKey, index: &Digest, place: &Source, access: &Access) -> Result<()> {
         tarpon_publish::sign(key, index, place, access).await
     }

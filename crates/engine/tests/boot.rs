@@ -144,7 +144,7 @@ impl PackFixture {
 
     async fn push(&self, made: &ImageIndexArtifact, layout: &Path) {
         let layout = Source::OciLayout { directory: layout.to_owned(), tag: None };
-        let digest = self.engine.publish_index(made, &layout, &Access::default()).await.unwrap();
+        let digest = self.engine.publish_index(made, &layout, &Access::default(), None).await.unwrap();
         assert_eq!(digest, made.index_digest);
     }
 

@@ -93,7 +93,7 @@ impl Rollout {
         let engine = rollout.fixture.engine("maker");
         let request = rollout.request("app:v1");
         let made = engine.make_index(&request, &[start()], &Silent).await.unwrap();
-        engine.publish_index(&made, &request.source, &Access::default()).await.unwrap();
+        engine.publish_index(&made, &request.source, &Access::default(), None).await.unwrap();
         rollout
     }
 
@@ -246,7 +246,7 @@ async fn a_missing_pack_is_reported_and_the_image_is_prepared() {
     let maker = fixture.engine("maker");
     let made = maker.make_index(&request, &[start()], &Silent).await.unwrap();
     let layout = Source::OciLayout { directory: fixture.layout(), tag: None };
-    maker.publish_index(&made, &layout, &Access::default()).await.unwrap();
+    maker.publish_index(&made, &layout, &Access::default(), None).await.unwrap();
     let blobs = fixture.layout().join("blobs/sha256");
     let index = BootIndex::read(&std::fs::read(blobs.join(made.boots[0].digest.hex())).unwrap()).unwrap();
     std::fs::remove_file(blobs.join(index.blob.digest.hex())).unwrap();

@@ -173,7 +173,7 @@ impl Published {
         registry.set_referrers(referrers);
         let published = Self { registry, fixture };
         let layout = Source::OciLayout { directory: published.fixture.layout(), tag: None };
-        maker.publish_index(&made, &layout, &Access::default()).await.unwrap();
+        maker.publish_index(&made, &layout, &Access::default(), None).await.unwrap();
         published.push_from_layout(&made.index_digest).await;
         published
     }

@@ -84,7 +84,7 @@ impl SignedFixture {
     async fn publish(&self, image: &str) -> Digest {
         let request = ImageRequest { index: IndexChoice::None, ..self.request(image) };
         let made = self.engine.make_index(&request, &[], &self.notes).await.unwrap();
-        self.engine.publish_index(&made, &request.source, &request.access).await.unwrap()
+        self.engine.publish_index(&made, &request.source, &request.access, None).await.unwrap()
     }
 
     /// How the layer of `app:v1` is known in an empty store, and the notes.

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tarpon_oci::Digest;
 use tarpon_oci::media_type::OCI_MANIFEST;
 
+use crate::key::PublicKey;
 use crate::payload::{MEDIA_TYPE, Payload};
 use crate::signing_key::{InvalidKey, SigningKey};
 
@@ -54,6 +55,14 @@ impl Attached {
             Ok(Self { descriptor: layer.clone(), digest })
         };
         layers.iter().map(read).collect()
+    }
+
+    /// Whether it is what [`Attachment::sign`] attaches for the manifest `digest` and the repository `name`, signed by this key.
+    pub fn is_by(&self, key: &PublicKey, digest: Digest, name: &str) -> bool {
+        let payload = Payload { digest, reference: name.to_owned() }.to_bytes();
+        let signature = self.descriptor["annotations"][SIGNATURE].as_str().and_then(|text| STANDARD.decode(text).ok());
+        self.digest == Digest::of(&payload).to_string()
+            && signature.is_some_and(|signature| key.verifies(&payload, &signature))
     }
 }
 

@@ -26,6 +26,8 @@ const STRINGS_BYTES: u64 = 16 << 20;
 const NAME_BYTES: usize = 4096;
 /// Directories that one file names for its libraries. Those with more than three are rare.
 const SEARCHED: usize = 64;
+/// Bytes of their names, which are kept for each library: [`SEARCHED`] of 256 bytes. Those in the stores of Nix and Spack have about 100.
+const SEARCH_BYTES: usize = 16 << 10;
 /// Libraries that one file needs. Programs with 200 exist; those that dlopen more do it after their start.
 const NEEDED: usize = 1024;
 /// Bytes of their names, which are kept for each library: [`NEEDED`] of usual length.
@@ -146,17 +148,15 @@ impl Elf {
             Some(string.to_vec()).filter(|string| !string.is_empty() && string.len() < NAME_BYTES)
         };
         let named = |tag| entries.iter().filter(move |entry| entry.d_tag(endian) == tag).filter_map(string);
-        let mut left = NEEDED_BYTES;
-        let fits = |name: &Vec<u8>| left.checked_sub(name.len()).map(|rest| left = rest).is_some();
-        self.needed = named(DT_NEEDED).take(NEEDED).take_while(fits).collect();
-        // DT_RUNPATH replaces DT_RPATH.
-        let run_path: Vec<Vec<u8>> = named(DT_RUNPATH).flat_map(|path| directories(&path)).take(SEARCHED).collect();
-        self.search_is_inherited = run_path.is_empty();
-        self.search = if run_path.is_empty() {
-            named(DT_RPATH).flat_map(|path| directories(&path)).take(SEARCHED).collect()
-        } else {
-            run_path
+        self.needed = named(DT_NEEDED).take(NEEDED).take_while(within(NEEDED_BYTES)).collect();
+        let searched = |tag| {
+            let paths = named(tag).flat_map(|path| directories(&path));
+            paths.take(SEARCHED).take_while(within(SEARCH_BYTES)).collect::<Vec<Vec<u8>>>()
         };
+        // DT_RUNPATH replaces DT_RPATH.
+        let run_path = searched(DT_RUNPATH);
+        self.search_is_inherited = run_path.is_empty();
+        self.search = if run_path.is_empty() { searched(DT_RPATH) } else { run_path };
         Ok(())
     }
 
@@ -193,6 +193,12 @@ impl Elf {
 
 fn until_nul(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
+/// Whether a name and those before it have no more than `bytes` together.
+fn within(bytes: usize) -> impl FnMut(&Vec<u8>) -> bool {
+    let mut left = bytes;
+    move |name| left.checked_sub(name.len()).map(|rest| left = rest).is_some()
 }
 
 fn directories(path: &[u8]) -> Vec<Vec<u8>> {
@@ -280,6 +286,15 @@ mod tests {
         let long = "x".repeat(NAME_BYTES - 1);
         let elf = read(shared_object(&vec![long.as_str(); 100], &[], 512 << 10)).unwrap();
         assert_eq!(elf.needed.len(), NEEDED_BYTES / long.len());
+    }
+
+    #[test]
+    fn directories_for_libraries_take_little_memory_too() {
+        let long = "x".repeat(NAME_BYTES - 1);
+        for tag in [29, 15] {
+            let elf = read(shared_object(&[], &[(tag, long.as_str()); SEARCHED], 512 << 10)).unwrap();
+            assert_eq!(elf.search.len(), SEARCH_BYTES / long.len());
+        }
     }
 
     #[test]

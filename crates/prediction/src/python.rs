@@ -429,8 +429,11 @@ impl<'a> Loader<'a> {
                 self.locate(&directories, stem)
             }
             None => {
-                let search = self.search.clone();
-                self.locate(&search, name)
+                // Taken, not copied: it is searched for each import, and nothing is added meanwhile.
+                let search = std::mem::take(&mut self.search);
+                let found = self.locate(&search, name);
+                self.search = search;
+                found
             }
         }
     }

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
-use tarpon_oci::limits;
+use tarpon_images::index::soci::INDEX_DIGEST as SOCI_INDEX;
+use tarpon_oci::{Manifest, limits};
 
 use crate::{Cause, Error, ErrorKind, Result};
 
@@ -16,6 +17,13 @@ pub(crate) type Object = BTreeMap<String, Box<RawValue>>;
 pub(crate) fn set(object: &mut Object, key: &str, value: impl Serialize) -> Result<()> {
     object.insert(key.to_owned(), to_raw_value(&value).map_err(malformed)?);
     Ok(())
+}
+
+/// The annotations of a manifest for one with other layers: without the SOCI index, which describes the old layers and is in their repository.
+pub(crate) fn annotations_for_other_layers(old: &Manifest) -> BTreeMap<String, String> {
+    let mut annotations = old.annotations.clone();
+    annotations.remove(SOCI_INDEX);
+    annotations
 }
 
 /// `document`, or an error if it is too large for readers.

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use clap::{Arg, Args, Subcommand};
 use serde::Serialize;
 use tarpon_engine::{
-    Access, ErrorKind, ImageIndexArtifact, ImageRequest, IndexCheck, LockFile, ResultExt as _, index_destination,
+    ErrorKind, ImageIndexArtifact, ImageRequest, IndexCheck, LockFile, ResultExt as _, index_destination,
     shown_place as shown,
 };
 use tarpon_oci::{Digest, Source};
@@ -18,7 +18,7 @@ use self::ls::Ls;
 use self::rm::Rm;
 use self::sync::Sync;
 use super::image::{ImageArgs, OptionalImage};
-use super::session::{Session, runtime};
+use super::session::{Session, command_runtime};
 use super::sign::Signing;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
@@ -117,7 +117,7 @@ impl Index {
 
     fn make(&self, image: &ImageArgs, global: &Global) -> Result {
         let session = Session::open(global)?;
-        let (runtime, request) = (runtime()?, image.request_without_index()?);
+        let (runtime, request) = (command_runtime()?, image.request_without_index()?);
         let progress = output::progress(global.quiet);
         if let Some(index) = &self.verify {
             let doing = || format!("cannot check the index of {}", image.text());
@@ -138,23 +138,20 @@ impl Index {
         let engine = session.engine();
         let made = runtime.block_on(async {
             match &destination {
-                Some((place, _)) if self.no_predict => engine.make_plain_index(&request, place, &*progress).await,
-                Some((place, _)) => engine.make_predicted_index(&request, place, &*progress).await,
+                Some(place) if self.no_predict => engine.make_plain_index(&request, place, &*progress).await,
+                Some(place) => engine.make_predicted_index(&request, place, &*progress).await,
                 None => engine.make_index(&request, &[], &*progress).await,
             }
         });
         let made = made.doing(doing)?;
         drop(progress);
-        if let Some((place, access)) = &destination {
-            runtime.block_on(engine.publish_index(&made, place, &request.access)).doing(doing)?;
-            if let Some(key) = &key {
-                runtime.block_on(engine.sign_index(key, &made.index_digest, place, access)).doing(doing)?;
-            }
+        if let Some(place) = &destination {
+            runtime.block_on(engine.publish_index(&made, place, &request.access, key.as_ref())).doing(doing)?;
         }
         if let Some(lock) = &lock {
             lock.pin(&made.image, made.manifest_digest, made.index_digest)?;
         }
-        let published = destination.map(|(place, _)| place.to_string());
+        let published = destination.map(|place| place.to_string());
         if self.json {
             return output::json(&Report { made: &made, published: published.as_deref() });
         }
@@ -167,13 +164,13 @@ impl Index {
         Ok(())
     }
 
-    /// Where the index is published, and how that is accessed. `None`: nowhere.
-    fn destination(&self, request: &ImageRequest) -> tarpon_engine::Result<Option<(Source, Access)>> {
+    /// Where the index is published. `None`: nowhere.
+    fn destination(&self, request: &ImageRequest) -> tarpon_engine::Result<Option<Source>> {
         match &self.layout {
-            _ if self.push => index_destination(request).map(Some),
+            _ if self.push => index_destination(request).map(|(place, _)| Some(place)),
             Some(folder) => {
                 let directory = std::path::absolute(folder).context(ErrorKind::Other, "choose the layout")?;
-                Ok(Some((Source::OciLayout { directory, tag: None }, request.access.clone())))
+                Ok(Some(Source::OciLayout { directory, tag: None }))
             }
             None => Ok(None),
         }

@@ -15,7 +15,7 @@ use tarpon_engine::{
 };
 
 use super::image::{ImageArgs, ImageName, image_name};
-use super::session::{Session, runtime};
+use super::session::{Session, command_runtime};
 use super::sign::Signing;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
@@ -125,7 +125,7 @@ impl Done {
 impl Record {
     pub(crate) fn run(self, global: &Global) -> Result {
         let session = Session::open(global)?;
-        let (runtime, progress) = (runtime()?, output::progress(global.quiet));
+        let (runtime, progress) = (command_runtime()?, output::progress(global.quiet));
         let done = runtime.block_on(async {
             let mut stop = Stop::new().doing(|| "cannot listen for signals")?;
             let stopped = Cell::new(false);
@@ -196,7 +196,7 @@ impl Record {
         progress: &dyn Progress,
     ) -> tarpon_engine::Result<(ImageIndexArtifact, String)> {
         let request = self.image.request()?;
-        let (place, access) = index_destination(&request)?;
+        let (place, _) = index_destination(&request)?;
         let made = match &self.from {
             Some(old) => {
                 let old = old.clone().completed(&request.access.registries)?;
@@ -204,10 +204,7 @@ impl Record {
             }
             None => engine.make_index(&request, traces, progress).await?,
         };
-        engine.publish_index(&made, &place, &request.access).await?;
-        if let Some(key) = key {
-            engine.sign_index(key, &made.index_digest, &place, &access).await?;
-        }
+        engine.publish_index(&made, &place, &request.access, key).await?;
         Ok((made, place.to_string()))
     }
 

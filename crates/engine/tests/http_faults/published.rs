@@ -70,7 +70,7 @@ impl Published {
         let made = engine.make_index(&request, &[start], &Silent).await.unwrap();
         assert_eq!(made.boots.len(), 1, "a boot pack");
         let layout = Source::OciLayout { directory: fixture.layout(), tag: None };
-        let artifact = engine.publish_index(&made, &layout, &Access::default()).await.unwrap();
+        let artifact = engine.publish_index(&made, &layout, &Access::default(), None).await.unwrap();
         let prepared = engine.prepare(&request, &Silent).await.unwrap();
         let folder = fixture.layout().join("blobs/sha256");
         let blob = |digest: &Digest| Bytes::from(std::fs::read(folder.join(digest.hex())).unwrap());

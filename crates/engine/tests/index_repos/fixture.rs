@@ -119,7 +119,7 @@ impl Repos {
         let engine = self.engine("maker");
         let made = engine.make_index(request, starts, &self.notes).await.unwrap();
         let (place, _) = index_destination(request).unwrap();
-        assert_eq!(engine.publish_index(&made, &place, &request.access).await.unwrap(), made.index_digest);
+        assert_eq!(engine.publish_index(&made, &place, &request.access, None).await.unwrap(), made.index_digest);
         made
     }
 

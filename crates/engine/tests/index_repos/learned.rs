@@ -128,7 +128,7 @@ async fn a_pack_that_another_host_publishes_meanwhile_is_found() {
         // The look for a pack, and the one for packs that the new index has to keep.
         gate.wait().await;
         gate.wait().await;
-        repos.engine("other").publish_index(&other, &place, &request.access).await.unwrap();
+        repos.engine("other").publish_index(&other, &place, &request.access, None).await.unwrap();
         gate.wait().await;
         repos.indexes.registry().model().gate_referrers(Arc::new(Barrier::new(1)));
     };

@@ -78,7 +78,7 @@ async fn a_recorded_start_of_a_private_image_stays_in_its_repository() {
     let own = ImageRequest { index_repos: Vec::new(), ..request.clone() };
     let engine = repos.engine("store");
     let recorded = engine.make_index(&own, &[start()], &repos.notes).await.unwrap();
-    engine.publish_index(&recorded, &own.source, &own.access).await.unwrap();
+    engine.publish_index(&recorded, &own.source, &own.access, None).await.unwrap();
     assert_eq!(engine.make_index(&own, &[], &repos.notes).await.unwrap().boots.len(), 1);
 
     repos.notes.take();
@@ -104,7 +104,7 @@ async fn a_learned_start_is_published_with_what_was_predicted_and_replaces_it() 
     let engine = repos.engine("store");
     let (place, _) = index_destination(&own).unwrap();
     let predicted = engine.make_predicted_index(&own, &place, &repos.notes).await.unwrap();
-    engine.publish_index(&predicted, &place, &own.access).await.unwrap();
+    engine.publish_index(&predicted, &place, &own.access, None).await.unwrap();
 
     // Of the text alone: the pack had the tool, so no read of it was seen.
     keep(&engine, &learned(&name, image.digest(), 3));
@@ -136,7 +136,7 @@ async fn a_learned_start_of_a_private_image_that_may_be_published_has_what_was_p
     let own = ImageRequest { index_repos: Vec::new(), ..elsewhere.clone() };
     let engine = repos.engine("store");
     let predicted = engine.make_predicted_index(&own, &own.source, &repos.notes).await.unwrap();
-    engine.publish_index(&predicted, &own.source, &own.access).await.unwrap();
+    engine.publish_index(&predicted, &own.source, &own.access, None).await.unwrap();
 
     keep(&engine, &learned(&registry.name("app:v1"), image.digest(), 3));
     let access = elsewhere.access.clone();
@@ -154,12 +154,12 @@ async fn an_index_without_the_predicted_pack_of_another_repository_counts_as_not
     let own = ImageRequest { index_repos: Vec::new(), ..elsewhere.clone() };
     let engine = repos.engine("store");
     let predicted = engine.make_predicted_index(&own, &own.source, &repos.notes).await.unwrap();
-    engine.publish_index(&predicted, &own.source, &own.access).await.unwrap();
+    engine.publish_index(&predicted, &own.source, &own.access, None).await.unwrap();
     let mut web = start();
     web.header.profile = "web".to_owned();
     let (place, _) = index_destination(&elsewhere).unwrap();
     let recorded = engine.make_index(&elsewhere, &[web], &repos.notes).await.unwrap();
-    engine.publish_index(&recorded, &place, &elsewhere.access).await.unwrap();
+    engine.publish_index(&recorded, &place, &elsewhere.access, None).await.unwrap();
 
     for state in ["indexed", "known"] {
         let synced = engine.sync_indexes(vec![elsewhere.clone()], OPTIONS, &|_| ()).await;

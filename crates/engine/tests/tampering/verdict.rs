@@ -124,7 +124,7 @@ impl HonestIndex {
         let (engine, request) = (fixture.engine("store"), request(&fixture, IndexChoice::None));
         let made = engine.make_index(&request, &[], &Silent).await.unwrap();
         let layout = tarpon_engine::oci::Source::OciLayout { directory: fixture.layout(), tag: None };
-        let digest = engine.publish_index(&made, &layout, &Access::default()).await.unwrap();
+        let digest = engine.publish_index(&made, &layout, &Access::default(), None).await.unwrap();
         let blob = |digest: &str| std::fs::read(blob_path(&fixture.layout(), digest)).unwrap();
         let manifest = blob(&digest.to_string());
         let document: Value = serde_json::from_slice(&manifest).unwrap();

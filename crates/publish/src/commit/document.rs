@@ -3,7 +3,6 @@
 use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
-use tarpon_images::index::soci::INDEX_DIGEST as SOCI_INDEX;
 use tarpon_layer::{Timestamp, time};
 use tarpon_oci::media_type::{OCI_CONFIG, OCI_MANIFEST};
 use tarpon_oci::{Blob, Digest, MediaType, NewDescriptor, Source, limits};
@@ -11,7 +10,7 @@ use tarpon_oci::{Blob, Digest, MediaType, NewDescriptor, Source, limits};
 use super::base::Base;
 use super::change::{self, Change};
 use crate::Result;
-use crate::edit::{Object, malformed, set, sized};
+use crate::edit::{Object, annotations_for_other_layers, malformed, set, sized};
 
 /// Annotations that name the base of an image.
 const BASE_NAME: &str = "org.opencontainers.image.base.name";
@@ -109,9 +108,7 @@ pub(super) fn manifest(base: &Base, config: Blob, layer: &NewDescriptor) -> Resu
     layers.push(layer);
     let mut descriptor = NewDescriptor::new(OCI_CONFIG, config);
     descriptor.annotations.clone_from(&base.manifest.config.annotations);
-    let mut annotations = base.manifest.annotations.clone();
-    // It describes the base's layers, and is in the base's repository.
-    annotations.remove(SOCI_INDEX);
+    let mut annotations = annotations_for_other_layers(&base.manifest);
     annotations.insert(BASE_DIGEST.to_owned(), base.manifest.digest().to_string());
     match &base.source {
         Source::Registry(reference) => annotations.insert(BASE_NAME.to_owned(), reference.to_string()),

@@ -1,12 +1,19 @@
 //! Which images a source names, and which of them are converted.
 
 use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use tarpon_images::Admission;
 use tarpon_oci::{Descriptor, Digest, Document, ImageConfig, ImageIndex, Manifest, MediaType, Platform, Verified};
 use tarpon_registry::{Repository, ResolvedImage};
 
 use super::failure::{advised, outward};
 use super::request::Platforms;
 use crate::{Error, ErrorKind, Result, ResultExt};
+
+/// Images of an index whose documents are fetched at the same time: most indexes have fewer.
+const DOCUMENTS: usize = 8;
 
 /// The images to convert.
 pub(super) struct Chosen {
@@ -28,20 +35,15 @@ pub(super) struct Image {
 }
 
 impl Chosen {
-    /// What the policy must accept: each image, and the index that the result is based on.
-    pub(super) fn manifests(&self) -> Vec<Digest> {
-        let index = self.index.as_ref().map(|_| self.digest);
-        index.into_iter().chain(self.images.iter().map(|image| *image.manifest.digest())).collect()
-    }
-
     /// Digest of the manifest or index that the source's name refers to.
     pub(super) fn digest(&self) -> Digest {
         self.digest
     }
 }
 
-/// Resolves the source and reads the requested manifests and configs.
-pub(super) async fn images(repository: &Repository, platforms: &Platforms) -> Result<Chosen> {
+/// Resolves the source and reads the requested manifests and configs. The policy must accept each image, and the index that the result is
+/// based on, before what it leads to is fetched.
+pub(super) async fn images(repository: &Repository, admission: &Admission, platforms: &Platforms) -> Result<Chosen> {
     let host = Platform::host();
     let hint = match platforms {
         Platforms::These(these) => these.first().unwrap_or(&host),
@@ -50,15 +52,21 @@ pub(super) async fn images(repository: &Repository, platforms: &Platforms) -> Re
     match repository.root(hint).await.map_err(|error| outward("resolve", error))? {
         Document::Manifest(manifest) => {
             let digest = *manifest.digest();
+            admission.check(repository, &digest).await?;
             let image = image(repository, None, manifest).await?;
             check_platform(&image.config, platforms)?;
             Ok(Chosen { index: None, images: vec![image], notes: Vec::new(), digest })
         }
-        Document::Index(index) => of_index(repository, index, platforms).await,
+        Document::Index(index) => of_index(repository, admission, index, platforms).await,
     }
 }
 
-async fn of_index(repository: &Repository, index: ImageIndex, platforms: &Platforms) -> Result<Chosen> {
+async fn of_index(
+    repository: &Repository,
+    admission: &Admission,
+    index: ImageIndex,
+    platforms: &Platforms,
+) -> Result<Chosen> {
     let entries = match platforms {
         Platforms::Host => vec![select(&index, &Platform::host())?],
         Platforms::These(these) => {
@@ -69,19 +77,30 @@ async fn of_index(repository: &Repository, index: ImageIndex, platforms: &Platfo
         }
         Platforms::All => all(&index)?,
     };
-    let mut images = Vec::with_capacity(entries.len());
-    for entry in &entries {
-        let bytes = repository.manifest(&index.manifests[*entry].digest).await;
-        images.push(image(repository, Some(*entry), parse(bytes.map_err(|error| outward("resolve", error))?)?).await?);
-    }
+    let digest = *index.bytes.digest();
     let keeps_index = match platforms {
         Platforms::Host => false,
         Platforms::These(_) => entries.len() > 1,
         Platforms::All => true,
     };
+    if keeps_index {
+        admission.check(repository, &digest).await?;
+    }
+    // Collected: otherwise the compiler rejects the returned future as not `Send`.
+    let images: Vec<BoxFuture<'_, Result<Image>>> = entries
+        .iter()
+        .map(|entry| listed(repository, admission, *entry, index.manifests[*entry].digest).boxed())
+        .collect();
+    let images = stream::iter(images).buffered(DOCUMENTS).try_collect().await?;
     let notes = if keeps_index { left_out(&index) } else { Vec::new() };
-    let digest = *index.bytes.digest();
     Ok(Chosen { index: keeps_index.then_some(index), images, notes, digest })
+}
+
+/// The image at a place of the index.
+async fn listed(repository: &Repository, admission: &Admission, entry: usize, digest: Digest) -> Result<Image> {
+    admission.check(repository, &digest).await?;
+    let bytes = repository.manifest(&digest).await.map_err(|error| outward("resolve", error))?;
+    image(repository, Some(entry), parse(bytes)?).await
 }
 
 fn parse(bytes: Verified<Bytes>) -> Result<Manifest> {

@@ -9,7 +9,7 @@ use tarpon_oci::{Blob, Digest, ImageIndex, NewDescriptor};
 use super::choose::{Chosen, Image};
 use super::layers::NewLayer;
 use crate::Result;
-use crate::edit::{Object, malformed, set, sized};
+use crate::edit::{Object, annotations_for_other_layers, malformed, set, sized};
 
 /// The config for `layers`: byte for byte the old one except for the diffIDs.
 pub(super) fn config(image: &Image, layers: &[&NewLayer]) -> Result<Bytes> {
@@ -39,8 +39,8 @@ pub(super) fn config(image: &Image, layers: &[&NewLayer]) -> Result<Bytes> {
 /// The manifest for `layers`, in OCI media types. If nothing differs it is the old one, byte for byte.
 pub(super) fn manifest(image: &Image, config: Blob, layers: &[&NewLayer]) -> Result<Bytes> {
     let old = &image.manifest;
-    let is_same = config == old.config.blob() && layers.iter().all(|layer| layer.is_copy());
-    if is_same && old.media_type == OCI_MANIFEST {
+    let has_old_layers = layers.iter().all(|layer| layer.is_copy());
+    if has_old_layers && config == old.config.blob() && old.media_type == OCI_MANIFEST {
         return Ok(Bytes::clone(&old.bytes));
     }
     let mut config = NewDescriptor::new(OCI_CONFIG, config);
@@ -50,6 +50,11 @@ pub(super) fn manifest(image: &Image, config: Blob, layers: &[&NewLayer]) -> Res
     set(&mut document, "mediaType", OCI_MANIFEST)?;
     set(&mut document, "config", &config)?;
     set(&mut document, "layers", &layers)?;
+    let annotations = annotations_for_other_layers(old);
+    // Otherwise they stay as they were, byte for byte.
+    if !has_old_layers && annotations != old.annotations {
+        set(&mut document, "annotations", &annotations)?;
+    }
     sized(serde_json::to_vec(&document).map_err(malformed)?)
 }
 

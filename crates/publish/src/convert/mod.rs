@@ -58,10 +58,7 @@ pub async fn convert(request: &ConvertRequest, progress: Arc<dyn Progress>) -> R
         .parse()
         .map_err(|error: tarpon_oci::InvalidSource| Error::new(ErrorKind::NotFound, "read the image's name", error))?;
     let admission = Admission::of(&source, &request.source_access)?;
-    let chosen = choose::images(&repository, &request.platforms).await?;
-    for manifest in chosen.manifests() {
-        admission.check(&repository, &manifest).await?;
-    }
+    let chosen = choose::images(&repository, &admission, &request.platforms).await?;
     chosen.notes.iter().for_each(|line| progress.note(line));
 
     let work = layers::Work {
@@ -164,4 +161,73 @@ async fn name(
     };
     let push = destination.push_manifest(media_type, bytes, Some(tag)).await;
     push.map_err(|error| outward(format!("push the manifest as {tag}"), error))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use tarpon_images::progress::Silent;
+    use tarpon_images::{Access, PolicyChoice};
+    use tarpon_layer::toc::Format;
+    use tarpon_oci::{Digest, Document, Platform};
+    use tarpon_testkit::fixture::Fixture;
+    use tarpon_testkit::layers::{Image, Item, Layer};
+
+    use super::*;
+
+    const SOCI: &str = "com.amazon.soci.index-digest";
+
+    /// An image with this change to its manifest.
+    fn image(change: impl FnOnce(&mut Value)) -> Image {
+        let image = Image::of([Layer::gzip(&[Item::file("file", "text")])]);
+        let mut manifest: Value = serde_json::from_slice(&image.manifest).unwrap();
+        change(&mut manifest);
+        Image { manifest: manifest.to_string().into_bytes(), ..image }
+    }
+
+    fn request(fixture: &Fixture, from: &str, to: &str) -> ConvertRequest {
+        let access = Access { tls_verify: Some(false), ..Access::default() };
+        ConvertRequest {
+            source_access: access.clone(),
+            destination_access: access,
+            ..ConvertRequest::new(fixture.name(from), fixture.name(to), Format::ZstdChunked)
+        }
+    }
+
+    async fn annotations(fixture: &Fixture, name: &str) -> Value {
+        let access = Access { tls_verify: Some(false), ..Access::default() };
+        let repository = access::open_later(&fixture.name(name), &access).unwrap();
+        let Document::Manifest(manifest) = repository.root(&Platform::host()).await.unwrap() else {
+            panic!("an index")
+        };
+        serde_json::from_slice::<Value>(&manifest.bytes).unwrap()["annotations"].take()
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn the_soci_index_of_the_old_layers_is_not_named() {
+        let image = image(|manifest| {
+            manifest["annotations"] = json!({ SOCI: Digest::of(b"an index").to_string(), "odd": "kept" });
+        });
+        let fixture = Fixture::with_image(&image).await;
+        convert(&request(&fixture, "app:v1", "new:v1"), Arc::new(Silent)).await.unwrap();
+        assert_eq!(annotations(&fixture, "new:v1").await, json!({ "odd": "kept" }));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn nothing_that_a_manifest_names_is_fetched_before_the_policy_accepts_it() {
+        let missing = image(|manifest| manifest["config"]["digest"] = json!(Digest::of(b"missing").to_string()));
+        let fixture = Fixture::with_image(&missing).await;
+        let key = crate::index::tests::public_key(&crate::index::tests::key());
+        std::fs::write(fixture.path("key.pub"), key).unwrap();
+        let policy = json!({"default": [{
+            "type": "sigstoreSigned",
+            "keyPath": fixture.path("key.pub"),
+            "signedIdentity": {"type": "matchRepository"},
+        }]});
+        std::fs::write(fixture.path("policy.json"), policy.to_string()).unwrap();
+        let mut request = request(&fixture, "app:v1", "new:v1");
+        request.source_access.policy = PolicyChoice::File(fixture.path("policy.json"));
+        let refused = convert(&request, Arc::new(Silent)).await.unwrap_err();
+        assert_eq!(refused.kind, ErrorKind::Forbidden, "{refused}");
+    }
 }

@@ -159,36 +159,46 @@ pub(super) struct Packer {
 }
 
 impl Packer {
-    /// A packer of an image whose layers are indexed.
-    pub(super) fn new(store: Store, repository: &Repository, layers: &[Layer], name: &str) -> Result<Self> {
+    /// A packer of an image with these layers, whose indexes are apart.
+    pub(super) fn new(
+        store: Store,
+        repository: &Repository,
+        layers: &[Layer],
+        indexes: &[LayerIndex],
+        name: &str,
+    ) -> Result<Self> {
         let runtime = Handle::current();
         let fetcher = Fetcher::new(Arc::new(store.clone()), runtime.clone(), tarpon_fetch::Config::default());
-        let _image = fetcher.add_image(table(layers)?, repository.blobs(), name);
+        let _image = fetcher.add_image(table(layers, indexes)?, repository.blobs(), name);
         Ok(Self { store, fetcher, runtime, _image })
     }
 
     /// What the start of the image's command reads, as far as that can be predicted. None: nothing is known of it.
-    pub(super) fn predict(&self, layers: &[Layer], config: &RunConfig) -> Result<Option<Start>> {
-        let layers: Vec<LayerIndex> = layers.iter().map(|layer| layer.index.clone()).collect();
+    pub(super) fn predict(&self, indexes: &[LayerIndex], config: &RunConfig) -> Result<Option<Start>> {
         let read = |object: &ObjectId, range: Range<u64>| {
             self.read(object, range.start, range.end - range.start).map_err(tarpon_prediction::Error::from)
         };
-        let found = predict(&layers, config, &read).map_err(|error| failed("predict the start", error))?;
+        let found = predict(indexes, config, &read).map_err(|error| failed("predict the start", error))?;
         let pieces: Vec<_> = found.into_iter().flat_map(|(object, range)| parts(object, range)).collect();
         Ok((!pieces.is_empty()).then(|| Start { profile: PREDICTED_PROFILE.to_owned(), pieces, is_partial: false }))
     }
 
     /// Cuts the chunks of the layers at the ends of what the starts touch.
-    pub(super) fn cut<'a>(&self, layers: &mut [Layer], starts: impl IntoIterator<Item = &'a Start>) -> Result<()> {
+    pub(super) fn cut<'a>(
+        &self,
+        layers: &[Layer],
+        indexes: &mut [LayerIndex],
+        starts: impl IntoIterator<Item = &'a Start>,
+    ) -> Result<()> {
         let mut places: HashMap<ObjectId, BTreeSet<u64>> = HashMap::new();
         for (object, range) in starts.into_iter().flat_map(|start| &start.pieces) {
             places.entry(*object).or_default().extend([range.start, range.end]);
         }
         let places: HashMap<ObjectId, Vec<u64>> =
             places.into_iter().map(|(object, places)| (object, places.into_iter().collect())).collect();
-        for layer in layers.iter_mut().filter(|layer| is_described(layer)) {
+        for (_, index) in layers.iter().zip(indexes).filter(|(layer, _)| is_described(layer)) {
             let of = |object: &ObjectId| places.get(object).map_or(&[][..], Vec::as_slice);
-            layer.index = layer.index.cut(of, |object, offset, size| self.digest(object, offset, size))?;
+            *index = index.cut(of, |object, offset, size| self.digest(object, offset, size))?;
         }
         Ok(())
     }
@@ -211,11 +221,16 @@ impl Packer {
     }
 
     /// The packs of these starts, from layers that were cut for them.
-    pub(super) fn packs(&self, layers: &[Layer], starts: &[Start]) -> Result<Vec<Option<BootPack>>> {
+    pub(super) fn packs(
+        &self,
+        layers: &[Layer],
+        indexes: &[LayerIndex],
+        starts: &[Start],
+    ) -> Result<Vec<Option<BootPack>>> {
         if starts.is_empty() {
             return Ok(Vec::new());
         }
-        let table = table(layers)?;
+        let table = table(layers, indexes)?;
         starts.iter().map(|start| self.pack(&table, start)).collect()
     }
 
@@ -272,9 +287,8 @@ fn finished(index: &BootIndex, spool: File, decoded_size: u64, fit: TraceCoverag
 }
 
 /// The places of the image's bytes, by these indexes of its layers.
-fn table(layers: &[Layer]) -> Result<ChunkTable<Bytes>> {
-    let indexes: Vec<LayerIndex> = layers.iter().map(|layer| layer.index.clone()).collect();
-    let table = chunks_of(&indexes, layers)?;
+fn table(layers: &[Layer], indexes: &[LayerIndex]) -> Result<ChunkTable<Bytes>> {
+    let table = chunks_of(indexes, layers)?;
     ChunkTable::open(Bytes::from(table)).map_err(|error| failed("list the chunks", error))
 }
 
@@ -283,11 +297,11 @@ pub(super) fn is_described(layer: &Layer) -> bool {
 }
 
 /// The layers that an index describes: those without a table of contents of their own, each once.
-pub(super) fn indexed(layers: &[Layer]) -> Vec<Indexed> {
+pub(super) fn indexed(layers: &[Layer], indexes: Vec<LayerIndex>) -> Vec<Indexed> {
     let mut indexed: Vec<Indexed> = Vec::new();
-    for layer in layers.iter().filter(|layer| is_described(layer)) {
+    for (layer, index) in layers.iter().zip(indexes).filter(|(layer, _)| is_described(layer)) {
         if !indexed.iter().any(|known| known.blob == layer.blob) {
-            indexed.push(Indexed { blob: layer.blob, compression: layer.compression, index: layer.index.clone() });
+            indexed.push(Indexed { blob: layer.blob, compression: layer.compression, index });
         }
     }
     indexed

@@ -15,7 +15,6 @@ use serde::Serialize;
 use tarpon_client::traces::all_learned;
 use tarpon_images::index::find::boots;
 use tarpon_images::index::places::{IndexPlaces, shown};
-use tarpon_images::index::search_result::CANDIDATES;
 use tarpon_images::progress::Silent;
 use tarpon_images::{Access, Admission, DEFAULT_PROFILE, ImageRequest, Images, access, admission};
 use tarpon_oci::{Digest, IndexRepo, Platform, Reference, Source};
@@ -25,9 +24,8 @@ use tarpon_store::Store;
 use tarpon_trace::Trace;
 
 use super::make::{Upload, destination, make_learned_index};
-use super::manage::{listed, read};
+use super::newest::newest;
 use super::readers::check_readers;
-use super::sign::sign;
 use crate::{Error, ErrorKind, Result, ResultExt as _};
 
 /// Equal starts in a row after which a pack is made, unless the user wants another number. One may be a single command in a shell, two a
@@ -254,11 +252,7 @@ async fn publish_one(
     if let Some(index_digest) = known {
         return Ok(LearnedState::Known { index_digest, place: shown(&place.to_string()).to_owned() });
     }
-    // Before the index can be found: one without a signature would be taken for published.
-    if let Some(key) = key {
-        sign(key, &Digest::of(&made.manifest), &place, &access_to_place).boxed().await?;
-    }
-    let index_digest = upload.finish().await?;
+    let index_digest = upload.finish(key).await?;
     let pack_size = made.boots.iter().filter(|boot| boot.profile == DEFAULT_PROFILE).map(|boot| boot.size).sum();
     Ok(LearnedState::Published { index_digest, pack_size, place: shown(&place.to_string()).to_owned() })
 }
@@ -317,16 +311,12 @@ async fn pack_at(
     manifest: &Digest,
     wanted: Wanted,
 ) -> std::result::Result<Option<Digest>, tarpon_registry::Error> {
-    for candidate in listed(repository, manifest).await?.iter().rev().take(CANDIDATES) {
-        if let Ok(artifact) = read(repository, manifest, &candidate.digest).await {
-            let has_pack = boots(&artifact).any(|(profile, _)| profile == DEFAULT_PROFILE);
-            let is_wanted = has_pack
-                && match wanted {
-                    Wanted::Any => true,
-                    Wanted::Signed => repository.attached(&signature_tag(&candidate.digest)).await?.is_some(),
-                };
-            return Ok(is_wanted.then_some(candidate.digest));
-        }
-    }
-    Ok(None)
+    let Some((digest, artifact)) = newest(repository, manifest).await?.index else { return Ok(None) };
+    let has_pack = boots(&artifact).any(|(profile, _)| profile == DEFAULT_PROFILE);
+    let is_wanted = has_pack
+        && match wanted {
+            Wanted::Any => true,
+            Wanted::Signed => repository.attached(&signature_tag(&digest)).await?.is_some(),
+        };
+    Ok(is_wanted.then_some(digest))
 }

@@ -9,8 +9,10 @@ use tarpon_images::prepare::layer::Layer;
 use tarpon_images::prepare::preparation::index_layers;
 use tarpon_images::progress::Progress;
 use tarpon_images::{Access, DEFAULT_PROFILE, ImageRequest, Images, PREDICTED_PROFILE, access, admission};
+use tarpon_layer::LayerIndex;
 use tarpon_oci::media_type::OCI_MANIFEST;
 use tarpon_oci::{Digest, EMPTY_CONFIG, NewDescriptor, RunConfig, Source};
+use tarpon_policy::SigningKey;
 use tarpon_registry::{Destination, Repository, ResolvedImage};
 use tarpon_store::Store;
 use tarpon_trace::Trace;
@@ -18,6 +20,7 @@ use tarpon_trace::Trace;
 use super::boot::{self, BootPack, Packer, Start};
 use super::packs::{self, Published};
 use super::readers::check_readers;
+use super::sign::sign;
 use crate::{Error, ErrorKind, Result, ResultExt};
 
 /// The index of an image, ready to be published.
@@ -176,8 +179,8 @@ async fn index_for(
     let part = images.for_image(&request.text, &request.access)?;
     let places = IndexPlaces::of(request)?;
     let layers = index_layers(&part, &repository, &image, progress).boxed();
-    let (layers, found) = futures::join!(layers, packs::kept(&places, &repository, &image).boxed());
-    let (layers, found) = (layers?, found?);
+    // Without the list of packs there is no index, so its error does not wait for the whole image.
+    let (layers, found) = futures::try_join!(layers, packs::kept(&places, &repository, &image).boxed())?;
     let is_needed = !starts.is_empty() || layers.iter().any(boot::is_described);
     if !is_needed && predicted == Predicted::None {
         return Ok(None);
@@ -256,25 +259,33 @@ pub fn destination(request: &ImageRequest) -> Result<(Source, Access)> {
     Ok((place, access))
 }
 
-/// Publishes an index beside its image, or at `destination`. `access` is that of the image.
-pub async fn publish_index(index: &ImageIndexArtifact, destination: &Source, access: &Access) -> Result<Digest> {
-    Upload::contents(index, destination, access).await?.finish().await
+/// Publishes an index beside its image, or at `destination`, signed if there is a key. `access` is that of the image.
+pub async fn publish_index(
+    index: &ImageIndexArtifact,
+    destination: &Source,
+    access: &Access,
+    key: Option<&SigningKey>,
+) -> Result<Digest> {
+    Upload::contents(index, destination, access).await?.finish(key).await
 }
 
 /// An index whose contents are published, but not its manifest, without which they are not found.
 pub(super) struct Upload<'a> {
     index: &'a ImageIndexArtifact,
+    place: &'a Source,
+    access: Access,
     target: Destination,
     step: String,
 }
 
 impl<'a> Upload<'a> {
     /// Publishes the contents. `access` is that of the image.
-    pub(super) async fn contents(index: &'a ImageIndexArtifact, destination: &Source, access: &Access) -> Result<Self> {
-        let step = format!("publish the index to {}", shown(&destination.to_string()));
+    pub(super) async fn contents(index: &'a ImageIndexArtifact, place: &'a Source, access: &Access) -> Result<Self> {
+        let step = format!("publish the index to {}", shown(&place.to_string()));
         let image: Source = index.image.parse().context(ErrorKind::Other, step.clone())?;
         let access_to = |place: &str| access_to(place, &image, access);
-        let target = access::open_destination(destination, &access_to(&destination.to_string()))?;
+        let access_to_place = access_to(&place.to_string());
+        let target = access::open_destination(place, &access_to_place)?;
         // For frames that are published, and not in the destination too.
         let blobs = |boot: &BootPack| {
             let place = boot.place.as_deref().unwrap_or(&index.image);
@@ -295,12 +306,16 @@ impl<'a> Upload<'a> {
             Ok(())
         };
         push.boxed().await.map_err(|error| access::registry(step.clone(), error))?;
-        Ok(Self { index, target, step })
+        Ok(Self { index, place, access: access_to_place, target, step })
     }
 
-    /// Publishes the manifest.
-    pub(super) async fn finish(self) -> Result<Digest> {
-        let Self { index, target, step } = self;
+    /// Publishes the manifest, and before it the signature if there is a key: from then on the index is found, and where signatures are
+    /// demanded, one without is refused.
+    pub(super) async fn finish(self, key: Option<&SigningKey>) -> Result<Digest> {
+        let Self { index, place, access, target, step } = self;
+        if let Some(key) = key {
+            sign(key, &index.index_digest, place, &access).boxed().await?;
+        }
         let push = target.push_manifest(OCI_MANIFEST, index.manifest.clone(), None);
         push.boxed().await.map_err(|error| access::registry(step, error))
     }
@@ -360,9 +375,11 @@ fn pack(
     let (mut boots, mut notes) = (Vec::with_capacity(starts.len() + kept.len()), Vec::new());
     let mut prediction = None;
     let has_traces = !starts.is_empty();
+    // Moved, not copied: they have an entry for each file and chunk of the image.
+    let mut indexes: Vec<LayerIndex> = layers.iter_mut().map(|layer| std::mem::take(&mut layer.index)).collect();
     if has_traces || predicted.is_some() || !kept.is_empty() {
-        let packer = Packer::new(store, repository, &layers, name)?;
-        let predicted = predicted.map(|config| packer.predict(&layers, &config?));
+        let packer = Packer::new(store, repository, &layers, &indexes, name)?;
+        let predicted = predicted.map(|config| packer.predict(&indexes, &config?));
         prediction = predicted.as_ref().filter(|start| is_final(start)).map(|_| tarpon_prediction::VERSION);
         match predicted {
             Some(Ok(start)) => starts.extend(start),
@@ -371,8 +388,9 @@ fn pack(
             None => {}
         }
         // Kept packs hold whole chunks of the index that they were made with.
-        packer.cut(&mut layers, starts.iter().chain(kept.iter().map(|kept| &kept.start)))?;
-        for (start, pack) in starts.iter().zip(packer.packs(&layers, &starts)?) {
+        let cut_for = starts.iter().chain(kept.iter().map(|kept| &kept.start));
+        packer.cut(&layers, &mut indexes, cut_for)?;
+        for (start, pack) in starts.iter().zip(packer.packs(&layers, &indexes, &starts)?) {
             match pack {
                 Some(pack) => boots.push(pack),
                 None => notes.push(format!("the image has nothing of what the start {} touched", start.profile)),
@@ -386,7 +404,7 @@ fn pack(
     boots.extend(kept.into_iter().map(|kept| kept.pack));
     // The same packs make the same index, whichever of them is new.
     boots.sort_by(|one, other| one.profile.cmp(&other.profile));
-    let indexed = boot::indexed(&layers);
+    let indexed = boot::indexed(&layers, indexes);
     let described = indexed.iter().map(|layer| IndexedLayer {
         digest: layer.blob.digest,
         size: layer.blob.size,

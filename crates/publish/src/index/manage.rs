@@ -2,15 +2,15 @@
 
 use serde::Serialize;
 use tarpon_blob::Fault;
-use tarpon_images::index::artifact::ARTIFACT_TYPE;
 use tarpon_images::index::find::{SignedBy, about, boots, signed_by};
 use tarpon_images::index::places::{IndexPlaces, shown};
 use tarpon_images::{Admission, ImageRequest, access, admission};
-use tarpon_oci::{Artifact, Descriptor, Digest, Source};
+use tarpon_oci::{Artifact, Digest, Source};
 use tarpon_policy::{PublicKey, signature_tag};
 use tarpon_registry::Repository;
 
 use super::make::destination;
+use super::newest::listed;
 use crate::{Error, ErrorKind, Result};
 
 /// The published indexes of an image.
@@ -150,18 +150,6 @@ async fn manifest_of(repository: &Repository, request: &ImageRequest) -> Result<
     match &request.source {
         Source::Registry(reference) if error.kind == ErrorKind::NotFound => reference.digest().copied().ok_or(error),
         _ => Err(error),
-    }
-}
-
-/// The indexes that the repository lists for the image with this manifest, the newest last.
-pub(super) async fn listed(
-    repository: &Repository,
-    image: &Digest,
-) -> std::result::Result<Vec<Descriptor>, tarpon_registry::Error> {
-    match repository.referrers(image, ARTIFACT_TYPE).await {
-        // It is made with its first index.
-        Err(error) if error.fault() == Fault::NotFound => Ok(Vec::new()),
-        listed => listed,
     }
 }
 

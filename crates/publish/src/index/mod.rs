@@ -8,12 +8,13 @@ mod check;
 mod learned;
 mod make;
 mod manage;
+mod newest;
 mod packs;
 mod readers;
 mod sign;
 mod sync;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use self::boot::{BootPack, TraceCoverage};
 pub use self::check::{IndexCheck, check_index};

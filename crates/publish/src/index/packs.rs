@@ -4,18 +4,17 @@
 //! can also replace the trace when the pack of a rebuilt image is made.
 
 use bytes::Bytes;
-use tarpon_blob::Fault;
 use tarpon_fetch::BootIndex;
 use tarpon_images::access;
-use tarpon_images::index::artifact::{ARTIFACT_TYPE, prediction};
-use tarpon_images::index::find::{about, boot_index, boots};
+use tarpon_images::index::artifact::prediction;
+use tarpon_images::index::find::{boot_index, boots};
 use tarpon_images::index::places::IndexPlaces;
-use tarpon_images::index::search_result::CANDIDATES;
-use tarpon_oci::Verified;
+use tarpon_oci::{Artifact, Digest, Verified};
 use tarpon_registry::{Repository, ResolvedImage};
 
 use super::boot::{BootPack, Start};
-use crate::{ErrorKind, Result};
+use super::newest::newest;
+use crate::Result;
 
 /// Maximum number of packs taken over from an index: far more profiles than users record, and each costs a request.
 pub(super) const BOOT_PACKS: usize = 16;
@@ -43,11 +42,7 @@ pub(super) struct Packs {
 pub(super) async fn kept(places: &IndexPlaces<'_>, repository: &Repository, image: &ResolvedImage) -> Result<Packs> {
     let mut notes = Vec::new();
     for (number, place) in places.list().iter().enumerate() {
-        let known = match published(&*places.open(number)?, image).await {
-            // It is made with its first index.
-            Err(error) if error.kind == ErrorKind::NotFound => Packs::default(),
-            known => known?,
-        };
+        let known = published(&*places.open(number)?, image).await?;
         notes.extend(known.notes);
         if !known.packs.is_empty() {
             let of_place = |published: Published| Published { pack: published.pack.at(&place.source), ..published };
@@ -63,33 +58,20 @@ pub(super) async fn kept(places: &IndexPlaces<'_>, repository: &Repository, imag
 ///
 /// # Errors
 /// When the registry temporarily fails to return its list, or a listed index. Treating that as absent would lose the packs.
-pub(super) async fn published(repository: &Repository, image: &ResolvedImage) -> Result<Packs> {
-    let list = repository.referrers(image.manifest.digest(), ARTIFACT_TYPE).await;
-    let list = list.map_err(|error| access::registry("look for the image's boot packs", error))?;
-    let mut notes = Vec::new();
-    // As when mounting the image: the newest is the last.
-    for candidate in list.iter().rev().take(CANDIDATES) {
-        let read = match repository.manifest(&candidate.digest).await {
-            Ok(bytes) => of_index(repository, image, bytes).await,
-            Err(error) if error.fault() == Fault::NotFound => Err(error.to_string()),
-            Err(error) => return Err(access::registry("read the image's boot packs", error)),
-        };
-        match read {
-            Ok(packs) => return Ok(packs),
-            Err(reason) => notes.push(format!("the index {} is passed over: {reason}", candidate.digest)),
-        }
+async fn published(repository: &Repository, image: &ResolvedImage) -> Result<Packs> {
+    let newest = newest(repository, image.manifest.digest()).await;
+    let newest = newest.map_err(|error| access::registry("look for the image's boot packs", error))?;
+    let line = |(digest, reason): (Digest, String)| format!("the index {digest} is passed over: {reason}");
+    let notes: Vec<String> = newest.passed_over.into_iter().map(line).collect();
+    match newest.index {
+        Some((_, artifact)) => Ok(of_index(repository, &artifact, notes).await),
+        None => Ok(Packs { notes, ..Packs::default() }),
     }
-    Ok(Packs { notes, ..Packs::default() })
 }
 
-async fn of_index(
-    repository: &Repository,
-    image: &ResolvedImage,
-    bytes: Verified<Bytes>,
-) -> std::result::Result<Packs, String> {
-    let artifact = about(bytes, image.manifest.digest())?;
-    let mut found = Packs { prediction: prediction(&artifact), ..Packs::default() };
-    for (number, (profile, layer)) in boots(&artifact).enumerate() {
+async fn of_index(repository: &Repository, artifact: &Artifact, notes: Vec<String>) -> Packs {
+    let mut found = Packs { prediction: prediction(artifact), notes, ..Packs::default() };
+    for (number, (profile, layer)) in boots(artifact).enumerate() {
         if found.packs.iter().any(|known| known.pack.profile == profile) {
             continue; // requests for this profile get the pack before it
         }
@@ -103,7 +85,7 @@ async fn of_index(
             Err(reason) => found.notes.push(format!("the boot pack {profile} is not kept: {reason}")),
         }
     }
-    Ok(found)
+    found
 }
 
 /// A pack under the name in its index, by which it is requested.

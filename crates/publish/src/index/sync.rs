@@ -6,11 +6,9 @@ use std::sync::Arc;
 use futures::{FutureExt as _, StreamExt as _, stream};
 use parking_lot::Mutex;
 use serde::Serialize;
-use tarpon_blob::Fault;
 use tarpon_images::index::artifact::prediction;
-use tarpon_images::index::find::{SignedBy, about, boots, signed_by};
+use tarpon_images::index::find::{SignedBy, boots, signed_by};
 use tarpon_images::index::places::shown;
-use tarpon_images::index::search_result::CANDIDATES;
 use tarpon_images::progress::Silent;
 use tarpon_images::{Access, DEFAULT_PROFILE, ImageRequest, Images, access, admission};
 use tarpon_layer::toc::Claim;
@@ -19,8 +17,7 @@ use tarpon_policy::SigningKey;
 use tarpon_registry::{Repository, ResolvedImage};
 
 use super::make::{Upload, destination, find_predicted_index, make_plain_index};
-use super::manage::listed;
-use super::sign::sign;
+use super::newest::newest;
 use crate::{Error, ErrorKind, Result, ResultExt as _};
 
 /// Images indexed at the same time: each streams three layers, which keeps two processors busy. More only help over slow links.
@@ -251,11 +248,8 @@ async fn sync_one(
         _ => Some(locks.layout.lock().await),
     };
     let upload = Upload::contents(&made, &place, &request.access).boxed().await?;
-    // Before the index can be found: what was made here is signed, and nothing that was found.
-    if let Some(key) = options.key {
-        sign(key, &made.index_digest, &place, &access_to_place).boxed().await?;
-    }
-    upload.finish().await?;
+    // What was made here is signed, and nothing that was found.
+    upload.finish(options.key).await?;
     let place = shown(&place.to_string()).to_owned();
     Ok(SyncState::Indexed { index_digest: made.index_digest, index_size: made.index_size, place })
 }
@@ -273,18 +267,8 @@ fn needs_index(image: &ResolvedImage) -> Result<bool> {
 
 /// The newest readable index of the image among those that a mount looks at, and whether the start of the image was predicted or recorded for it.
 async fn known(repository: &Repository, image: &Digest) -> Result<Option<(Digest, bool)>> {
-    let list = listed(repository, image).await.map_err(|error| access::registry("look for an index", error))?;
-    for candidate in list.iter().rev().take(CANDIDATES) {
-        let bytes = match repository.manifest(&candidate.digest).await {
-            Ok(bytes) => bytes,
-            Err(error) if error.fault() == Fault::NotFound => continue,
-            Err(error) => return Err(access::registry("read an index", error)),
-        };
-        if let Ok(artifact) = about(bytes, image) {
-            return Ok(Some((candidate.digest, has_start(&artifact))));
-        }
-    }
-    Ok(None)
+    let newest = newest(repository, image).await.map_err(|error| access::registry("look for an index", error))?;
+    Ok(newest.index.map(|(digest, artifact)| (digest, has_start(&artifact))))
 }
 
 fn has_start(artifact: &Artifact) -> bool {

@@ -3,20 +3,40 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use tarpon_images::index::artifact::{self, Indexed};
 use tarpon_images::progress::{Progress, Silent};
-use tarpon_images::{Access, ImageRequest, Images, IndexChoice, LockFile};
+use tarpon_images::{Access, ImageRequest, Images, IndexChoice, LockFile, access};
 use tarpon_layer::Allowance;
 use tarpon_oci::media_type::OCI_MANIFEST;
 use tarpon_oci::{Digest, IndexLock, NewDescriptor, Source};
+use tarpon_policy::SigningKey;
 use tarpon_testkit::layers::{Dialect, ImageBuilder, Item, Layer, tar};
 use tarpon_trace::{Header, Touch, Trace};
 use tempfile::TempDir;
 
 use super::*;
+use crate::ErrorKind;
 
 const FILE: u64 = 400_000;
+
+/// A new key.
+pub(crate) fn key() -> SigningKey {
+    let random = ring::rand::SystemRandom::new();
+    let pkcs8 =
+        ring::signature::EcdsaKeyPair::generate_pkcs8(&ring::signature::ECDSA_P256_SHA256_ASN1_SIGNING, &random);
+    let text = STANDARD.encode(pkcs8.unwrap().as_ref());
+    let pem = format!("-----BEGIN PRIVATE KEY-----\n{text}\n-----END PRIVATE KEY-----\n");
+    SigningKey::from_pem(pem.as_bytes(), None).unwrap()
+}
+
+/// Its public key in PEM.
+pub(crate) fn public_key(key: &SigningKey) -> String {
+    let text = STANDARD.encode(key.public_key().unwrap().into_der());
+    format!("-----BEGIN PUBLIC KEY-----\n{text}\n-----END PUBLIC KEY-----\n")
+}
 
 /// A layout with an image of one plain layer, with a small and a large file.
 struct IndexFixture {
@@ -68,9 +88,12 @@ impl IndexFixture {
         make_index(&self.images("maker"), &self.request(), &[trace], &Silent).await.unwrap()
     }
 
+    fn layout(&self) -> Source {
+        Source::OciLayout { directory: self.folder.path().join("layout"), tag: None }
+    }
+
     async fn publish(&self, index: &ImageIndexArtifact) {
-        let layout = Source::OciLayout { directory: self.folder.path().join("layout"), tag: None };
-        publish_index(index, &layout, &Access::default()).await.unwrap();
+        publish_index(index, &self.layout(), &Access::default(), None).await.unwrap();
     }
 
     async fn check(&self, images: &Images, index: &ImageIndexArtifact) -> IndexCheck {
@@ -109,6 +132,22 @@ async fn an_index_that_is_cut_for_a_trace_is_right_about_the_layers() {
     fixture.publish(&index).await;
     let check = fixture.check(&fixture.images("checker"), &index).await;
     assert_eq!((check.layers, check.differences, check.unchecked), (1, Vec::new(), Vec::new()));
+}
+
+#[tokio::test]
+async fn an_index_that_cannot_be_signed_is_not_found() {
+    let fixture = IndexFixture::new();
+    let index = fixture.cut().await;
+    let published = publish_index(&index, &fixture.layout(), &Access::default(), Some(&key())).await;
+    assert_eq!(published.unwrap_err().kind, ErrorKind::Refused, "layouts have no signatures");
+    // Opened again each time: a layout that is open does not change.
+    let found = async || {
+        let repository = access::open_later(&fixture.request().text, &Access::default()).unwrap();
+        newest::newest(&repository, &index.manifest_digest).await.unwrap().index.is_some()
+    };
+    assert!(!found().await);
+    fixture.publish(&index).await;
+    assert!(found().await);
 }
 
 #[tokio::test]
