@@ -83,22 +83,12 @@ impl ImageSelection {
         Some(named).filter(|profile| profile != "none")
     }
 
-    /// Whether the name is resolved for each request: by the registry, or from the layout or archive itself.
-    pub(crate) fn resolves_each_time(&self) -> Result<bool, Failure> {
-        let ImageRequest { source, pull, .. } = self.request()?;
-        Ok(match pull {
-            Pull::Always | Pull::Newer => true,
-            Pull::Missing => !matches!(source, Source::Registry(_)),
-            Pull::Never => false,
-        })
-    }
-
     /// Whether the request contains credentials of its own.
     pub(crate) fn has_credentials(&self) -> bool {
         self.options.creds.is_some() || self.options.authfile.is_some()
     }
 
-    /// The request to the engine.
+    /// The request to the engine. Reads configuration files, which may block.
     pub(crate) fn request(&self) -> Result<ImageRequest, Failure> {
         let ImageOptions { platform, pull, index: _, profile: _, creds, authfile, cert_dir, tls_verify } =
             &self.options;
@@ -144,6 +134,15 @@ impl ImageSelection {
     }
 }
 
+/// Whether the name is resolved for each request: by the registry, or from the layout or archive itself.
+pub(crate) fn resolves_each_time(request: &ImageRequest) -> bool {
+    match request.pull {
+        Pull::Always | Pull::Newer => true,
+        Pull::Missing => !matches!(request.source, Source::Registry(_)),
+        Pull::Never => false,
+    }
+}
+
 /// Refuses relative paths: the daemon has no meaningful working directory.
 fn check_absolute(source: &Source) -> Result<(), Failure> {
     let path = match source {
@@ -162,7 +161,7 @@ mod tests {
     fn a_request_that_resolves_its_name_each_time_is_recognised() {
         let resolves = |image: &str, pull: PullWhen| {
             let options = ImageOptions { pull, index: Some("none".to_owned()), ..ImageOptions::default() };
-            ImageSelection::new(image.to_owned(), options).resolves_each_time().unwrap()
+            resolves_each_time(&ImageSelection::new(image.to_owned(), options).request().unwrap())
         };
         for (pull, of_registry, of_layout) in [
             (PullWhen::Missing, false, true),

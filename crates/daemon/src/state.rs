@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use crate::failure::Failure;
 use crate::feed::{EventKind, Feed, FeedProgress};
 use crate::flag;
-use crate::image::ImageSelection;
+use crate::image::{ImageSelection, resolves_each_time};
 use crate::jobs::{JobEntry, JobOutcome, Jobs};
 use crate::limits::{Permit, RequestLimits};
 
@@ -114,29 +114,29 @@ impl ApiState {
     }
 
     /// Prepares an image for at most `time_limit`. Equal requests share one preparation, which continues as long as one of them waits.
-    /// An image whose name must be resolved for each request is prepared alone.
+    /// An image whose name must be resolved for each request is prepared alone. `request` is that of [`ApiState::admit`].
     pub(crate) async fn prepare(
         &self,
         selection: ImageSelection,
+        request: ImageRequest,
         purpose: Purpose,
         time_limit: Duration,
     ) -> Result<Prepared, Failure> {
         let _waiting = self.limits.wait()?;
-        let (state, wanted) = (self.clone(), selection.clone());
-        let work = async move { state.prepare_alone(wanted, purpose).await }.boxed();
+        let (state, image) = (self.clone(), selection.image.clone());
+        let resolves_each_time = resolves_each_time(&request);
+        let work = async move { state.prepare_alone(image, request, purpose).await }.boxed();
         // A joining request would get a name resolution that is older than the request.
-        let flight = if selection.resolves_each_time()? {
-            work.shared()
-        } else {
-            self.prepares.join((selection, purpose), || work)
-        };
+        let flight = if resolves_each_time { work.shared() } else { self.prepares.join((selection, purpose), || work) };
         let late = |_| Failure::late("prepare the image", time_limit);
         tokio::time::timeout(time_limit, flight).await.map_err(late)?
     }
 
-    /// The request to the engine, if the caller's credentials may be used with this store.
+    /// The request to the engine, if the caller's credentials may be used with this store. Reads configuration files.
     pub(crate) async fn admit(&self, selection: &ImageSelection) -> Result<ImageRequest, Failure> {
-        let mut request = selection.request()?;
+        let wanted = selection.clone();
+        let read = tokio::task::spawn_blocking(move || wanted.request());
+        let mut request = read.await.map_err(|error| Failure::internal("read the request", error))??;
         request.access.policy = self.policy.clone();
         request.access.tier.clone_from(&self.tier);
         request.index_repos.clone_from(&self.index_repos);
@@ -146,17 +146,16 @@ impl ApiState {
         Ok(request)
     }
 
-    async fn prepare_alone(self, selection: ImageSelection, purpose: Purpose) -> Result<Prepared, Failure> {
-        let request = self.admit(&selection).await?;
+    async fn prepare_alone(self, image: String, request: ImageRequest, purpose: Purpose) -> Result<Prepared, Failure> {
         let _turn = self.limits.prepare().await;
-        self.feed.publish(EventKind::Preparing { image: selection.image.clone() });
-        let progress = FeedProgress::new(self.feed.clone(), selection.image.clone());
+        self.feed.publish(EventKind::Preparing { image: image.clone() });
+        let progress = FeedProgress::new(self.feed.clone(), image.clone());
         let prepared = match purpose {
             Purpose::Later => self.engine.prepare(&request, &progress).await,
             Purpose::Mount => self.engine.prepare_to_mount(&request, &progress).await,
         };
         let prepared = prepared.map_err(Failure::from);
-        self.publish_prepared(selection.image, prepared.as_ref().map(|prepared| prepared.manifest().to_string()));
+        self.publish_prepared(image, prepared.as_ref().map(|prepared| prepared.manifest().to_string()));
         prepared
     }
 

@@ -10,40 +10,32 @@ use tarpon_engine::{
     Prepared, Progress, Pull,
 };
 use tarpon_oci::{Digest, IndexRepo, Platform, Reference, Source};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::labels::PulledLayer;
 use crate::pull_credentials::PullCredentials;
 use crate::record::LazyLayers;
 
-/// Images that are prepared at the same time: each may be streamed, which takes memory.
-const PREPARED_AT_ONCE: usize = 4;
+/// Images that are fetched at the same time: each may be streamed, which takes memory.
+const FETCHED_AT_ONCE: usize = 4;
+
+/// A name in no scope of a policy: a domain that does not exist. The default of the policy applies to it.
+const IN_NO_SCOPE: &str = "image.invalid/unknown";
 
 /// A result with a one-line error.
 pub(crate) type Outcome<T> = Result<T, String>;
 
 /// The chain IDs of an image's layers, lowest first, or the reason why there are none.
-pub(crate) type ChainIds = Result<Arc<[Digest]>, Unprepared>;
-
-/// Why no layers are mounted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Unprepared {
-    /// Containerd must unpack the image, for this reason.
-    Unpack(String),
-    /// The image must not be used, for this reason.
-    Forbidden(String),
-}
-
-impl From<String> for Unprepared {
-    fn from(why: String) -> Self {
-        Self::Unpack(why)
-    }
-}
+pub(crate) type ChainIds = Outcome<Arc<[Digest]>>;
 
 /// Images whose layers can be mounted.
 pub(crate) trait Images: Send + Sync + 'static {
     /// Prepares the image for mounting.
     fn prepare(&self, layer: PulledLayer) -> BoxFuture<'static, ChainIds>;
+
+    /// Whether the policy lets containerd unpack the image of this name, which checks no signatures; else the reason. Decides for all layers
+    /// that are not mounted, for whatever reason.
+    fn may_unpack(&self, image: &str) -> BoxFuture<'static, Outcome<()>>;
 
     /// Mounts layers at `place`, unless they are mounted there already.
     fn mount(&self, layers: LazyLayers, place: PathBuf) -> BoxFuture<'static, Outcome<()>>;
@@ -122,7 +114,7 @@ impl From<tarpon_engine::Error> for Unusable {
 
 impl EngineImages {
     pub(crate) fn new(engine: Engine, options: ImageOptions, credentials: Arc<PullCredentials>) -> Self {
-        let turns = Arc::new(Semaphore::new(PREPARED_AT_ONCE));
+        let turns = Arc::new(Semaphore::new(FETCHED_AT_ONCE));
         Self { engine, options: Arc::new(options), credentials, turns }
     }
 
@@ -144,16 +136,33 @@ impl EngineImages {
         Ok(ImageRequest { pull, index, index_repos, profile, access, ..ImageRequest::new(text, source, platform) })
     }
 
-    /// Whether the policy demands signatures of the image. Containerd does not check them.
-    fn must_be_accepted(&self, text: &str) -> Result<bool, Unprepared> {
-        let request = self.request(text, self.access(None))?;
-        let admission = Admission::of(&request.source, &request.access);
-        admission
-            .map(|known| known.demands().need_signatures())
-            .map_err(|error| Unprepared::Forbidden(error.to_string()))
+    /// A turn to fetch an image; `None` if it can do without. Held for one fetch only: who waits for a turn has none.
+    async fn turn(&self, request: &ImageRequest, manifest: Digest) -> Result<Option<SemaphorePermit<'_>>, Unusable> {
+        if self.is_in_store(manifest).await {
+            return Ok(None);
+        }
+        if let Ok(turn) = self.turns.try_acquire() {
+            return Ok(Some(turn));
+        }
+        // Those who have the turns may stream for minutes. An image that need not be streamed does not wait for them.
+        if self.engine.inspect(request).await?.layers.iter().all(|layer| layer.lazy) {
+            return Ok(None);
+        }
+        self.next_turn().await.map(Some)
+    }
+
+    async fn next_turn(&self) -> Result<SemaphorePermit<'_>, Unusable> {
+        self.turns.acquire().await.map_err(|error| error.to_string().into())
+    }
+
+    async fn is_in_store(&self, manifest: Digest) -> bool {
+        let engine = self.engine.clone();
+        let look = move || matches!(engine.store().image(&manifest), Ok(Some(_)));
+        tokio::task::spawn_blocking(look).await.unwrap_or(false)
     }
 
     async fn prepare(&self, request: &ImageRequest, manifest: Digest) -> Result<Prepared, Unusable> {
+        let _turn = self.turn(request, manifest).await?;
         let prepared = self.engine.prepare(request, &Logged(&request.text)).await?;
         if *prepared.manifest() == manifest {
             Ok(prepared)
@@ -199,6 +208,7 @@ impl EngineImages {
         if !self.options.whole || prepared.is_verified() {
             return Ok(prepared);
         }
+        let _turn = self.next_turn().await?;
         let record = self.engine.pull(request, &Logged(&request.text)).await?.record;
         let prepared = Prepared { record, ..prepared };
         if prepared.is_verified() {
@@ -243,15 +253,12 @@ impl EngineImages {
 impl Images for EngineImages {
     fn prepare(&self, layer: PulledLayer) -> BoxFuture<'static, ChainIds> {
         let this = self.clone();
-        async move {
-            let _turn = this.turns.acquire().await.map_err(|error| error.to_string())?;
-            let must_be_accepted = this.must_be_accepted(&layer.image.to_string())?;
-            this.chain_of_pull(&layer).await.map_err(|Unusable { why, .. }| match must_be_accepted {
-                true => Unprepared::Forbidden(why),
-                false => Unprepared::Unpack(why),
-            })
-        }
-        .boxed()
+        async move { this.chain_of_pull(&layer).await.map_err(|unusable| unusable.why) }.boxed()
+    }
+
+    fn may_unpack(&self, image: &str) -> BoxFuture<'static, Outcome<()>> {
+        let (image, access) = (image.to_owned(), self.access(None));
+        blocking_outcome(move || check_needs_no_signature(&image, &access)).boxed()
     }
 
     fn mount(&self, layers: LazyLayers, place: PathBuf) -> BoxFuture<'static, Outcome<()>> {
@@ -289,8 +296,28 @@ impl Images for EngineImages {
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> tarpon_engine::Result<T> + Send + 'static) -> Outcome<T> {
-    let done = tokio::task::spawn_blocking(work).await.map_err(|error| error.to_string())?;
-    done.map_err(|error| error.to_string())
+    blocking_outcome(move || work().map_err(|error| error.to_string())).await
+}
+
+async fn blocking_outcome<T: Send + 'static>(work: impl FnOnce() -> Outcome<T> + Send + 'static) -> Outcome<T> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| error.to_string())?
+}
+
+/// Fails if the policy refuses the image, or demands signatures of it.
+fn check_needs_no_signature(image: &str, access: &Access) -> Outcome<()> {
+    let source = Source::Registry(for_policy(image)?);
+    let admission = Admission::of(&source, access).map_err(|error| error.to_string())?;
+    match admission.demands().need_signatures() {
+        true => Err("the policy demands signatures of it, which containerd does not check".to_owned()),
+        false => Ok(()),
+    }
+}
+
+/// The name to look up in a policy. A digest that is not understood belongs to its repository, and another name to no scope.
+fn for_policy(image: &str) -> Outcome<Reference> {
+    let repository = || image.split_once('@')?.0.parse().ok().map(|name: Reference| name.pinned(Digest::of(b"")));
+    let named = image.parse().ok().or_else(repository);
+    named.map_or_else(|| IN_NO_SCOPE.parse().map_err(|error| format!("{IN_NO_SCOPE}: {error}")), Ok)
 }
 
 /// Writes the progress of an image to the log.
@@ -304,14 +331,18 @@ impl Progress for Logged<'_> {
 
 #[cfg(test)]
 mod tests {
-    use tarpon_engine::EngineOptions;
     use tarpon_engine::registry::Contents;
+    use tarpon_engine::{EngineOptions, PolicyChoice};
+    use tarpon_oci::Compression;
     use tarpon_testkit::fixture::Fixture;
-    use tarpon_testkit::layers::{EstargzOptions, Image, ImageBuilder, Item, estargz};
+    use tarpon_testkit::layers::{Dialect, EstargzOptions, Image, ImageBuilder, Item, Layer, estargz, tar};
     use tarpon_testkit::registry::{Auth, PASSWORD, USER};
 
     use super::*;
     use crate::pull_credentials::name_of;
+
+    /// A public key of ECDSA P-256, as PEM in base64.
+    const KEY: &str = "LS0tLS1CRUdJTiBQVUJMSUMgS0VZLS0tLS0KTUZrd0V3WUhLb1pJemowQ0FRWUlLb1pJemowREFRY0RRZ0FFS0YwRWx0cXNpOURncDJQeTNPcGE1eFJERzhILwp5QmpvQ0hpTEVOaXI0cTVLUnE1Tk9Ed1BwQXIvVnMwZEl4NXgrNVFhSjcyOUF5cHd2K2VvVGJQcHl3PT0KLS0tLS1FTkQgUFVCTElDIEtFWS0tLS0tCg==";
 
     fn image(content: &str) -> Image {
         ImageBuilder::new().layer(estargz(&[Item::file("file", content)], EstargzOptions::default())).build()
@@ -338,16 +369,77 @@ mod tests {
         PulledLayer { chain_id: Digest::of(b"any"), name: name_of(name), image: pinned, manifest }
     }
 
+    fn engine(fixture: &Fixture) -> Engine {
+        let (server_command, worker_command) = (Vec::new(), Vec::new());
+        Engine::open(EngineOptions { store: fixture.path("store"), server_command, worker_command }).unwrap()
+    }
+
+    #[tokio::test]
+    async fn only_an_image_that_is_fetched_and_may_be_streamed_waits_for_its_turn() {
+        let plain = |content: &str| {
+            let tar = tar(&[Item::file("file", content)], Dialect::Pax);
+            Image::of([Layer::plain(&tar, Compression::Gzip)])
+        };
+        let (stored, lazy, streamed, mut contents) = (plain("1"), image("2"), plain("3"), Contents::new());
+        for (image, name) in [(&stored, "stored"), (&lazy, "lazy"), (&streamed, "streamed")] {
+            image.add_to(&mut contents, name, "v1");
+        }
+        let fixture = Fixture::with_registry(contents, Auth::Anonymous).await;
+        let mut options = options();
+        options.access.tls_verify = Some(false);
+        let images = EngineImages::new(engine(&fixture), options, Arc::default());
+        let stored = layer(&fixture, "stored:v1", &stored);
+        Images::prepare(&images, stored.clone()).await.unwrap();
+        // No caller gets a turn any more, and those that would wait for one fail.
+        images.turns.close();
+        Images::prepare(&images, stored).await.expect("it is in the store");
+        Images::prepare(&images, layer(&fixture, "lazy:v1", &lazy)).await.expect("it has a table of contents");
+        let streamed = layer(&fixture, "streamed:v1", &streamed);
+        let why = Images::prepare(&images, streamed.clone()).await.unwrap_err();
+        assert!(why.contains("closed"), "{why}");
+        let layers = LazyLayers { image: streamed.image.to_string(), manifest: streamed.manifest, count: 1 };
+        let why = Images::mount(&images, layers, fixture.directory("place")).await.unwrap_err();
+        assert!(why.contains("closed"), "a mount may stream it, too: {why}");
+    }
+
+    #[test]
+    fn containerd_may_unpack_what_the_policy_accepts_without_signatures() {
+        let folder = tempfile::tempdir().unwrap();
+        let policy = |default: &str| {
+            let file = folder.path().join(default);
+            let text = format!(
+                r#"{{"default": [{{"type": "{default}"}}], "transports": {{"docker": {{
+                    "r.test/refused": [{{"type": "reject"}}],
+                    "r.test/signed": [{{"type": "sigstoreSigned", "keyData": "{KEY}", "signedIdentity": {{"type": "matchRepository"}}}}],
+                    "r.test/accepted": [{{"type": "insecureAcceptAnything"}}]
+                }}}}}}"#
+            );
+            std::fs::write(&file, text).unwrap();
+            Access { policy: PolicyChoice::File(file), ..Access::default() }
+        };
+        let (accepting, rejecting) = (policy("insecureAcceptAnything"), policy("reject"));
+        let pinned = format!("@{}", Digest::of(b"manifest"));
+        let unknown = format!("@sha512:{}", "0".repeat(128));
+        for end in [":v1", &pinned, &unknown, &format!(":v1{unknown}")] {
+            let check = |name: &str, access| check_needs_no_signature(&format!("r.test/{name}{end}"), access);
+            check("accepted", &rejecting).unwrap();
+            check("other", &accepting).unwrap();
+            assert!(check("other", &rejecting).unwrap_err().contains("reject"), "{end}");
+            assert!(check("refused", &accepting).unwrap_err().contains("reject"), "{end}");
+            assert!(check("signed", &accepting).unwrap_err().contains("demands signatures"), "{end}");
+        }
+        check_needs_no_signature("no image", &accepting).expect("the default applies");
+        check_needs_no_signature("no image", &rejecting).expect_err("the default applies");
+    }
+
     #[tokio::test]
     async fn an_image_is_prepared_with_the_credentials_of_its_pulls_whichever_of_them_are_right() {
         let (one, other, mut contents) = (image("1"), image("2"), Contents::new());
         one.add_to(&mut contents, "team/one", "v1");
         other.add_to(&mut contents, "team/other", "v1");
         let fixture = Fixture::with_registry(contents, Auth::Basic).await;
-        let (server_command, worker_command) = (Vec::new(), Vec::new());
-        let engine = EngineOptions { store: fixture.path("store"), server_command, worker_command };
         let credentials = Arc::new(PullCredentials::default());
-        let images = EngineImages::new(Engine::open(engine).unwrap(), options(), credentials.clone());
+        let images = EngineImages::new(engine(&fixture), options(), credentials.clone());
         let (one, other) = (layer(&fixture, "team/one:v1", &one), layer(&fixture, "team/other:v1", &other));
         let (right, wrong) = (Credentials::from_pair(USER, PASSWORD), Credentials::from_pair(USER, "guessed"));
 
@@ -361,9 +453,7 @@ mod tests {
 
         prepare(other.clone()).await.expect_err("with the credentials of another image");
         let _guess = credentials.begin(other.name.clone(), wrong);
-        let Unprepared::Unpack(why) = prepare(other.clone()).await.expect_err("with wrong credentials") else {
-            panic!("containerd decides")
-        };
+        let why = prepare(other.clone()).await.expect_err("with wrong credentials");
         assert!(!why.contains(USER) && !why.contains("guessed"), "{why}");
         let _pull = credentials.begin(other.name.clone(), right);
         prepare(other).await.unwrap();

@@ -56,6 +56,12 @@ pub(crate) fn pulled_layer(labels: &Labels) -> Option<Result<PulledLayer, String
     Some(read())
 }
 
+/// The image that the labels name, for the policy: pinned like that of [`pulled_layer`] if they can be read, else as they name it.
+pub(crate) fn image(labels: &Labels) -> Option<String> {
+    let layer = pulled_layer(labels)?;
+    layer.map_or_else(|_| labels.get(IMAGE).cloned(), |layer| Some(layer.image.to_string()))
+}
+
 /// Digest of the layer according to the labels.
 pub(crate) fn layer(labels: &Labels) -> Option<&String> {
     labels.get(LAYER)
@@ -96,6 +102,9 @@ mod tests {
             let wrong = with(all.clone(), name, value);
             assert!(pulled_layer(&wrong).unwrap().is_err(), "{name}");
         }
+        assert_eq!(image(&all), Some(layer.image.to_string()));
+        let unknown = "localhost:5000/app@sha512:00";
+        assert_eq!(image(&with(all.clone(), IMAGE, unknown)).as_deref(), Some(unknown), "for the policy as it is");
         all.remove(MANIFEST);
         assert!(pulled_layer(&all).unwrap().unwrap_err().contains(MANIFEST));
         all.remove(IMAGE);

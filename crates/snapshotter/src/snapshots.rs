@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! Prepare of a pulled layer ─────────► image prepared ─► chain ID matches ─► committed, lazy ─► ALREADY_EXISTS: nothing is downloaded
-//!                                            └──── else, with the reason ────┐
-//! Prepare, View ─────────────────────────────────────────────────────────────┴─► record ─► layers below are mounted ─► mounts
+//!                                            └─ else, if the policy permits ──┐
+//! Prepare, View ──────────────────────────────────────────────────────────────┴─► record ─► layers below are mounted ─► mounts
 //! ```
 //!
 //! A snapshot is recorded before its parents are mounted: the record keeps them from being removed meanwhile.
@@ -20,7 +20,7 @@ use tarpon_oci::{Digest, Reference};
 use crate::error::{Error, Result};
 use crate::filter::Filters;
 use crate::flights::Flights;
-use crate::images::{ChainIds, Images, Outcome, Unprepared};
+use crate::images::{ChainIds, Images, Outcome};
 use crate::labels::{self, LAZY, PulledLayer, UNPACKED, pulled_layer};
 use crate::messages::{CommitRequest, CreateRequest, Info, Mount, UpdateRequest};
 use crate::mounts;
@@ -62,8 +62,8 @@ impl Snapshots {
         if let Some(layer) = pulled_layer(&labels).filter(|_| kind == Kind::Active) {
             match self.create_lazy(layer, &parent, &labels).await {
                 Ok(name) => return Err(Error::Exists(name)),
-                Err(Unprepared::Forbidden(why)) => return Err(Error::Precondition(why)),
-                Err(Unprepared::Unpack(why)) => {
+                Err(why) => {
+                    self.check_may_unpack(&labels, &why).await?;
                     tracing::warn!(key, "containerd pulls and unpacks this layer: {why}");
                     labels = labels::with(labels, UNPACKED, &why);
                 }
@@ -81,13 +81,18 @@ impl Snapshots {
         }
     }
 
+    /// Fails if the image of the layer, which is not mounted for this reason, must not be unpacked either: containerd reads no policy.
+    async fn check_may_unpack(&self, labels: &Labels, why: &str) -> Result<()> {
+        let Some(image) = labels::image(labels) else { return Ok(()) };
+        let refused = |refusal: String| match why.contains(&refusal) {
+            true => Error::Precondition(why.to_owned()),
+            false => Error::Precondition(format!("{why}; containerd must not unpack {image}: {refusal}")),
+        };
+        self.images.may_unpack(&image).await.map_err(refused)
+    }
+
     /// Commits the layer without unpacking it, and returns its name; fails with the reason why it cannot.
-    async fn create_lazy(
-        &self,
-        layer: Outcome<PulledLayer>,
-        parent: &str,
-        labels: &Labels,
-    ) -> std::result::Result<String, Unprepared> {
+    async fn create_lazy(&self, layer: Outcome<PulledLayer>, parent: &str, labels: &Labels) -> Outcome<String> {
         let layer = layer?;
         let name = layer.chain_id.to_string();
         if self.is_there(&name, parent, labels)? {
@@ -95,18 +100,13 @@ impl Snapshots {
         }
         let text = layer.image.to_string();
         let (images, wanted) = (self.images.clone(), layer.clone());
-        let chain = self
-            .preparing
-            .join((layer.name, layer.image), || images.prepare(wanted), |why| Err(Unprepared::Unpack(why)))
-            .await?;
+        let chain = self.preparing.join((layer.name, layer.image), || images.prepare(wanted), Err).await?;
         let at = chain.iter().position(|id| *id == layer.chain_id).ok_or_else(|| {
             format!("{text} has no layers with the chain ID {name}: its config is not the one that containerd has")
         })?;
         let below = at.checked_sub(1).map(|below| chain[below].to_string()).unwrap_or_default();
         if below != parent {
-            return Err(Unprepared::Unpack(format!(
-                "it is to lie on {parent:?}, the layers of the image lie on {below:?}"
-            )));
+            return Err(format!("it is to lie on {parent:?}, the layers of the image lie on {below:?}"));
         }
         let count = at + 1;
         let own_labels =
@@ -122,9 +122,9 @@ impl Snapshots {
             // A concurrent call was faster.
             Err(Error::Exists(_)) => {
                 let found = self.is_there(&name, &below, &labels)?.then_some(name);
-                found.ok_or_else(|| "it was removed meanwhile".to_owned().into())
+                found.ok_or_else(|| "it was removed meanwhile".to_owned())
             }
-            Err(error) => Err(error.to_string().into()),
+            Err(error) => Err(error.to_string()),
         }
     }
 

@@ -18,7 +18,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request};
 use tonic_prost::ProstCodec;
 
-use crate::images::{ChainIds, Images, Outcome, Unprepared};
+use crate::images::{ChainIds, Images, Outcome};
 use crate::labels::{LAZY, PulledLayer, REF, UNPACKED};
 use crate::messages::*;
 use crate::record::LazyLayers;
@@ -40,12 +40,17 @@ struct KnownImages {
 
 impl Images for KnownImages {
     fn prepare(&self, layer: PulledLayer) -> BoxFuture<'static, ChainIds> {
-        let why = match layer.manifest == Digest::of(FORBIDDEN) {
-            true => Unprepared::Forbidden("the policy refuses it".to_owned()),
-            false => Unprepared::Unpack("the registry is not there".to_owned()),
-        };
         let chain = self.images.get(&layer.manifest).cloned();
-        async move { chain.map(Arc::from).ok_or(why) }.boxed()
+        async move {
+            assert!(layer.manifest != Digest::of(BROKEN), "on purpose");
+            chain.map(Arc::from).ok_or_else(|| "the registry is not there".to_owned())
+        }
+        .boxed()
+    }
+
+    fn may_unpack(&self, image: &str) -> BoxFuture<'static, Outcome<()>> {
+        let is_refused = image.starts_with(REFUSED);
+        async move { if is_refused { Err("the policy refuses it".to_owned()) } else { Ok(()) } }.boxed()
     }
 
     fn mount(&self, layers: LazyLayers, place: PathBuf) -> BoxFuture<'static, Outcome<()>> {
@@ -187,10 +192,15 @@ impl Fixture {
 
     /// Sends the request that containerd sends for a layer that it is about to pull.
     fn pull(&self, key: &str, parent: &str, manifest: Digest, chain_id: Digest) -> Answer<Vec<Mount>> {
+        self.pull_as("localhost:5000/app:v1", key, parent, manifest, chain_id)
+    }
+
+    /// The same for an image of this name.
+    fn pull_as(&self, image: &str, key: &str, parent: &str, manifest: Digest, chain_id: Digest) -> Answer<Vec<Mount>> {
         let (manifest, chain_id) = (manifest.to_string(), chain_id.to_string());
         let labels = [
             (REF, chain_id.as_str()),
-            ("containerd.io/snapshot/cri.image-ref", "localhost:5000/app:v1"),
+            ("containerd.io/snapshot/cri.image-ref", image),
             ("containerd.io/snapshot/cri.manifest-digest", &manifest),
             ("containerd.io/snapshot/cri.layer-digest", &chain_id),
         ];
@@ -214,7 +224,10 @@ fn option<'a>(mounts: &'a [Mount], name: &str) -> Option<&'a str> {
 }
 
 const MANIFEST: &[u8] = b"manifest";
-const FORBIDDEN: &[u8] = b"a manifest that the policy refuses";
+/// A manifest with which the preparation panics.
+const BROKEN: &[u8] = b"broken";
+/// A repository that the policy refuses.
+const REFUSED: &str = "localhost:5000/refused";
 
 fn chain() -> Vec<Digest> {
     [b"1", b"2", b"3"].map(|text| Digest::of(text)).to_vec()
@@ -296,11 +309,24 @@ fn a_layer_that_cannot_be_mounted_is_unpacked_and_its_label_gives_the_reason() {
 }
 
 #[test]
-fn a_layer_of_an_image_that_the_policy_refuses_is_not_unpacked() {
+fn a_layer_of_an_image_that_the_policy_refuses_is_not_unpacked_for_any_reason() {
     let fixture = fixture();
-    let refused = fixture.pull("extract", "", Digest::of(FORBIDDEN), chain()[0]).unwrap_err();
-    assert_eq!(refused, Code::FailedPrecondition);
-    assert_eq!(fixture.stat("extract").unwrap_err(), Code::NotFound);
+    fixture.prepare("extract base", "").unwrap();
+    fixture.commit("base", "extract base").unwrap();
+    let (known, other) = (Digest::of(MANIFEST), Digest::of(b"another manifest"));
+    let (tag, unknown) = (format!("{REFUSED}:v1"), format!("{REFUSED}@sha512:{}", "0".repeat(128)));
+    for (image, parent, manifest, why) in [
+        (&tag, "", other, "its registry is not there"),
+        (&tag, "base", known, "the layer below it was unpacked"),
+        (&unknown, "", known, "its name is not understood"),
+        (&tag, "", Digest::of(BROKEN), "its preparation panics"),
+    ] {
+        let refused = fixture.pull_as(image, "extract", parent, manifest, chain()[1]);
+        assert_eq!(refused, Err(Code::FailedPrecondition), "{why}");
+        assert_eq!(fixture.stat("extract"), Err(Code::NotFound), "{why}");
+    }
+    fixture.pull("extract", "base", known, chain()[1]).unwrap();
+    fixture.pull("extract after a panic", "", Digest::of(BROKEN), chain()[0]).unwrap();
 }
 
 #[test]

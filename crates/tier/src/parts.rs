@@ -1,7 +1,6 @@
 //! [`Parts`]: an object that is sent in parts.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use object_store::path::Path;
@@ -12,13 +11,12 @@ use tokio::time::timeout;
 use crate::error::Result;
 use crate::health::Purpose;
 use crate::tier::Tier;
+use crate::timing::PART;
 
 /// Size of a part. Stores take at most 10,000 of them, and at least 5 MiB each.
 pub(crate) const PART_BYTES: usize = 8 << 20;
 /// Parts that are sent at the same time.
 const PARTS: usize = 3;
-/// How long a part may take: slower than a megabit per second is no store. Also how long the last request may.
-const PART: Duration = Duration::from_secs(60);
 
 /// Parts of an object that becomes visible with [`Parts::finish`]. At most four of them are in memory.
 pub(crate) struct Parts {

@@ -21,11 +21,11 @@ use crate::folder::Folder;
 use crate::health::{Health, Purpose, Sent};
 use crate::location::{Kind, TierLocation};
 use crate::options::TierOptions;
-use crate::timing::REQUEST;
+use crate::timing::{PART, REQUEST};
 
 /// How long a connection may take. A store in the same data centre takes a millisecond.
 const CONNECT: Duration = Duration::from_secs(2);
-/// Repetitions of a request within [`REQUEST`].
+/// Repetitions of a request, within its limit.
 const REPETITIONS: usize = 2;
 /// Pause before the first repetition; it doubles.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -363,9 +363,10 @@ fn client() -> ClientOptions {
     ClientOptions::new().with_connect_timeout(CONNECT).with_timeout_disabled().with_read_timeout_disabled()
 }
 
+/// The client stops to repeat a request after the limit of the longest ones. [`Tier::ask`] ends others earlier.
 fn retries() -> RetryConfig {
     let backoff = BackoffConfig { init_backoff: PAUSE, max_backoff: PAUSE * 4, base: 2.0 };
-    RetryConfig { backoff, max_retries: REPETITIONS, retry_timeout: REQUEST }
+    RetryConfig { backoff, max_retries: REPETITIONS, retry_timeout: PART }
 }
 
 impl fmt::Debug for Tier {

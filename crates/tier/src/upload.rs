@@ -14,14 +14,16 @@ use tokio::time::{Instant, timeout};
 use crate::error::{Error, Result};
 use crate::parts::{PART_BYTES, Parts};
 use crate::tier::Tier;
+use crate::timing::PART;
 
 /// Pieces that wait: 16 MiB, at 256 KiB each.
 const PIECES: usize = 64;
 /// How long the reader waits for the tier in all, besides a quarter of the time since the upload began.
 const STALL: Duration = Duration::from_secs(2);
 
-/// How long a patient reader waits for room for one piece: a part may take a minute, and has two repetitions.
-const LONGEST_STALL: Duration = Duration::from_secs(180);
+/// How long a patient reader waits for room for one piece. Longer than a part may take, with its repetitions: a tier that is slower fails,
+/// and the reader learns why.
+const LONGEST_STALL: Duration = PART.saturating_mul(3);
 
 const STEP: &str = "copy a blob to the tier";
 

@@ -1,6 +1,7 @@
 //! `tarpon snapshotter`: provides images to containerd as a proxy plugin.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use tarpon_engine::{Access, Backfill, ContainerdHosts, Ended, ModeChoice, RegistriesChoice};
@@ -12,6 +13,10 @@ use super::session::{Session, runtime};
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
 use crate::global::Global;
+
+/// How long work on threads may take when calls have ended: a change of the records takes milliseconds, or seconds on a busy disk. A mount
+/// may take minutes; the store's server ends it, and the next snapshotter finds it.
+const LEFT_WORK: Duration = Duration::from_secs(2);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -116,7 +121,9 @@ impl Snapshotter {
         let images = ImageOptions { index, index_repos, profile, access, mode, backfill, plain, whole };
         let cri = self.cri_proxy.then_some(self.cri_address);
         let options = Options { root, address: self.address, images, cri };
-        let served = runtime()?.block_on(tarpon_snapshotter::serve(session.engine(), options));
+        let runtime = runtime()?;
+        let served = runtime.block_on(tarpon_snapshotter::serve(session.engine(), options));
+        runtime.shutdown_timeout(LEFT_WORK);
         match served.doing(|| "cannot serve containerd")? {
             Ended::Interrupted => Err(Failure::new(Exit::Interrupted, "interrupted; mounts are kept")),
             Ended::Idle | Ended::Terminated | Ended::Upgraded => Ok(()),

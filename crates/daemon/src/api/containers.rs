@@ -328,11 +328,12 @@ pub(super) async fn run(
     let time_limit = time_limit(body.timeout_seconds)?;
     let image = ImageSelection::new(body.image.clone(), std::mem::take(&mut body.image_options));
     // Invalid requests and names that are in use fail before anything is fetched.
-    let request = body.request(image.request()?, &state)?;
+    let admitted = state.admit(&image).await?;
+    let request = body.request(admitted.clone(), &state)?;
     if let Some(name) = request.name.clone() {
         state.call(move |engine| engine.check_container_name(&name)).await?;
     }
-    let prepared = state.prepare(image, Purpose::Mount, time_limit).await?;
+    let prepared = state.prepare(image, admitted, Purpose::Mount, time_limit).await?;
     // From here on the container is created even if the client disconnects: a half-created one would have no owner.
     let made = tokio::spawn(start(state, request, prepared));
     made.await.map_err(|error| Failure::internal("run the container", error))?

@@ -166,7 +166,8 @@ pub(super) async fn prepare(
 ) -> Result<Answer<Prepared>, Failure> {
     let time_limit = time_limit(body.timeout_seconds)?;
     let selection = ImageSelection::new(body.image, body.image_options);
-    let prepared = state.prepare(selection, Purpose::Later, time_limit).await?;
+    let admitted = state.admit(&selection).await?;
+    let prepared = state.prepare(selection, admitted, Purpose::Later, time_limit).await?;
     Ok(found(Prepared { image: prepared.record.into(), fallbacks: prepared.fallbacks }))
 }
 
@@ -183,13 +184,13 @@ pub(super) async fn prefetch(
     let (rate, extent) = (body.rate()?, body.extent.into());
     let selection = ImageSelection::new(body.image, body.image_options);
     // Invalid requests fail at once.
-    selection.request()?;
+    let request = state.admit(&selection).await?;
     let entry = state.jobs.begin(JobKind::Prefetch, selection.image.clone())?;
     let job = entry.job();
     let work = RunningJob::new(state.feed.clone(), entry.clone());
     tokio::spawn(async move {
         let outcome = tokio::select! {
-            outcome = bring(&state, &selection, extent, rate) => outcome,
+            outcome = bring(&state, &selection.image, request, extent, rate) => outcome,
             () = entry.cancelled() => Err(Failure::cancelled("prefetch the image")),
         };
         work.end(outcome);
@@ -199,18 +200,18 @@ pub(super) async fn prefetch(
 
 async fn bring(
     state: &ApiState,
-    selection: &ImageSelection,
+    image: &str,
+    request: ImageRequest,
     extent: PrefetchExtent,
     rate: Option<NonZeroU64>,
 ) -> Result<JobOutcome, Failure> {
-    let request = state.admit(selection).await?;
     let request = ImageRequest { limits: LayerLimits { rate, ..request.limits }, ..request };
     let _turn = match extent {
         PrefetchExtent::Whole => state.limits.pull().await,
         PrefetchExtent::Start | PrefetchExtent::StartOnly => state.limits.start().await,
     };
-    state.feed.publish(EventKind::Preparing { image: selection.image.clone() });
-    let progress = FeedProgress::new(state.feed.clone(), selection.image.clone());
+    state.feed.publish(EventKind::Preparing { image: image.to_owned() });
+    let progress = FeedProgress::new(state.feed.clone(), image.to_owned());
     let prefetched = state.engine.prefetch(&request, extent, &progress).await?;
     if let Some(error) = prefetched.lacks() {
         return Err(error.into());

@@ -357,7 +357,8 @@ pub(super) async fn mount(
     });
     let (mountpoint, upper) = found.await?;
     let image = ImageSelection::new(body.image, body.image_options);
-    let prepared = state.prepare(image, Purpose::Mount, time_limit).await?;
+    let admitted = state.admit(&image).await?;
+    let prepared = state.prepare(image, admitted, Purpose::Mount, time_limit).await?;
     let request = MountRequest {
         mode: body.mode.into(),
         writable: match upper {

@@ -113,7 +113,7 @@ async fn recorded(
 ) -> Result<JobOutcome, Failure> {
     // Shared with equal requests, and queued.
     let prepared = tokio::select! {
-        prepared = state.prepare(image, Purpose::Later, request.patience) => prepared?,
+        prepared = state.prepare(image, request.image.clone(), Purpose::Later, request.patience) => prepared?,
         () = entry.cancelled() => return Err(Failure::cancelled("record")),
     };
     let recorded = state.engine.record_prepared(&request, prepared, entry.cancelled()).await?;
