@@ -5,7 +5,8 @@
 //! a new key in the policy, have it resolved again.
 
 use bytes::Bytes;
-use tarpon_oci::{Digest, Manifest, MediaType, Platform, Source};
+use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _};
+use tarpon_oci::{Descriptor, Digest, Manifest, MediaType, Platform, Source};
 use tarpon_policy::{Demands, SIGNATURE, Signature, signature_tag};
 use tarpon_registry::{Repository, ResolvedImage};
 use tarpon_store::Store;
@@ -18,6 +19,9 @@ const SIGNATURES: usize = 64;
 
 /// Longest signed payload: real ones have 300 bytes.
 const PAYLOAD_BYTES: u64 = 64 << 10;
+
+/// Signatures that are fetched at a time: all those of a real image, and too few for a registry to mind.
+const SIGNATURES_AT_ONCE: usize = 8;
 
 const STEP: &str = "check the image by the policy";
 
@@ -109,19 +113,85 @@ pub(crate) async fn signatures(repository: &Repository, manifest: &Digest) -> Re
         let cause = format!("there are {} of them, more than {SIGNATURES}", attached.layers.len());
         return Err(Error::new(ErrorKind::Forbidden, step, cause));
     }
-    let mut signatures = Vec::with_capacity(attached.layers.len());
-    for layer in &attached.layers {
-        if layer.size > PAYLOAD_BYTES {
-            let cause = format!("one has {} bytes, more than {PAYLOAD_BYTES}", layer.size);
-            return Err(Error::new(ErrorKind::Forbidden, step, cause));
-        }
-        let payload: Bytes = repository.small_blob(layer.blob()).await.map_err(failed)?;
-        let signature = layer.annotations.get(SIGNATURE).cloned();
-        let media_type = match &layer.media_type {
-            MediaType::Other(text) => text.clone(),
-            known => known.to_string(),
-        };
-        signatures.push(Signature { media_type, payload, signature });
+    if let Some(layer) = attached.layers.iter().find(|layer| layer.size > PAYLOAD_BYTES) {
+        let cause = format!("one has {} bytes, more than {PAYLOAD_BYTES}", layer.size);
+        return Err(Error::new(ErrorKind::Forbidden, step, cause));
     }
-    Ok(signatures)
+    let requests: Vec<_> = attached.layers.iter().map(|layer| signature(repository, layer).boxed()).collect();
+    let signatures = futures::stream::iter(requests).buffered(SIGNATURES_AT_ONCE);
+    signatures.try_collect().await.map_err(failed)
+}
+
+async fn signature(
+    repository: &Repository,
+    layer: &Descriptor,
+) -> std::result::Result<Signature, tarpon_registry::Error> {
+    let payload: Bytes = repository.small_blob(layer.blob()).await?;
+    let media_type = match &layer.media_type {
+        MediaType::Other(text) => text.clone(),
+        known => known.to_string(),
+    };
+    Ok(Signature { media_type, payload, signature: layer.annotations.get(SIGNATURE).cloned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+    use tarpon_oci::media_type;
+    use tarpon_registry::serve::Contents;
+    use tarpon_testkit::registry::{Auth, FakeRegistry};
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::slow::Slow;
+
+    fn payload(number: usize) -> Bytes {
+        Bytes::from(format!("payload {number}"))
+    }
+
+    /// A repository in which a blob takes a second, with an attachment of these layers to `digest`.
+    fn repository(digest: &Digest, layers: &[serde_json::Value]) -> Repository {
+        let mut contents = Contents::new();
+        for number in 0..layers.len() {
+            contents.add_blob(payload(number));
+        }
+        let config = contents.add_blob("{}");
+        let config = json!({ "mediaType": "application/vnd.oci.image.config.v1+json", "digest": config, "size": 2 });
+        let attachment =
+            json!({ "schemaVersion": 2, "mediaType": media_type::OCI_MANIFEST, "config": config, "layers": layers });
+        contents.add_manifest(Some(("app", &signature_tag(digest))), media_type::OCI_MANIFEST, attachment.to_string());
+        let time = |path: &str| Duration::from_secs(u64::from(path.contains("/blobs/")));
+        Slow::repository(FakeRegistry::new(contents, Auth::Anonymous, None), time)
+    }
+
+    fn layer(number: usize, size: usize) -> serde_json::Value {
+        let annotations = json!({ SIGNATURE: number.to_string() });
+        json!({ "mediaType": "a/b", "digest": Digest::of(&payload(number)), "size": size, "annotations": annotations })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn some_signatures_are_fetched_at_a_time_and_all_keep_their_order() {
+        let count = 2 * SIGNATURES_AT_ONCE + 1;
+        let layers: Vec<_> = (0..count).map(|number| layer(number, payload(number).len())).collect();
+        let digest = Digest::of(b"image");
+        let (repository, began) = (repository(&digest, &layers), Instant::now());
+        let fetched = signatures(&repository, &digest).await.unwrap();
+        assert_eq!(began.elapsed().as_secs(), 3);
+        let expected = |number: usize| (payload(number), Some(number.to_string()));
+        let fetched: Vec<_> = fetched.into_iter().map(|one| (one.payload, one.signature)).collect();
+        assert_eq!(fetched, (0..count).map(expected).collect::<Vec<_>>());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_signature_is_fetched_if_one_is_too_large() {
+        let large = usize::try_from(PAYLOAD_BYTES).unwrap() + 1;
+        let layers = [layer(0, payload(0).len()), layer(1, large)];
+        let digest = Digest::of(b"image");
+        let (repository, began) = (repository(&digest, &layers), Instant::now());
+        let refused = signatures(&repository, &digest).await.unwrap_err();
+        assert!(refused.to_string().contains("more than 65536"), "{refused}");
+        assert_eq!(began.elapsed(), Duration::ZERO);
+    }
 }

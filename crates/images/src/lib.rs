@@ -39,6 +39,8 @@ pub mod prepare;
 pub mod preparer;
 pub mod progress;
 mod registries;
+#[cfg(test)]
+mod slow;
 pub mod sources;
 mod survey;
 pub mod tenant;

@@ -8,10 +8,11 @@ use common::index_by_toc_within;
 use tarpon_layer::decode::LayerReader;
 use tarpon_layer::plain::{Access, Options, import_within};
 use tarpon_layer::spans::SpanReader;
+use tarpon_layer::toc::TocError;
 use tarpon_layer::write::{
     EstargzOptions, WriteError, Written, ZstdChunkedOptions, estargz, estargz_prioritised, zstd_chunked,
 };
-use tarpon_layer::{Allowance, LayerIndex, MEMORY_BASE, WRITING, ZEROS_BASE};
+use tarpon_layer::{Allowance, Excess, LayerIndex, MEMORY_BASE, WRITING, ZEROS_BASE};
 use tarpon_testkit::layers::Layer;
 use tarpon_testkit::layers::bombs::{bombs, many_empty_files};
 use tarpon_testkit::sinks::Forgetful;
@@ -59,6 +60,19 @@ fn an_image_that_costs_more_than_it_weighs_is_refused_with_the_limit() {
         let error = read.err().unwrap_or_else(|| panic!("{name} is taken"));
         assert!(EXCESSES.iter().any(|excess| error.contains(excess)), "{name}: {error}");
     }
+}
+
+#[test]
+fn a_table_of_contents_that_costs_too_much_is_no_reason_to_refuse_the_layer() {
+    let mut count = 0;
+    for (name, make) in bombs(PART).into_iter().filter(|(name, _)| name.contains("table of many entries")) {
+        let (layer, allowance) = (&make()[0], allowance(PART));
+        allowance.receive(layer.blob.len() as u64);
+        let error = index_by_toc_within(layer, &allowance).err();
+        assert!(matches!(error, Some(TocError::Excess(Excess::Memory { .. }))), "{name}: {error:?}");
+        count += 1;
+    }
+    assert_eq!(count, 2);
 }
 
 #[test]

@@ -230,7 +230,7 @@ fn placed(codec: Codec, offset: u64, length: u64, skip: u64) -> ChunkPlace {
 
 #[test]
 fn chunks_may_be_as_large_as_their_limits_and_reach_the_end_of_the_layer() {
-    let (chunk, member) = (limits::CHUNK_BYTES, limits::MEMBER_BYTES);
+    let (chunk, encoded, member) = (limits::CHUNK_BYTES, limits::CHUNK_ENCODED_BYTES, limits::MEMBER_BYTES);
     let refused = Err(InvalidPacked::Chunks);
     let raw = |blob, size, length, skip| one_file(blob, &[(size, placed(Codec::Raw, 5, length, skip))]);
     assert!(raw(chunk + 5, chunk, chunk, 0).is_ok());
@@ -239,11 +239,11 @@ fn chunks_may_be_as_large_as_their_limits_and_reach_the_end_of_the_layer() {
     assert_eq!(raw(chunk + 6, chunk + 1, chunk + 1, 0), refused);
     for codec in [Codec::Gzip, Codec::Zstd] {
         let packed = |blob, size, length, skip| one_file(blob, &[(size, placed(codec, 5, length, skip))]);
-        assert!(packed(member + 5, chunk, member, member - chunk).is_ok());
-        assert_eq!(packed(member + 4, chunk, member, 0), refused);
-        assert_eq!(packed(member + 6, chunk, member + 1, 0), refused);
-        assert_eq!(packed(member + 5, chunk + 1, member, 0), refused);
-        assert_eq!(packed(member + 5, chunk, member, member - chunk + 1), refused);
+        assert!(packed(encoded + 5, chunk, encoded, member - chunk).is_ok());
+        assert_eq!(packed(encoded + 4, chunk, encoded, 0), refused);
+        assert_eq!(packed(encoded + 6, chunk, encoded + 1, 0), refused);
+        assert_eq!(packed(encoded + 5, chunk + 1, encoded, 0), refused);
+        assert_eq!(packed(encoded + 5, chunk, encoded, member - chunk + 1), refused);
     }
     let checked = placed(Codec::CheckedSpan, 0, 10, 0);
     assert_eq!(one_file(10, &[(5, checked)]), refused, "its name cannot be stated");

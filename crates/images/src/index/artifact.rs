@@ -103,7 +103,7 @@ fn blob_at(level: i32, layers: &[Indexed]) -> Result<Bytes, String> {
     Ok(bytes.into())
 }
 
-/// Reads the layers of a blob that `wanted` selects.
+/// Reads the layers of a blob that `wanted` selects, each once: of one that is there again, the first index counts.
 pub fn read(
     bytes: &[u8],
     wanted: impl Fn(&Blob) -> bool,
@@ -114,12 +114,12 @@ pub fn read(
     let count = count.and_then(|count| usize::try_from(count).ok()).filter(|count| *count <= limits::LAYERS);
     let (layers, mut indexes) =
         count.and_then(|count| rest.split_at_checked(count * LAYER)).ok_or(InvalidArtifact::Format)?;
-    let mut found = Vec::new();
+    let mut found: Vec<Indexed> = Vec::new();
     for layer in layers.as_chunks::<LAYER>().0 {
         let (blob, compression, length) = described(layer).ok_or(InvalidArtifact::Format)?;
         let (packed, rest) = indexes.split_at_checked(length).ok_or(InvalidArtifact::Format)?;
         indexes = rest;
-        if wanted(&blob) {
+        if wanted(&blob) && found.iter().all(|known| known.blob.digest != blob.digest) {
             let index = index(packed, blob, allowance)?;
             found.push(Indexed { blob, compression, index });
         }
@@ -240,6 +240,14 @@ mod tests {
         let wanted = layers()[1].blob;
         assert_eq!(read(&bytes, |blob| *blob == wanted, &Allowance::default()).unwrap(), [layers()[1].clone()]);
         assert_eq!(blob(&layers()).unwrap(), bytes, "the same every time");
+    }
+
+    #[test]
+    fn a_layer_that_is_described_several_times_is_read_once() {
+        let [one, two, _] = &layers()[..] else { panic!("three layers") };
+        let again = Indexed { compression: Compression::None, ..one.clone() };
+        let bytes = blob(&[one.clone(), two.clone(), again]).unwrap();
+        assert_eq!(read(&bytes, |_| true, &Allowance::default()).unwrap(), layers()[..2]);
     }
 
     fn entry(boots: usize) -> Descriptor {

@@ -3,6 +3,7 @@
 //!
 //! A faulty index never prevents a mount: the layers are then streamed, as if there were none, and one line gives the reason.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use tarpon_oci::{Artifact, Blob, Descriptor, Digest, MediaType, Verified, limits
 use tarpon_policy::PublicKey;
 use tarpon_registry::{Repository, ResolvedImage};
 use tarpon_store::{LayerKind, Verification};
+use tokio::time::Instant;
 
 use super::artifact::{self, ARTIFACT_TYPE, BLOB_TYPE, BOOT_INDEX_TYPE, Indexed, PROFILE};
 use super::pack::PackWanted;
@@ -28,8 +30,8 @@ use super::whole::whole;
 use crate::admission;
 use crate::image::DEFAULT_PROFILE;
 
-/// How long an index of an index repository may take, with its signatures and the index of its boot pack: 10 MiB at 1.5 Mbit/s. Streaming the
-/// layers would take longer.
+/// How long an index of an index repository may take, with its signatures and the index of its boot pack, and with all indexes that were tried
+/// before it there: 10 MiB at 1.5 Mbit/s. Streaming the layers would take longer.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long an index repository may take to list its indexes: enough for handshakes and a token over the slowest links. An image must not wait
@@ -184,13 +186,9 @@ impl Spot<'_> {
         }
     }
 
-    /// An index of the repository, read in time if the image does not need the repository.
-    async fn in_time<T>(&self, read: BoxFuture<'_, Result<T, String>>) -> Result<T, String> {
-        if self.place.is_none() {
-            return read.await;
-        }
-        let late = |_| format!("it was not received within {} s", READ_TIMEOUT.as_secs());
-        tokio::time::timeout(READ_TIMEOUT, read).await.map_err(late).and_then(|read| read)
+    /// The time by which its indexes must be read, if the image does not need the repository.
+    fn deadline(&self) -> Option<Instant> {
+        self.place.map(|_| Instant::now() + READ_TIMEOUT)
     }
 
     /// The listed indexes of the image, the most recent last.
@@ -217,6 +215,45 @@ impl Spot<'_> {
     }
 }
 
+/// An index of a repository, read in time.
+async fn in_time<T>(deadline: Option<Instant>, read: BoxFuture<'_, Result<T, String>>) -> Result<T, String> {
+    let Some(deadline) = deadline else { return read.await };
+    let late = |_| format!("it was not received within {} s", READ_TIMEOUT.as_secs());
+    tokio::time::timeout_at(deadline, read).await.map_err(late).and_then(|read| read)
+}
+
+/// The answers of repositories, in the order of the repositories. All are asked at the same time.
+struct Answers<'a, T> {
+    awaited: FuturesOrdered<BoxFuture<'a, T>>,
+    /// Those that came while an earlier one was used: at most one of each repository.
+    early: VecDeque<T>,
+}
+
+impl<'a, T> Answers<'a, T> {
+    fn new(requests: impl Iterator<Item = BoxFuture<'a, T>>) -> Self {
+        Self { awaited: requests.collect(), early: VecDeque::new() }
+    }
+
+    async fn next(&mut self) -> Option<T> {
+        match self.early.pop_front() {
+            Some(answer) => Some(answer),
+            None => self.awaited.next().await,
+        }
+    }
+
+    /// The output of `used`, which uses an answer. The time of the other requests goes on meanwhile, and so do they.
+    async fn during<U>(&mut self, used: impl Future<Output = U>) -> U {
+        tokio::pin!(used);
+        loop {
+            tokio::select! {
+                biased;
+                output = &mut used => return output,
+                Some(answer) = self.awaited.next() => self.early.push_back(answer),
+            }
+        }
+    }
+}
+
 /// A search in several repositories.
 struct Search<'a> {
     rules: &'a Rules,
@@ -228,11 +265,14 @@ impl Search<'_> {
     /// The index that the user pinned, of either kind. All repositories are asked at the same time.
     async fn pinned(&self, digest: &Digest, why: &str, spots: &[Spot<'_>]) -> SearchResult {
         let ask = |spot| async move { (spot, Spot::manifest(spot, digest).await) }.boxed();
-        let mut answers: FuturesOrdered<BoxFuture<'_, _>> = spots.iter().map(ask).collect();
+        let mut answers = Answers::new(spots.iter().map(ask));
         let mut reasons = Vec::new();
         while let Some((spot, manifest)) = answers.next().await {
             let read = match manifest {
-                Ok(bytes) => spot.in_time(self.read_pinned(spot, digest, bytes).boxed()).await,
+                Ok(bytes) => {
+                    let read = in_time(spot.deadline(), self.read_pinned(spot, digest, bytes).boxed());
+                    answers.during(read).await
+                }
                 Err(why) => Err(why),
             };
             match read {
@@ -264,7 +304,7 @@ impl Search<'_> {
     async fn listed(&self, spots: &[Spot<'_>]) -> SearchResult {
         let image = self.image.manifest.digest();
         let ask = |spot| async move { (spot, Spot::list(spot, image).await) }.boxed();
-        let mut answers: FuturesOrdered<BoxFuture<'_, _>> = spots.iter().map(ask).collect();
+        let mut answers = Answers::new(spots.iter().map(ask));
         let (mut notes, mut empty, mut own, mut is_list_missing) = (Vec::new(), Vec::new(), None, false);
         while let Some((spot, list)) = answers.next().await {
             let is_own = spot.place.is_none();
@@ -282,16 +322,17 @@ impl Search<'_> {
             if list.is_empty() {
                 empty.push(spot.name());
             }
-            for candidate in list.iter().rev().take(CANDIDATES) {
-                let digest = &candidate.digest;
-                match spot.in_time(self.read_listed(spot, candidate).boxed()).await {
-                    Ok(mut found) => {
-                        found.notes.extend(notes);
-                        return found;
-                    }
-                    Err(why) if is_own && *spot.accepted == Accepted::Listed => own = Some(format!("{digest}: {why}")),
-                    Err(why) => notes.push(format!("the index {digest} {}is not used: {why}", spot.of())),
+            let (found, refused) = answers.during(self.first_usable(spot, &list)).await;
+            for (digest, why) in refused {
+                if is_own && *spot.accepted == Accepted::Listed {
+                    own = Some(format!("{digest}: {why}"));
+                } else {
+                    notes.push(format!("the index {digest} {}is not used: {why}", spot.of()));
                 }
+            }
+            if let Some(mut found) = found {
+                found.notes.extend(notes);
+                return found;
             }
         }
         // A user who accepts only signed indexes, or has a repository for some images, expects none of most images.
@@ -302,6 +343,25 @@ impl Search<'_> {
         }
         notes.extend(own.map(|why| format!("{NONE}: {why}")));
         SearchResult { notes, is_list_missing, ..SearchResult::default() }
+    }
+
+    /// The most recent listed index that can be used, and why those after it cannot. They share the time that the repository has.
+    async fn first_usable(
+        &self,
+        spot: &Spot<'_>,
+        list: &[Descriptor],
+    ) -> (Option<SearchResult>, Vec<(Digest, String)>) {
+        let (deadline, mut refused) = (spot.deadline(), Vec::new());
+        for candidate in list.iter().rev().take(CANDIDATES) {
+            match in_time(deadline, self.read_listed(spot, candidate).boxed()).await {
+                Ok(found) => return (Some(found), refused),
+                Err(why) => refused.push((candidate.digest, why)),
+            }
+            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                break;
+            }
+        }
+        (None, refused)
     }
 
     /// A listed index. It is read only after its signature was verified, if it needs one.
@@ -473,9 +533,7 @@ async fn layers(
     allowance.receive(blob.size);
     let (wanted, allowance) = (wanted.to_vec(), allowance.clone());
     let reading = tokio::task::spawn_blocking(move || artifact::read(&bytes, |blob| wanted.contains(blob), &allowance));
-    let mut layers = reading.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-    layers.dedup_by_key(|layer| layer.blob.digest);
-    Ok(layers)
+    reading.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
 }
 
 /// The index of the wanted boot pack. A missing one is noted only where one could be expected: among others, or under a name of its own.
@@ -534,3 +592,6 @@ async fn boot_index_among(
     }
     fetched(repository, layer.blob(), blobs).await
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use futures::future::try_join_all;
 use tarpon_blob::{BlobSource, SourceError};
-use tarpon_oci::{Blob, Verified};
+use tarpon_oci::{Blob, Digest, Verified};
 use tarpon_registry::Repository;
 
 /// Requests at a time, on connections that were opened ahead. A new connection takes some round trips until its rate is that of a far link:
@@ -14,6 +14,8 @@ use tarpon_registry::Repository;
 const PARTS: u64 = 4;
 /// Least bytes of a request: what a new connection sends in its first three round trips. A shorter part comes as soon by itself.
 const PART_BYTES: u64 = 96 << 10;
+/// Most bytes that are hashed among the tasks of a thread: a millisecond. Other responses must not wait for more.
+const HASHED_AT_ONCE: usize = 1 << 20;
 
 /// All bytes of a blob, verified. Wrong bytes of a mirror are requested elsewhere.
 ///
@@ -23,12 +25,24 @@ pub(crate) async fn whole(repository: &Repository, blob: Blob) -> Result<Verifie
     let source = repository.blobs();
     // Each range would cost the bytes before it.
     let parts = if repository.ignores_ranges() || source.is_local() { 1 } else { PARTS };
-    let read = || async { read(&*source, blob, parts).await.map_err(|error| error.to_string()) };
-    let mut bytes = read().await?;
-    if Verified::check(&blob.digest, bytes.clone()).is_err() && source.distrust(&blob.digest) {
-        bytes = read().await?;
+    whole_of(&*source, blob, parts).await
+}
+
+async fn whole_of(source: &dyn BlobSource, blob: Blob, parts: u64) -> Result<Verified<Bytes>, String> {
+    let read = || async { read(source, blob, parts).await.map_err(|error| error.to_string()) };
+    match check(blob.digest, read().await?).await {
+        Err(_) if source.distrust(&blob.digest) => check(blob.digest, read().await?).await,
+        checked => checked,
     }
-    Verified::check(&blob.digest, bytes).map_err(|error| error.to_string())
+}
+
+async fn check(digest: Digest, bytes: Bytes) -> Result<Verified<Bytes>, String> {
+    let is_large = bytes.len() > HASHED_AT_ONCE;
+    let check = move || Verified::check(&digest, bytes).map_err(|error| error.to_string());
+    if !is_large {
+        return check();
+    }
+    tokio::task::spawn_blocking(check).await.map_err(|error| error.to_string())?
 }
 
 async fn read(source: &dyn BlobSource, blob: Blob, parts: u64) -> Result<Bytes, SourceError> {
@@ -81,6 +95,49 @@ mod tests {
 
         fn name(&self) -> String {
             "counted".to_owned()
+        }
+    }
+
+    /// As [`Counted`], with wrong bytes in the first reads. A source that is not the last one has another behind it.
+    struct Damaged {
+        source: Counted,
+        wrong: Mutex<usize>,
+        is_last: bool,
+    }
+
+    impl BlobSource for Damaged {
+        fn read(&self, blob: Blob, range: Range<u64>) -> BoxFuture<'_, Result<BlobStream, SourceError>> {
+            let mut wrong = self.wrong.lock();
+            if *wrong == 0 {
+                return self.source.read(blob, range);
+            }
+            *wrong -= 1;
+            let bytes = vec![0xff; content(range).len()];
+            async move { Ok(futures::stream::iter([Ok(bytes.into())]).boxed()) }.boxed()
+        }
+
+        fn distrust(&self, _: &Digest) -> bool {
+            !self.is_last
+        }
+
+        fn name(&self) -> String {
+            "damaged".to_owned()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_small_and_a_large_blob_are_verified_and_wrong_bytes_are_requested_once_more() {
+        for size in [1000, HASHED_AT_ONCE as u64, HASHED_AT_ONCE as u64 + 1] {
+            let blob = Blob { digest: Digest::of(&content(0..size)), size };
+            for (wrong, is_last, is_right, left) in
+                [(0, false, true, 0), (1, false, true, 0), (2, false, false, 0), (2, true, false, 1)]
+            {
+                let source = Damaged { source: Counted::default(), wrong: wrong.into(), is_last };
+                let read = whole_of(&source, blob, 1).await;
+                assert_eq!(read.is_ok(), is_right, "{size}: {wrong} {is_last}");
+                assert!(read.is_err() || *read.unwrap() == content(0..size));
+                assert_eq!(*source.wrong.lock(), left, "{size}: {wrong} {is_last}");
+            }
         }
     }
 

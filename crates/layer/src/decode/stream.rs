@@ -35,12 +35,17 @@ impl<R: BufRead> LayerReader<R> {
     /// # Errors
     /// When no decoder can be set up.
     pub fn new(reader: R, compression: Compression) -> io::Result<Self> {
+        Self::with_window_log(reader, compression, limits::ZSTD_LAYER_WINDOW_LOG)
+    }
+
+    /// As [`LayerReader::new`], with another limit for the window of zstd.
+    pub(crate) fn with_window_log(reader: R, compression: Compression, window_log: u32) -> io::Result<Self> {
         let decoder = match compression {
             Compression::None => Decoder::None(reader),
             Compression::Gzip => Decoder::Gzip(Box::new(MultiGzDecoder::new(reader))),
             Compression::Zstd => {
                 let mut decoder = zstd::stream::read::Decoder::with_buffer(reader)?;
-                decoder.window_log_max(limits::ZSTD_LAYER_WINDOW_LOG)?;
+                decoder.window_log_max(window_log)?;
                 Decoder::Zstd(Box::new(decoder))
             }
         };

@@ -47,6 +47,8 @@ pub(crate) struct Assembler {
     replace_work: usize,
     has_orphan_chunks: bool,
     memory: Share,
+    /// See [`Assembler::without_order`].
+    has_no_order: bool,
 }
 
 impl Assembler {
@@ -65,7 +67,14 @@ impl Assembler {
             replace_work: 0,
             has_orphan_chunks: false,
             memory: allowance.share(),
+            has_no_order: false,
         }
+    }
+
+    /// The entries are not those of a tar in its order, so whether a hard link's target below a symbolic link is meant before or after that
+    /// link is unknown: such targets are errors.
+    pub(crate) fn without_order(self) -> Self {
+        Self { has_no_order: true, ..self }
     }
 
     /// Number of the next chunk.
@@ -335,45 +344,7 @@ impl Assembler {
 
     /// Resolves every hard link to the end of its chain. Each link is followed once.
     fn resolve_links(&mut self) -> Result<(), (LayerPath, InvalidEntry)> {
-        let mut ends: HashMap<u32, LayerPath> = HashMap::new();
-        for start in 0..self.entries.len() {
-            let mut chain = Vec::new();
-            let mut on_chain = HashSet::new();
-            let Ok(mut number) = u32::try_from(start) else { break };
-            let end = loop {
-                let Some(entry) = &self.entries[number as usize] else { break None };
-                if let Some(end) = ends.get(&number) {
-                    break Some(end.clone());
-                }
-                match &entry.node {
-                    Node::HardLink(target) => {
-                        chain.push(number);
-                        if !on_chain.insert(number) {
-                            return Err((entry.path.clone(), InvalidEntry::LinkCycle));
-                        }
-                        match self.state(target.as_bytes()) {
-                            Some(PathState::Entry(next)) => number = next,
-                            Some(PathState::Implied) => {
-                                return Err((entry.path.clone(), InvalidEntry::LinkToDirectory));
-                            }
-                            None => break Some((**target).clone()),
-                        }
-                    }
-                    Node::Directory if !chain.is_empty() => {
-                        return Err((entry.path.clone(), InvalidEntry::LinkToDirectory));
-                    }
-                    _ => break Some(entry.path.clone()),
-                }
-            };
-            if let Some(end) = end {
-                for number in chain {
-                    ends.insert(number, end.clone());
-                }
-            }
-        }
-        for (number, end) in ends {
-            let taken = self.memory.take(COPIES * end.as_bytes().len() as u64);
-            taken.map_err(|excess| (end.clone(), excess.into()))?;
+        for (number, end) in self.ends_of_links()? {
             if let Some(entry) = &mut self.entries[number as usize] {
                 if entry.path == end {
                     return Err((end, InvalidEntry::LinkToItself));
@@ -382,6 +353,59 @@ impl Assembler {
             }
         }
         Ok(())
+    }
+
+    /// The ends of all hard links, by the links' numbers. Charged before they are stored: a long name can be the end of each link.
+    fn ends_of_links(&mut self) -> Result<HashMap<u32, LayerPath>, (LayerPath, InvalidEntry)> {
+        let mut ends: HashMap<u32, LayerPath> = HashMap::new();
+        for start in 0..self.entries.len() {
+            let Some(Entry { node: Node::HardLink(_), .. }) = &self.entries[start] else { continue };
+            let Ok(start) = u32::try_from(start) else { break };
+            let (chain, end) = self.chain(start, &ends)?;
+            for number in chain {
+                let taken = self.memory.take(COPIES * end.as_bytes().len() as u64);
+                taken.map_err(|excess| (end.clone(), excess.into()))?;
+                ends.insert(number, end.clone());
+            }
+        }
+        Ok(ends)
+    }
+
+    /// The hard links from `start` on that are not in `ends`, and the end of them all.
+    fn chain(
+        &self,
+        start: u32,
+        ends: &HashMap<u32, LayerPath>,
+    ) -> Result<(Vec<u32>, LayerPath), (LayerPath, InvalidEntry)> {
+        let mut chain = Vec::new();
+        let mut on_chain = HashSet::new();
+        let mut number = start;
+        loop {
+            if let Some(end) = ends.get(&number) {
+                return Ok((chain, end.clone()));
+            }
+            // The table has no numbers of entries that were replaced.
+            let Some(entry) = &self.entries[number as usize] else { return Ok((Vec::new(), LayerPath::root())) };
+            let wrong = |problem| Err((entry.path.clone(), problem));
+            let target = match &entry.node {
+                Node::HardLink(target) => target,
+                Node::Directory => return wrong(InvalidEntry::LinkToDirectory),
+                _ => return Ok((chain, entry.path.clone())),
+            };
+            chain.push(number);
+            if !on_chain.insert(number) {
+                return wrong(InvalidEntry::LinkCycle);
+            }
+            match self.state(target.as_bytes()) {
+                Some(PathState::Entry(next)) => number = next,
+                Some(PathState::Implied) => return wrong(InvalidEntry::LinkToDirectory),
+                // Only a target that the layer does not have can be below a symbolic link: the parents of its entries are directories.
+                None if self.has_no_order && self.link_above(target).is_some() => {
+                    return wrong(InvalidEntry::BelowSymlink);
+                }
+                None => return Ok((chain, (**target).clone())),
+            }
+        }
     }
 }
 
@@ -476,6 +500,29 @@ pub(crate) const NO_DIGEST: Digest = Digest::from_bytes([0; 32]);
 mod tests {
     use super::super::Timestamp;
     use super::*;
+
+    #[test]
+    fn the_ends_of_a_chain_of_hard_links_are_charged_before_they_are_stored() {
+        const LINKS: u64 = 100;
+        let path = |name: String| LayerPath::from_normal(name.as_bytes()).unwrap();
+        let long = path(["long"; 250].join("/"));
+        let layer_of = |allowance: &Allowance| {
+            let mut layer = Assembler::new(Duplicates::Refuse, allowance);
+            for number in 0..LINKS {
+                let target = if number == 0 { long.clone() } else { path(format!("{}", number - 1)) };
+                layer.insert(path(number.to_string()), Node::HardLink(target.into()), Attributes::default()).unwrap();
+            }
+            layer
+        };
+        let ends = layer_of(&Allowance::default()).ends_of_links().unwrap();
+        assert_eq!((ends.len() as u64, ends.values().all(|end| *end == long)), (LINKS, true));
+        let allowance = Allowance::default();
+        let mut layer = layer_of(&allowance);
+        let mut rest = allowance.share();
+        while rest.take(1 << 10).is_ok() {}
+        let (end, problem) = layer.ends_of_links().unwrap_err();
+        assert!(end == long && matches!(problem, InvalidEntry::Excess(_)), "{problem:?}");
+    }
 
     #[test]
     fn of_a_directory_that_is_listed_again_and_again_the_last_attributes_are_kept() {

@@ -233,7 +233,7 @@ impl<'a> Reader<'a> {
                 Codec::Raw => end <= self.blob.size && decoded <= length && chunk.size <= limits::CHUNK_BYTES,
                 Codec::Gzip | Codec::Zstd | Codec::Deflate => {
                     end <= self.blob.size
-                        && length <= limits::MEMBER_BYTES
+                        && length <= limits::CHUNK_ENCODED_BYTES
                         && chunk.size <= limits::CHUNK_BYTES
                         && decoded <= limits::MEMBER_BYTES
                 }

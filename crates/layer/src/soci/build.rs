@@ -13,17 +13,14 @@ use crate::index::{
     LayerName, LayerPath, Node, Timestamp, XattrSet,
 };
 use crate::spans::Checkpoint;
-use crate::tar::printable;
+use crate::tar::pax::XATTR;
+use crate::tar::{self, printable, sparse};
 use crate::time;
 
 /// The only version.
 const VERSION: &[u8] = b"0.9";
 /// Block size of a tar.
-const BLOCK: u64 = 512;
-/// PAX records that are xattrs.
-const XATTR: &[u8] = b"SCHILY.xattr.";
-/// PAX records of a file whose bytes in the tar are not its content.
-const SPARSE: &[u8] = b"GNU.sparse.";
+const BLOCK: u64 = tar::BLOCK as u64;
 
 /// Options for a ztoc that are stored beside it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -161,7 +158,8 @@ impl Builder<'_> {
         for record in entry.offsets(13)?.tables() {
             let record = record?;
             let (key, value) = (record.bytes(0)?, record.bytes(1)?);
-            if is_file && key.starts_with(SPARSE) {
+            // The bytes of such a file in the tar are not its content.
+            if is_file && key.starts_with(sparse::PREFIX) {
                 return Err(ZtocProblem::Sparse.into());
             }
             match key.strip_prefix(XATTR) {

@@ -45,6 +45,7 @@ impl<'a> Header<'a> {
         let prefix = match self.dialect() {
             Dialect::Ustar => text(&self.block[345..500]),
             Dialect::Star => text(&self.block[345..476]),
+            Dialect::Gnu if self.has_mixed_prefix() => text(&self.block[345..500]),
             Dialect::V7 | Dialect::Gnu => b"",
         };
         if !prefix.is_empty() {
@@ -52,6 +53,13 @@ impl<'a> Header<'a> {
             name.push(b'/');
         }
         name.extend_from_slice(text(&self.block[..100]));
+    }
+
+    /// Whether the header is of GNU's form and has a prefix as in ustar, where GNU has the times of access and of change. Go before 1.8 wrote such
+    /// headers, and all later versions read them by this rule (<https://go.dev/issue/12594>).
+    fn has_mixed_prefix(&self) -> bool {
+        let times = [&self.block[345..357], &self.block[357..369]];
+        !times.into_iter().all(is_time_to_go) && text(&self.block[345..500]).is_ascii()
     }
 
     pub(super) fn link(&self) -> &'a [u8] {
@@ -106,6 +114,20 @@ impl<'a> Header<'a> {
 /// A text field: up to its first NUL.
 fn text(field: &[u8]) -> &[u8] {
     &field[..field.iter().position(|byte| *byte == 0).unwrap_or(field.len())]
+}
+
+/// Whether Go reads the field of a time, or skips it as unused. Unlike [`number::parse`] it wants nothing behind the digits.
+fn is_time_to_go(field: &[u8]) -> bool {
+    match field.first() {
+        None | Some(0) => true,
+        Some(first) if first & 0x80 != 0 => number::parse(field).is_some(),
+        Some(_) => {
+            let is_padding = |byte: &u8| matches!(byte, b' ' | 0);
+            let start = field.iter().position(|byte| !is_padding(byte)).unwrap_or(field.len());
+            let end = field.iter().rposition(|byte| !is_padding(byte)).map_or(start, |last| last + 1);
+            text(&field[start..end]).iter().all(|byte| matches!(byte, b'0'..=b'7'))
+        }
+    }
 }
 
 /// The sums of the block's bytes, taken as unsigned and as signed, with the checksum field as spaces.

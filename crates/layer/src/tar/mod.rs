@@ -15,7 +15,7 @@ mod input;
 pub(crate) mod number;
 pub(crate) mod pax;
 mod reader;
-mod sparse;
+pub(crate) mod sparse;
 
 pub use encode::{TRAILER_BYTES, headers, padding};
 pub(crate) use error::printable;

@@ -5,6 +5,7 @@ use super::number::decimal;
 use super::sparse::{self, PaxSparse};
 use crate::index::{Timestamp, XattrSet};
 
+/// PAX records that are xattrs.
 pub(crate) const XATTR: &[u8] = b"SCHILY.xattr.";
 
 /// The values of one extended header for the entry after it.

@@ -9,7 +9,8 @@ use super::input::{Block, Input};
 use super::number::decimal;
 use super::{BLOCK, number};
 
-pub(super) const PREFIX: &[u8] = b"GNU.sparse.";
+/// PAX records of sparse files.
+pub(crate) const PREFIX: &[u8] = b"GNU.sparse.";
 const MALFORMED: TarProblem = TarProblem::Sparse("a number of the map is malformed");
 
 /// A segment of data. Holes are between segments.

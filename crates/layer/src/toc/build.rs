@@ -30,7 +30,7 @@ pub(super) fn index(
     let mut builder = Builder {
         format,
         data_end,
-        layer: Assembler::new(Duplicates::Refuse, allowance),
+        layer: Assembler::new(Duplicates::Refuse, allowance).without_order(),
         xattrs: XattrSet::default(),
         current: Current::None,
         starts: Vec::new(),

@@ -147,6 +147,8 @@ impl EntryProblem {
             Self::Entry(InvalidEntry::TooManyZeros | InvalidEntry::Excess(Excess::Zeros)) => {
                 TocError::NotLazy(NotLazy::TooManyZeros(crate::tar::printable(name.as_bytes())))
             }
+            // As an excess of the JSON: only reading it by its table of contents costs too much.
+            Self::Entry(InvalidEntry::Excess(excess)) => TocError::Excess(excess),
             problem => TocError::Entry { name: crate::tar::printable(name.as_bytes()), problem },
         }
     }

@@ -195,7 +195,8 @@ fn gzip_error(error: &std::io::Error) -> TocError {
 
 fn zstd_json(encoded: &[u8], decoded: u64, memory: &mut Share) -> Result<Vec<u8>, TocError> {
     let error = |error: std::io::Error| DecodeError::Malformed { codec: "zstd", problem: error.to_string() };
-    let decoder = LayerReader::new(encoded, Compression::Zstd).map_err(error)?;
+    let decoder = LayerReader::with_window_log(encoded, Compression::Zstd, limits::ZSTD_CHUNK_WINDOW_LOG);
+    let decoder = decoder.map_err(error)?;
     let json = read_within(&mut decoder.take(decoded + 1), memory)?.map_err(error)?;
     if json.len() as u64 != decoded {
         return Err(TocError::Container("its decoded length differs from the annotation"));
@@ -235,6 +236,24 @@ mod tests {
         ] {
             assert!(matches!(too_large, Err(TocError::NotLazy(NotLazy::TocTooLarge(is))) if is == size), "{size}");
         }
+    }
+
+    #[test]
+    fn a_toc_with_a_larger_window_than_a_chunk_may_have_is_refused() {
+        use std::io::Write as _;
+        let json = vec![b' '; 1 << 20];
+        let encoded = |window_log| {
+            let mut encoder = zstd::stream::Encoder::new(Vec::new(), 1).unwrap();
+            encoder.window_log(window_log).unwrap();
+            encoder.write_all(&json).unwrap();
+            encoder.finish().unwrap()
+        };
+        let read = |window_log| {
+            let mut memory = Allowance::default().share();
+            zstd_json(&encoded(window_log), json.len() as u64, &mut memory)
+        };
+        assert!(read(limits::ZSTD_CHUNK_WINDOW_LOG).unwrap() == json);
+        assert!(matches!(read(limits::ZSTD_CHUNK_WINDOW_LOG + 1), Err(TocError::Decode(_))));
     }
 
     #[test]
