@@ -7,6 +7,7 @@ use tarpon_engine::Hold;
 
 use crate::commands::background::{Keep, MapIds, Serve, Worker};
 use crate::commands::container::lifecycle::{Kill, Rm, Stop, Wait};
+use crate::commands::container::run::not_run;
 use crate::commands::container::{exec, logs, ps, run};
 use crate::commands::namespace::{self, Need};
 use crate::commands::packaging::{Completions, Man};
@@ -15,7 +16,7 @@ use crate::commands::{
     record, recover, server, snapshotter, status, tier, trace, umount, unshare, why,
 };
 use crate::exit::{self, Exit};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::global::Global;
 
 const EXAMPLES: &str = "\
@@ -44,7 +45,7 @@ pub(crate) struct Cli {
 impl Cli {
     /// Enters the user namespace that the subcommand needs without root.
     pub(crate) fn enter_namespace(&mut self) -> Result<Option<Hold>> {
-        namespace::enter(&mut self.global, &self.command.needs())
+        namespace::enter(&mut self.global, &self.command.needs()).map_err(|failure| self.command.not_started(failure))
     }
 
     /// Runs the subcommand.
@@ -180,6 +181,14 @@ impl Command {
         }
     }
 
+    /// The failure of the command before it began. Exit codes of `run` and `exec` are otherwise those of a program.
+    fn not_started(&self, failure: Failure) -> Failure {
+        match self {
+            Self::Run(_) | Self::Exec(_) => not_run(failure),
+            _ => failure,
+        }
+    }
+
     /// Whether the command handles SIGINT itself, because it must clean up or forward the signal to a container.
     pub(crate) fn answers_interrupts(&self) -> bool {
         matches!(
@@ -207,6 +216,20 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_command_that_runs_a_program_exits_with_125_if_it_cannot_enter_a_namespace() {
+        let exit = |arguments: &[&str], exit| {
+            let cli = Cli::try_parse_from([&["tarpon"], arguments].concat()).expect("valid");
+            cli.command.not_started(Failure::new(exit, "cannot enter a user namespace")).exit
+        };
+        for arguments in [&["run", "app"][..], &["exec", "web", "ls"]] {
+            assert_eq!(exit(arguments, Exit::CannotMount), Exit::NotRun, "{arguments:?}");
+            assert_eq!(exit(arguments, Exit::Store), Exit::NotRun, "{arguments:?}");
+            assert_eq!(exit(arguments, Exit::Usage), Exit::Usage, "{arguments:?}");
+        }
+        assert_eq!(exit(&["rm", "web"], Exit::CannotMount), Exit::CannotMount);
     }
 
     #[test]

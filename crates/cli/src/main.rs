@@ -19,6 +19,7 @@ mod logging;
 mod output;
 mod signals;
 mod size;
+mod terminal;
 mod usage;
 
 use std::process::ExitCode;

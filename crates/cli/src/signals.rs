@@ -6,9 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::commands::session::runtime;
+use crate::commands::session::command_runtime;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
+use crate::terminal;
+
+/// What shells add to the number of the signal that ended a process.
+const KILLED: i32 = 128;
 
 /// Whether the command itself handles SIGINT.
 static IS_ANSWERED: AtomicBool = AtomicBool::new(false);
@@ -22,21 +26,37 @@ pub(crate) fn end_on_interrupt() {
         return;
     }
     // Without a thread or a signal handler the signal itself ends the process, and shells show 130, too.
-    drop(watch());
+    drop(watch(SignalKind::interrupt(), || {
+        if !IS_ANSWERED.load(Ordering::Acquire) {
+            end();
+        }
+    }));
 }
 
-fn watch() -> io::Result<()> {
+/// From now on SIGTERM and SIGHUP end this process only after its terminal is restored, with the code that shells show for the signal.
+pub(crate) fn end_on_termination() {
+    for kind in [SignalKind::terminate(), SignalKind::hangup()] {
+        if !is_ignored(kind) {
+            // Otherwise the signal itself ends the process.
+            drop(watch(kind, move || {
+                let _until_the_end = terminal::restored();
+                std::process::exit(KILLED + kind.as_raw_value())
+            }));
+        }
+    }
+}
+
+/// Calls `answer` on each such signal, in a thread of its own.
+fn watch(kind: SignalKind, answer: impl Fn() + Send + 'static) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    let mut interrupts = {
+    let mut signals = {
         let _inside = runtime.enter();
-        signal(SignalKind::interrupt())?
+        signal(kind)?
     };
     let watcher = move || {
         runtime.block_on(async {
-            while interrupts.recv().await.is_some() {
-                if !IS_ANSWERED.load(Ordering::Acquire) {
-                    end();
-                }
+            while signals.recv().await.is_some() {
+                answer();
             }
         });
     };
@@ -49,6 +69,7 @@ pub(crate) fn leave_to_command() {
 }
 
 fn end() -> ! {
+    let _until_the_end = terminal::restored();
     let stderr = io::stderr();
     // A terminal may show a progress display in this line. The line is dropped if standard error is a full pipe: it must not
     // keep the process from ending, and a thread that waits for that pipe may hold the lock of `stderr`.
@@ -108,7 +129,7 @@ async fn hangup(signal: &mut Option<Signal>) -> Option<()> {
 /// Runs `work`, or stops it on a signal. Either way no part of it runs on after this returns: it waits for threads that still
 /// write, so that their temporary files are removed.
 pub(crate) fn interruptible<T>(doing: impl Fn() -> String, work: impl Future<Output = Result<T>>) -> Result<T> {
-    let runtime = runtime()?;
+    let runtime = command_runtime()?;
     runtime.block_on(async {
         let mut stop = Stop::new().doing(&doing)?;
         tokio::select! {

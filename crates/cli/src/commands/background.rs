@@ -10,7 +10,7 @@ use rustix::process::Pid;
 use tarpon_engine::{BackgroundOptions, ContainerName, Signals, server_log};
 
 use super::scrub::ScrubChoice;
-use super::session::{Session, runtime, server_command};
+use super::session::{Session, command_runtime, keeper_runtime, runtime, server_command};
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
 use crate::global::Global;
@@ -48,7 +48,7 @@ impl Serve {
         logging::bound(server_log::path(session.engine().store()));
         if self.offer {
             let offered = tarpon_engine::offer(session.engine().images(), std::io::stdin(), std::io::stdout());
-            return runtime()?.block_on(offered).doing(|| "cannot prepare the image");
+            return command_runtime()?.block_on(offered).doing(|| "cannot prepare the image");
         }
         let options = BackgroundOptions { scrub: self.scrub.scrub, replace: self.replace };
         runtime()?
@@ -79,7 +79,7 @@ impl Keep {
         let doing = || format!("cannot supervise {}", self.name);
         let session = Session::open_as_it_is(global)?;
         let lock = std::io::stdin().as_fd().try_clone_to_owned().doing(doing)?;
-        runtime()?.block_on(async {
+        keeper_runtime()?.block_on(async {
             let mut signals = Signals::listen().doing(doing)?;
             let ended = session.engine().keep(&self.name, lock, std::io::stdout(), &mut signals).await;
             ended.map_err(|failed| Failure::engine(doing(), failed.error))

@@ -19,7 +19,7 @@ use tarpon_oci::Platform;
 
 use super::image::image_name;
 use super::options::mode;
-use super::session::runtime;
+use super::session::command_runtime;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
 use crate::global::Global;
@@ -53,7 +53,7 @@ impl Demo {
         if namespace::is_needed() {
             return namespace::run_again();
         }
-        let runtime = runtime()?;
+        let runtime = command_runtime()?;
         // From here on no signal ends this process before cleanup.
         let mut stop = {
             let _inside = runtime.enter();

@@ -11,7 +11,7 @@ use tarpon_engine::{Capability, Feature, Isolation, Mode, PodmanVersion};
 
 use check::{Check, check};
 
-use super::session::{Session, runtime};
+use super::session::{Session, command_runtime};
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
 use crate::global::Global;
@@ -68,7 +68,7 @@ impl Doctor {
         std::fs::create_dir_all(&scratch)
             .doing(|| format!("cannot write to the store {}", store.folder().display()))?;
         let isolation = session.engine().isolation().doing(|| "cannot read the isolation of the store")?;
-        let runtime = runtime()?;
+        let runtime = command_runtime()?;
         let capabilities = tarpon_engine::probe(&scratch, runtime.handle().clone());
         let folder = escape(store.folder().as_os_str().as_encoded_bytes());
         let mut report = report(folder, isolation, &capabilities, is_root());

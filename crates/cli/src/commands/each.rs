@@ -15,3 +15,25 @@ pub(super) fn each<T>(all: impl IntoIterator<Item = T>, mut act: impl FnMut(T) -
     }
     first
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Exit;
+    use crate::failure::Failure;
+
+    #[test]
+    fn a_failure_does_not_stop_the_others_and_the_first_one_is_that_of_the_command() {
+        let mut tried = Vec::new();
+        let done = each([1, 2, 3, 4], |one| {
+            tried.push(one);
+            match one {
+                2 => Err(Failure::new(Exit::CannotMount, "it is in use")),
+                3 => Err(Failure::new(Exit::NotFound, "there is no such image")),
+                _ => Ok(()),
+            }
+        });
+        assert_eq!(tried, [1, 2, 3, 4]);
+        assert_eq!(done.unwrap_err().exit, Exit::CannotMount);
+    }
+}

@@ -8,7 +8,7 @@ use tarpon_engine::Inspection;
 
 use self::stats::Target;
 use super::image::ImageOptions;
-use super::session::{Session, runtime};
+use super::session::{Session, command_runtime};
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
 use crate::global::Global;
@@ -65,8 +65,9 @@ impl Inspect {
             return Err(Failure::new(Exit::Usage, "cannot inspect several images or a folder without --stats"));
         };
         let doing = || format!("cannot inspect {}", image.text);
-        let found =
-            runtime()?.block_on(session.engine().inspect(&self.options.request(image.clone())?)).doing(doing)?;
+        let found = command_runtime()?
+            .block_on(session.engine().inspect(&self.options.request(image.clone())?))
+            .doing(doing)?;
         if self.raw {
             output::bytes(&found.manifest_bytes)
         } else if self.config {

@@ -5,15 +5,16 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
-use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use tarpon_engine::{Credentials, Login as Request, StoredIn, log_out, log_out_of_all, logged_in};
 
 use super::options::path;
-use super::session::runtime;
+use super::session::command_runtime;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
 use crate::global::Global;
 use crate::output::{self, escape};
+use crate::signals::end_on_termination;
+use crate::terminal::Silent;
 
 /// Maximum size of a password in bytes: a token of a registry has a few KiB.
 const PASSWORD_BYTES: u64 = 64 << 10;
@@ -75,7 +76,7 @@ pub(crate) struct Logout {
 impl Login {
     pub(crate) fn run(self, global: &Global) -> Result {
         let registry = escape(self.registry.as_bytes());
-        let runtime = runtime()?;
+        let runtime = command_runtime()?;
         if self.get_login {
             let found = runtime.block_on(logged_in(&self.registry, self.authfile.as_deref()));
             return match found.doing(|| format!("cannot look for a login to {registry}"))? {
@@ -116,7 +117,7 @@ impl Login {
 
 impl Logout {
     pub(crate) fn run(self, global: &Global) -> Result {
-        let (runtime, authfile) = (runtime()?, self.authfile.as_deref());
+        let (runtime, authfile) = (command_runtime()?, self.authfile.as_deref());
         let Some(registry) = self.registry.as_deref() else {
             let file = runtime.block_on(log_out_of_all(authfile)).doing(|| "cannot log out")?;
             if !global.quiet {
@@ -160,17 +161,15 @@ fn ask(prompt: &str, echo: Echo) -> io::Result<String> {
         let why = "standard input is no terminal: use --username and --password-stdin";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
-    let before = tcgetattr(&stdin)?;
     if echo == Echo::Off {
-        let mut silent = before.clone();
-        silent.local_modes.remove(LocalModes::ECHO);
-        tcsetattr(&stdin, OptionalActions::Flush, &silent)?;
+        end_on_termination();
     }
+    let silent = (echo == Echo::Off).then(Silent::new).transpose()?;
     io::stderr().write_all(prompt.as_bytes())?;
     let mut line = String::new();
     let read = stdin.read_line(&mut line);
-    if echo == Echo::Off {
-        tcsetattr(&stdin, OptionalActions::Flush, &before)?;
+    if let Some(silent) = silent {
+        drop(silent);
         // The terminal did not show the end of the line either.
         io::stderr().write_all(b"\n")?;
     }

@@ -10,7 +10,7 @@ use image_path::ImagePath;
 use walk::Folder;
 
 use super::image::ImageOptions;
-use super::session::{Session, runtime};
+use super::session::{Session, command_runtime};
 use crate::failure::{Context, Result};
 use crate::global::Global;
 use crate::output::listing;
@@ -58,7 +58,7 @@ impl Ls {
         let doing = || format!("cannot list {shown}:{}", escape(&self.target.path));
         let request = self.image.request(self.target.image.clone())?;
         let progress = output::progress(global.quiet);
-        let prepared = runtime()?.block_on(session.engine().prepare(&request, &*progress)).doing(doing)?;
+        let prepared = command_runtime()?.block_on(session.engine().prepare(&request, &*progress)).doing(doing)?;
         drop(progress);
         let tree = session.engine().open_tree(&prepared).doing(doing)?;
         let options = walk::Options { recursive: self.recursive, all: self.all || self.json, follow: !self.long };

@@ -15,7 +15,7 @@ use tarpon_engine::{
 
 use super::image::ImageArgs;
 use super::options::{Learning, address, backfill, mode};
-use super::session::{Session, runtime};
+use super::session::{Session, command_runtime, runtime};
 use super::trace;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
@@ -71,7 +71,7 @@ pub(crate) struct Mount {
     #[arg(long, value_name = "WHEN", env = "TARPON_BACKFILL", default_value = "off", value_parser = backfill())]
     backfill: Backfill,
     /// Maximum rate of --backfill in bytes per second [default: unlimited]
-    #[arg(long, value_name = "SIZE", value_parser = rate)]
+    #[arg(long, value_name = "SIZE", value_parser = rate, requires = "backfill")]
     backfill_rate: Option<NonZeroU64>,
     /// Serve Prometheus metrics at http://ADDR/metrics: PORT (on 127.0.0.1) or IP:PORT
     ///
@@ -109,7 +109,7 @@ impl Mount {
         let doing = || format!("cannot mount {} on {}", self.image.text(), self.dir.display());
         session.engine().check_mountpoint(&mountpoint).doing(doing)?;
         let trace = self.trace.as_deref().map(trace::read).transpose()?;
-        let runtime = runtime()?;
+        let runtime = if self.foreground { runtime()? } else { command_runtime()? };
         let progress = output::progress(global.quiet);
         let (engine, image) = (session.engine(), self.image.request()?);
         let prepared = if self.foreground {

@@ -9,6 +9,7 @@ use tarpon_engine::store::{Store, flock};
 use tarpon_engine::{Hold, open_store, resolve_mountpoint};
 use tarpon_userns::{Ids, UsernsError, podman_process};
 
+use super::program;
 use super::session::Session;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
@@ -16,6 +17,9 @@ use crate::global::Global;
 
 /// How long a command waits for another one that makes the namespace and starts a server in it.
 const ENTRY_WAIT: Duration = Duration::from_secs(30);
+
+/// How long Podman may take. It waits for as long as another Podman holds the lock of its storage.
+const PODMAN_LIMIT: Duration = Duration::from_secs(30);
 
 /// The driver of Podman that has additional stores.
 const OVERLAY: &str = "overlay";
@@ -109,7 +113,7 @@ fn podman() -> Result<Pid> {
         return Ok(process);
     }
     // Without a driver the first command of Podman may choose one that has no additional stores, for good.
-    let output = Program::new("podman").args(["--storage-driver", OVERLAY, "unshare", "true"]).output();
+    let output = run_podman(&["--storage-driver", OVERLAY, "unshare", "true"]);
     let problem = match output {
         Ok(output) => String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or("it has none").to_owned(),
         Err(error) => error.to_string(),
@@ -117,10 +121,16 @@ fn podman() -> Result<Pid> {
     podman_process().ok_or_else(|| failed(format_args!("Podman's cannot be found: podman unshare true: {problem}")))
 }
 
+/// What Podman prints. No thread reads it: see [`enter`].
+fn run_podman(arguments: &[&str]) -> std::io::Result<std::process::Output> {
+    let mut podman = Program::new("podman");
+    podman.args(arguments);
+    program::output(podman, PODMAN_LIMIT)
+}
+
 /// Podman keeps the driver of its first command.
 fn check_driver() -> Result {
-    let output = Program::new("podman").args(["info", "--format", "{{.Store.GraphDriverName}}"]).output();
-    let output = output.doing(|| "cannot run podman info")?;
+    let output = run_podman(&["info", "--format", "{{.Store.GraphDriverName}}"]).doing(|| "cannot run podman info")?;
     let driver = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     if driver.is_empty() || driver == OVERLAY {
         return Ok(());

@@ -7,13 +7,15 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
-use tarpon_engine::{Engine, Error, ImageRequest, LayerLimits, PrefetchExtent, Prefetched, Progress, StartKind};
+use tarpon_engine::{
+    Engine, Error, ImageRequest, IndexChoice, LayerLimits, PrefetchExtent, Prefetched, Progress, StartKind,
+};
 use tokio::task::JoinSet;
 
 use super::image::{ImageName, ImageOptions, image_name};
 use super::image_list;
 use super::scrub::rate;
-use super::session::{Session, runtime};
+use super::session::{Session, command_runtime};
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
 use crate::global::Global;
@@ -105,7 +107,7 @@ impl Prefetch {
         let shown = Shown { quiet: global.quiet, single: all == 1, alone: self.jobs.min(all) <= 1 };
         let how = How { extent: self.extent(), limits: self.limits(all), jobs: self.jobs, shown };
         let work = run(session.engine(), wanted, how);
-        let done = runtime()?.block_on(work);
+        let done = command_runtime()?.block_on(work);
         let failed: Vec<&Failure> = done.iter().filter_map(|done| done.failure.as_ref()).collect();
         let failed = failed.first().map(|first| (first.exit, failed.len()));
         if all > 1 && !global.quiet {
@@ -131,12 +133,14 @@ impl Prefetch {
 
     /// The images of the command line and of the list, each once.
     fn wanted(&self) -> Result<Vec<Wanted>> {
-        let mut wanted: Vec<Wanted> = self.images.iter().cloned().map(|image| self.want(image)).collect();
+        // A lock file of a rollout is large: all images share it.
+        let index = self.options.index().doing(|| "cannot prefetch the images")?;
+        let mut wanted: Vec<Wanted> = self.images.iter().cloned().map(|image| self.want(image, &index)).collect();
         if let Some(list) = &self.file {
             let text = image_list::read(list, LIST_BYTES);
             let text = text.doing(|| format!("cannot prefetch the images of {}", list.display()))?;
             wanted.extend(image_list::entries(&text).map(|entry| match image_name(entry) {
-                Ok(image) => self.want(image),
+                Ok(image) => self.want(image, &index),
                 Err(error) => {
                     let failure = Failure::new(Exit::Usage, format_args!("cannot prefetch {entry}: {error}"));
                     Wanted { image: entry.to_owned(), request: Err(failure) }
@@ -148,9 +152,9 @@ impl Prefetch {
         Ok(wanted)
     }
 
-    fn want(&self, image: ImageName) -> Wanted {
+    fn want(&self, image: ImageName, index: &IndexChoice) -> Wanted {
         let text = image.text.clone();
-        let request = self.options.request(image).doing(|| format!("cannot prefetch {text}"));
+        let request = self.options.request_with(image, index.clone()).doing(|| format!("cannot prefetch {text}"));
         Wanted { image: text, request }
     }
 
@@ -358,7 +362,39 @@ fn summary(done: &[Done]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use clap::FromArgMatches as _;
+
     use super::*;
+
+    #[test]
+    fn the_images_of_a_list_share_one_lock_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (lock, list) = (folder.path().join("tarpon.lock"), folder.path().join("images.txt"));
+        std::fs::write(&lock, r#"{"version":1,"images":{}}"#).expect("written");
+        std::fs::write(&list, "registry.example/b:v1\nregistry.example/c:v1\n").expect("written");
+        let command = Prefetch::augment_args(clap::Command::new("prefetch"));
+        let matches = command.try_get_matches_from([
+            "prefetch".as_ref(),
+            "registry.example/a:v1".as_ref(),
+            "--lock-file".as_ref(),
+            lock.as_os_str(),
+            "--file".as_ref(),
+            list.as_os_str(),
+        ]);
+        let prefetch = Prefetch::from_arg_matches(&matches.expect("valid")).expect("valid");
+        let wanted = prefetch.wanted().expect("they can be read");
+        let locks: Vec<_> = wanted
+            .iter()
+            .map(|wanted| match &wanted.request.as_ref().expect("valid").index {
+                IndexChoice::Locked(lock) => lock,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(locks.len(), 3);
+        assert!(locks.iter().all(|lock| Arc::ptr_eq(lock, locks[0])), "it is read once");
+    }
 
     #[tokio::test]
     async fn an_image_whose_task_panics_is_one_that_failed() {

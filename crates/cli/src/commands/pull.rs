@@ -5,7 +5,7 @@ use serde::Serialize;
 use tarpon_engine::Pulled;
 
 use super::image::ImageArgs;
-use super::session::{Session, runtime};
+use super::session::{Session, command_runtime};
 use crate::failure::{Context, Result};
 use crate::global::Global;
 use crate::output::{self, escape};
@@ -48,7 +48,8 @@ impl Pull {
         let session = Session::open(global)?;
         let doing = || format!("cannot pull {}", self.image.text());
         let progress = output::pull_progress(global.quiet);
-        let pulled = runtime()?.block_on(session.engine().pull(&self.image.request()?, &*progress)).doing(doing)?;
+        let pulled =
+            command_runtime()?.block_on(session.engine().pull(&self.image.request()?, &*progress)).doing(doing)?;
         drop(progress);
         let Pulled { record, fetched } = pulled;
         if self.json {

@@ -1,10 +1,12 @@
 //! The common environment of subcommands: the store, its engine, the client of its server, and a runtime.
 
 use std::ffi::OsString;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
+use std::thread::available_parallelism;
 
 use tarpon_engine::{Client, Engine, EngineOptions};
-use tokio::runtime::Runtime;
+use tokio::runtime::{Builder, Runtime};
 
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
@@ -85,12 +87,49 @@ fn program() -> Result<PathBuf> {
 /// a server answers at once, and as many for decoding and writing, which memory limits to fewer. More would only add stacks.
 const BLOCKING_THREADS: usize = 64;
 
-/// A runtime for one subcommand. Layers are imported in separate threads, so it needs few.
+/// Most threads for the tasks of a command that soon ends. Layers are imported in separate threads, so these wait for the network and
+/// decrypt, which four do at several GiB/s. One for each processor of a large machine would take longer to start than many commands run.
+const COMMAND_THREADS: usize = 4;
+
+/// A runtime with a thread for each processor, for processes that serve mounts.
 pub(crate) fn runtime() -> Result<Runtime> {
-    tokio::runtime::Builder::new_multi_thread()
+    build(&mut Builder::new_multi_thread())
+}
+
+/// A runtime for a command that ends when its work is done.
+pub(crate) fn command_runtime() -> Result<Runtime> {
+    let processors = available_parallelism().map_or(1, NonZero::get);
+    build(Builder::new_multi_thread().worker_threads(command_threads(processors)))
+}
+
+fn command_threads(processors: usize) -> usize {
+    processors.min(COMMAND_THREADS)
+}
+
+/// A runtime without threads of its own, for the keeper of a container: there is one for each container, as long as that runs, and all it
+/// does meanwhile is wait.
+pub(crate) fn keeper_runtime() -> Result<Runtime> {
+    build(&mut Builder::new_current_thread())
+}
+
+fn build(builder: &mut Builder) -> Result<Runtime> {
+    builder
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS)
         .thread_name("tarpon")
         .build()
         .map_err(|error| Failure::new(Exit::Failure, format_args!("cannot start threads: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_machine_gives_a_command_few_threads_and_a_keeper_one() {
+        assert_eq!([1, 2, 64].map(command_threads), [1, 2, COMMAND_THREADS]);
+        let workers = |runtime: Result<Runtime>| runtime.expect("threads").metrics().num_workers();
+        assert!(workers(command_runtime()) <= COMMAND_THREADS);
+        assert_eq!(workers(keeper_runtime()), 1);
+    }
 }

@@ -29,6 +29,20 @@ fn invalid_container_options_are_rejected_early() {
 }
 
 #[test]
+fn values_that_are_read_late_are_rejected_with_the_code_of_an_invalid_command_line() {
+    let world = World::new();
+    std::fs::write(world.path("none"), "=b").expect("written");
+    let large = std::fs::File::create(world.path("large")).expect("a file");
+    large.set_len((1 << 20) + 1).expect("a hole");
+    for arguments in [&["--env", "=b"], &["--env-file", "TMP/none"], &["--env-file", "TMP/large"]] {
+        let output = world.output(&[&["run"], &arguments[..], &["oci:TMP/app:v1"]].concat());
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let output = world.output(&["run", "--env-file", "TMP/nowhere", "oci:TMP/app:v1"]);
+    assert_eq!(output.status.code(), Some(125), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
 fn unsupported_podman_commands_get_a_hint() {
     let world = World::new();
     let runs: [&[&str]; 11] = [

@@ -42,6 +42,7 @@ fn a_wrong_command_line_exits_with_2() {
             &["mount", "--platform", "linux", "alpine", "/mnt"],
             &["mount", "--store-size", "plenty", "alpine", "/mnt"],
             &["mount", "--store-size", "10", "alpine", "/mnt"],
+            &["mount", "--backfill-rate", "10M", "alpine", "/mnt"],
             &["mount", "--creds", "alice", "alpine", "/mnt"],
             &["mount", "--tls-verify=maybe", "alpine", "/mnt"],
             &["mount", "alpine/UPPER", "/mnt"],
@@ -53,9 +54,39 @@ fn a_wrong_command_line_exits_with_2() {
             &["umount", "--all", "/mnt"],
             &["inspect", "--raw", "--json", "alpine"],
             &["completions", "tcsh"],
+            &["daemon", "--learn-after", "5"],
+            &["daemon", "--learn", "keep", "--publish-private"],
+            &["daemon", "--sign-by-key", "TMP/key"],
             &["cache"],
         ]
     ));
+}
+
+#[test]
+fn an_operand_that_fails_does_not_keep_the_others_in_the_store() {
+    let world = World::serving(good_contents(), Auth::Anonymous);
+    let digest = small_image().digest().to_string();
+    for operands in [["HOST/nothing:v1", "HOST/app:v1"], ["HOST/app:v1", "HOST/nothing:v1"]] {
+        world.stdout(&["--quiet", "pull", "HOST/app:v1"]);
+        let output = world.output(&[&["cache", "rm", "--json"], &operands[..]].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(3) && said.contains("/nothing:v1: the store has no such image"), "{said}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a report");
+        assert_eq!(report["images"], serde_json::json!([digest]), "{operands:?}: {report}");
+    }
+    let output = world.output(&["cache", "rm", "HOST/app:v1"]);
+    assert!(output.status.code() == Some(3) && output.stdout.is_empty(), "there is nothing to report");
+    world.assert_untouched();
+}
+
+#[test]
+fn a_variable_without_effect_is_not_an_error() {
+    let world = World::new();
+    // This is no directory, so that the daemon ends.
+    std::fs::write(world.path("file"), "").expect("written");
+    let mut command = world.command(&["daemon", "--listen", "unix://TMP/file/api.sock"]);
+    let output = command.env("TARPON_LEARN_AFTER", "5").output().expect("it runs");
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -9,6 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, tcgetattr};
 use tarpon_testkit::kernel::can_mount;
 
 use crate::world::World;
@@ -82,7 +85,7 @@ impl Silent {
 /// The command as an interactive shell starts it. A shell that runs the tests in the background ignores SIGINT for all of them.
 fn in_foreground(command: &Command) -> Command {
     let mut foreground = Command::new("env");
-    foreground.arg("--default-signal=INT").arg(command.get_program()).args(command.get_args());
+    foreground.arg("--default-signal=INT,HUP,TERM").arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
         match value {
             Some(value) => foreground.env(name, value),
@@ -175,5 +178,35 @@ fn servers_end_in_order_and_exit_with_130() {
         let child = serving(&world, run, hello);
         kill_process(Pid::from_child(&child), Signal::TERM).expect("it runs");
         assert_eq!(end_of(child).status.code(), Some(0), "{run:?}");
+    }
+}
+
+/// A pseudo-terminal: the user's end, and the end of programs.
+fn terminal() -> (OwnedFd, OwnedFd) {
+    let user = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("a terminal");
+    grantpt(&user).and_then(|()| unlockpt(&user)).expect("it can be opened");
+    let name = ptsname(&user, Vec::new()).expect("a name");
+    let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::CLOEXEC;
+    let programs = rustix::fs::open(name.as_c_str(), flags, rustix::fs::Mode::empty()).expect("it opens");
+    (user, programs)
+}
+
+#[test]
+fn a_question_for_a_password_leaves_the_terminal_as_it_was() {
+    let echoes = |terminal: &OwnedFd| tcgetattr(terminal).expect("a terminal").local_modes.contains(LocalModes::ECHO);
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
+        let world = World::new();
+        let (_user, programs) = terminal();
+        let mut command = in_foreground(&world.command(&["login", "--username", "alice", "registry.invalid"]));
+        command.stdin(programs.try_clone().expect("a descriptor")).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("it runs");
+        let mut question = [0; "Password: ".len()];
+        child.stderr.as_mut().expect("a pipe").read_exact(&mut question).expect("it asks");
+        assert_eq!(&question, b"Password: ");
+        assert!(!echoes(&programs));
+        kill_process(Pid::from_child(&child), signal).expect("it runs");
+        let output = end_of(child);
+        assert_eq!(output.status.code(), Some(code), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(echoes(&programs), "after {signal:?}");
     }
 }

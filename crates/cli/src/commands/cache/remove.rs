@@ -6,6 +6,7 @@ use tarpon_engine::store::{Evicted, RemoveError, Store};
 use tarpon_engine::{Commits, RegistriesChoice};
 use tarpon_oci::{Digest, Source};
 
+use crate::commands::each::each;
 use crate::commands::image::image_name;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
@@ -75,23 +76,32 @@ impl Clear {
 
 impl Rm {
     pub(super) fn run(&self, store: &Store) -> Result {
-        let mut all = Evicted::default();
-        let mut committed = Vec::new();
-        for name in &self.images {
-            let was_committed = self.committed(store, name)?;
-            let found = match find(store, name)? {
-                found if found.is_empty() && was_committed.is_none() => return Err(unknown(name)),
-                found => found,
-            };
-            committed.extend(was_committed);
-            for image in found {
-                let evicted = store.remove_image(&image).map_err(|error| not_removed(name, &error))?;
-                all.images.extend(evicted.images);
-                all.objects += evicted.objects;
-                all.bytes += evicted.bytes;
-            }
+        let (mut evicted, mut committed) = (Evicted::default(), Vec::new());
+        let removed = each(&self.images, |name| self.remove(store, name, &mut evicted, &mut committed));
+        let has_removed = !evicted.images.is_empty() || !committed.is_empty();
+        // A program expects a report, and a user nothing but the failures if there is nothing else to say.
+        if self.json || has_removed || removed.is_ok() {
+            show(self.json, evicted, committed)?;
         }
-        show(self.json, all, committed)
+        removed
+    }
+
+    /// Removes the images of this name, and adds what was removed, even if a part cannot be.
+    fn remove(&self, store: &Store, name: &str, all: &mut Evicted, committed: &mut Vec<String>) -> Result {
+        let was_committed = self.committed(store, name)?;
+        let is_known = was_committed.is_some();
+        committed.extend(was_committed);
+        let found = find(store, name)?;
+        if found.is_empty() && !is_known {
+            return Err(unknown(name));
+        }
+        each(found, |image| {
+            let evicted = store.remove_image(&image).map_err(|error| not_removed(name, &error))?;
+            all.images.extend(evicted.images);
+            all.objects += evicted.objects;
+            all.bytes += evicted.bytes;
+            Ok(())
+        })
     }
 
     /// Removes the committed image of this name, and returns its name if it existed.

@@ -6,7 +6,7 @@ use clap::Args;
 use tarpon_engine::{ContainerName, ExecRequest, Signals};
 
 use super::run::{ProcessArgs, check_terminal, failure, not_run, subject};
-use crate::commands::session::{Session, runtime};
+use crate::commands::session::{Session, command_runtime};
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
 use crate::global::Global;
@@ -56,7 +56,7 @@ impl Exec {
             terminal: self.tty,
             input: self.interactive,
         };
-        runtime()?.block_on(async {
+        command_runtime()?.block_on(async {
             let mut signals = Signals::listen().doing(doing)?;
             let ended = session.engine().exec(name, &request, &mut signals).await;
             ended.map_err(|failed| failure(doing(), failed))

@@ -14,7 +14,7 @@ use tarpon_engine::{
 use super::security::{Security, SecurityChoice};
 use crate::commands::image::{ImageName, ImageOptions, image_name};
 use crate::commands::options::{Learning, backfill, mode};
-use crate::commands::session::{Session, runtime};
+use crate::commands::session::{Session, command_runtime};
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
 use crate::global::Global;
@@ -234,7 +234,7 @@ impl Run {
         if !ports.is_empty() && !network.is_connected() && !global.quiet {
             output::note(&format!("-p has no effect with --network {}", network.name()));
         }
-        let (runtime, progress) = (runtime()?, output::progress(global.quiet));
+        let (runtime, progress) = (command_runtime()?, output::progress(global.quiet));
         let outcome = runtime.block_on(async {
             let mut signals = Signals::listen().doing(|| "cannot listen for signals")?;
             let outcome = session.engine().run(&request, &mut signals, &*progress).await;
@@ -363,9 +363,10 @@ pub(crate) fn failure(doing: String, failed: RunError) -> Failure {
     failure
 }
 
-/// Maps failures before the start to one exit code, to distinguish them from those of the container.
+/// Maps failures before the start to one exit code, to distinguish them from those of the container. An invalid command line keeps its own,
+/// which a script meets before it goes into use.
 pub(crate) fn not_run(mut failure: Failure) -> Failure {
-    let has_own = matches!(failure.exit, Exit::CannotExecute | Exit::NoProgram | Exit::Interrupted);
+    let has_own = matches!(failure.exit, Exit::Usage | Exit::CannotExecute | Exit::NoProgram | Exit::Interrupted);
     if !has_own {
         failure.exit = Exit::NotRun;
     }

@@ -13,7 +13,7 @@ const NAME: &str = "tarpon";
 const OF_CONTAINERD_2: i64 = 3;
 
 /// Checks the configuration of the snapshotter. Returns a description of the configuration or of the problem.
-pub(super) fn check(config: &str, listens: impl Fn(&Path) -> bool) -> Result<String, String> {
+pub(super) async fn check(config: &str, listens: impl AsyncFn(&Path) -> bool) -> Result<String, String> {
     let config: DocumentMut = config.parse().map_err(|error: toml_edit::TomlError| error.message().to_owned())?;
     let version = config.get("version").and_then(Item::as_integer).unwrap_or(1);
     let cri = match version >= OF_CONTAINERD_2 {
@@ -43,7 +43,7 @@ pub(super) fn check(config: &str, listens: impl Fn(&Path) -> bool) -> Result<Str
         false => {}
     }
     let address = text("address");
-    if !listens(Path::new(address)) {
+    if !listens(Path::new(address)).await {
         return Err(format!("no snapshotter listens at {address:?}: start tarpon snapshotter"));
     }
     let scope = if is_of_cri {
@@ -97,14 +97,14 @@ mod tests {
         found[0].to_owned()
     }
 
-    fn checked(config: &str) -> Result<String, String> {
-        check(config, |_| true)
+    async fn checked(config: &str) -> Result<String, String> {
+        check(config, async |_: &Path| true).await
     }
 
-    #[test]
-    fn the_documented_configurations_are_accepted() {
+    #[tokio::test]
+    async fn the_documented_configurations_are_accepted() {
         for version in [2, 3] {
-            assert_eq!(checked(&documented(version)).as_deref(), Ok("tarpon is configured, also for Kubernetes"));
+            assert_eq!(checked(&documented(version)).await.as_deref(), Ok("tarpon is configured, also for Kubernetes"));
         }
         let unpacked = documented(3);
         for snapshotter in ["tarpon", "overlayfs"] {
@@ -112,8 +112,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn configurations_with_failing_or_eager_pulls_are_rejected() {
+    #[tokio::test]
+    async fn configurations_with_failing_or_eager_pulls_are_rejected() {
         let (old, new) = (documented(2), documented(3));
         for (config, problem) in [
             (
@@ -127,10 +127,15 @@ mod tests {
             (old.clone() + "  discard_unpacked_layers = true\n", "discard_unpacked_layers"),
             ("version = 2\n[".to_owned(), ""),
         ] {
-            let found = checked(&config).expect_err(problem);
+            let found = checked(&config).await.expect_err(problem);
             assert!(found.contains(problem), "{found}");
         }
-        assert!(check(&new, |_| false).expect_err("no listener").contains("/run/tarpon/snapshotter.sock"));
-        assert_eq!(checked("version = 3\n").as_deref(), Ok("tarpon is not configured"));
+        assert!(
+            check(&new, async |_: &Path| false)
+                .await
+                .expect_err("no listener")
+                .contains("/run/tarpon/snapshotter.sock")
+        );
+        assert_eq!(checked("version = 3\n").await.as_deref(), Ok("tarpon is not configured"));
     }
 }

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use tarpon_engine::{
     auth_files,
 };
 use tarpon_oci::{Platform, Source};
+use tokio::net::UnixStream;
 use tokio::process::Command;
 use tokio::time::timeout;
 
@@ -106,12 +106,16 @@ async fn containerd() -> Option<Check> {
     let found = match timeout(TIMEOUT, dump).await {
         Ok(Err(_not_installed)) => return None,
         Ok(Ok(output)) if output.status.success() => {
-            containerd::check(&String::from_utf8_lossy(&output.stdout), |socket| UnixStream::connect(socket).is_ok())
+            containerd::check(&String::from_utf8_lossy(&output.stdout), listens).await
         }
         Ok(Ok(output)) => Err(String::from_utf8_lossy(output.stderr.trim_ascii()).into_owned()),
         Err(_late) => Err(format!("{} did not respond within {} s", containerd::DUMP.join(" "), TIMEOUT.as_secs())),
     };
     Some(check("containerd", "tarpon snapshotter", found, Some("the configuration in docs/containerd.md".to_owned())))
+}
+
+async fn listens(socket: &Path) -> bool {
+    timeout(TIMEOUT, UnixStream::connect(socket)).await.is_ok_and(|connected| connected.is_ok())
 }
 
 /// Whether the files of endpoints can be used, and other users cannot read their headers.

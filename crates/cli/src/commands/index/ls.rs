@@ -4,7 +4,7 @@ use clap::Args;
 use tarpon_engine::{IndexSignature, KnownIndex, KnownIndexes, known_indexes};
 
 use crate::commands::image::ImageArgs;
-use crate::commands::session::runtime;
+use crate::commands::session::command_runtime;
 use crate::failure::{Context, Result};
 use crate::global::Global;
 use crate::output::{self, Table, escape};
@@ -34,7 +34,7 @@ impl Ls {
     pub(super) fn run(&self, global: &Global) -> Result {
         let doing = || format!("cannot list the indexes of {}", self.image.text());
         let request = self.image.request_without_index()?;
-        let known = runtime()?.block_on(known_indexes(&request)).doing(doing)?;
+        let known = command_runtime()?.block_on(known_indexes(&request)).doing(doing)?;
         if self.json {
             return output::json(&known);
         }

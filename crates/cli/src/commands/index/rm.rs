@@ -5,7 +5,7 @@ use tarpon_engine::{Unwanted, remove_indexes};
 use tarpon_oci::Digest;
 
 use crate::commands::image::ImageArgs;
-use crate::commands::session::runtime;
+use crate::commands::session::command_runtime;
 use crate::failure::{Context, Result};
 use crate::global::Global;
 use crate::output::{self, escape};
@@ -47,7 +47,7 @@ impl Rm {
             None => Unwanted::All,
         };
         let request = self.image.request_without_index()?;
-        let removed = runtime()?.block_on(remove_indexes(&request, unwanted)).doing(doing)?;
+        let removed = command_runtime()?.block_on(remove_indexes(&request, unwanted)).doing(doing)?;
         if self.json {
             return output::json(&removed);
         }

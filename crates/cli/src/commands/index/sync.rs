@@ -9,7 +9,7 @@ use tarpon_oci::{InvalidSource, Platform};
 
 use crate::commands::image::ImageChoice;
 use crate::commands::image_list;
-use crate::commands::session::{Session, runtime};
+use crate::commands::session::{Session, command_runtime};
 use crate::commands::sign::Signing;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
@@ -80,7 +80,7 @@ impl Sync {
             }
         };
         let (mut requests, mut failed) = (Vec::new(), Vec::new());
-        let runtime = runtime()?;
+        let runtime = command_runtime()?;
         for entry in &entries {
             match runtime.block_on(entry.images(&self.choice.access())) {
                 Ok(names) => requests.extend(names.into_iter().map(|name| self.request(name))),

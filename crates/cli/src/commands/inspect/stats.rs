@@ -6,7 +6,7 @@ use serde::Serialize;
 use tarpon_engine::{Quantiles, Survey, SurveyTotals, SurveyedImage, images_in};
 
 use crate::commands::image::{ImageName, ImageNameError, ImageOptions, image_name};
-use crate::commands::session::{Session, runtime};
+use crate::commands::session::{Session, command_runtime};
 use crate::failure::{Context, Result};
 use crate::output::{self, Table, escape};
 use crate::size;
@@ -36,7 +36,7 @@ struct Stats<'a> {
 pub(super) fn run(session: &Session, options: &ImageOptions, targets: Vec<Target>, json: bool, quiet: bool) -> Result {
     let mut survey = Survey::default();
     let progress = output::progress(quiet);
-    let runtime = runtime()?;
+    let runtime = command_runtime()?;
     for image in images(targets)? {
         let doing = || format!("cannot inspect {}", image.text);
         let request = options.request(image.clone()).doing(doing)?;

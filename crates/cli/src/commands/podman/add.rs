@@ -2,10 +2,12 @@
 
 use clap::Args;
 use tarpon_engine::{Backfill, PodmanRequest};
+use tokio::runtime::Runtime;
 
+use crate::commands::each::each;
 use crate::commands::image::{ImageName, ImageOptions, image_name};
 use crate::commands::options::backfill;
-use crate::commands::session::{Session, runtime};
+use crate::commands::session::{Session, command_runtime};
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
 use crate::global::Global;
@@ -48,23 +50,32 @@ impl Add {
         }
         let session = Session::open(global)?;
         session.engine().podman().may_show().doing(|| "cannot add images to Podman")?;
-        let runtime = runtime()?;
-        let wish = PodmanRequest { name: self.name, backfill: self.backfill };
-        for image in self.images {
-            let doing = || format!("cannot add {} to Podman", image.text);
-            let progress = output::progress(global.quiet);
-            let request = self.options.request(image.clone())?;
-            let engine = session.engine();
-            let added = runtime.block_on(async {
-                let prepared = engine.prepare_to_mount(&request, &*progress).await?;
-                engine.podman().add(&request, &prepared, &wish, &*progress).await
-            });
-            drop(progress);
-            let added = added.doing(doing)?;
-            if !global.quiet {
-                let names = added.podman.map(|podman| podman.names.join(", ")).unwrap_or_default();
-                output::note(&format!("added to Podman: {}", escape(names.as_bytes())));
-            }
+        let runtime = command_runtime()?;
+        let wish = PodmanRequest { name: self.name.clone(), backfill: self.backfill };
+        each(&self.images, |image| self.add(&session, &runtime, image, &wish, global.quiet))
+    }
+
+    fn add(
+        &self,
+        session: &Session,
+        runtime: &Runtime,
+        image: &ImageName,
+        wish: &PodmanRequest,
+        quiet: bool,
+    ) -> Result {
+        let doing = || format!("cannot add {} to Podman", image.text);
+        let progress = output::progress(quiet);
+        let request = self.options.request(image.clone()).doing(doing)?;
+        let engine = session.engine();
+        let added = runtime.block_on(async {
+            let prepared = engine.prepare_to_mount(&request, &*progress).await?;
+            engine.podman().add(&request, &prepared, wish, &*progress).await
+        });
+        drop(progress);
+        let added = added.doing(doing)?;
+        if !quiet {
+            let names = added.podman.map(|podman| podman.names.join(", ")).unwrap_or_default();
+            output::note(&format!("added to Podman: {}", escape(names.as_bytes())));
         }
         Ok(())
     }

@@ -3,11 +3,11 @@
 use clap::Args;
 use tarpon_engine::MountStatus;
 
+use crate::commands::each::each;
 use crate::commands::session::Session;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
 use crate::global::Global;
-use crate::output;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -41,30 +41,16 @@ impl Rm {
         let images = session.engine().podman().images().doing(|| "cannot list the images")?;
         let doing = |name: &str| format!("cannot remove {name} from Podman");
         if self.all {
-            return remove_all(&images, |image| {
+            return each(&images, |image| {
                 session.engine().podman().remove(image, None, self.force).doing(|| doing(&image.image))
             });
         }
-        for name in &self.images {
+        each(&self.images, |name| {
             let (image, its_name) = find(&images, name)
                 .ok_or_else(|| Failure::new(Exit::NotFound, format_args!("{}: no such image", doing(name))))?;
-            session.engine().podman().remove(image, its_name, self.force).doing(|| doing(name))?;
-        }
-        Ok(())
+            session.engine().podman().remove(image, its_name, self.force).doing(|| doing(name))
+        })
     }
-}
-
-/// Removes as many as possible. Returns the last failure; earlier ones are printed.
-fn remove_all<T>(images: &[T], remove: impl Fn(&T) -> Result) -> Result {
-    let mut last = Ok(());
-    for image in images {
-        if let Err(failure) = remove(image)
-            && let Err(before) = std::mem::replace(&mut last, Err(failure))
-        {
-            output::error(&before);
-        }
-    }
-    last
 }
 
 /// The matching image, and the name that matched, if it was not the ID.
@@ -81,23 +67,4 @@ fn find<'i>(images: &'i [MountStatus], wanted: &str) -> Option<(&'i MountStatus,
         wanted_id.len() >= ID_DIGITS && id.is_some_and(|id| id.starts_with(wanted_id))
     };
     images.iter().find_map(by_name).or_else(|| images.iter().find(has_id).map(|image| (image, None)))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::RefCell;
-
-    use super::*;
-
-    #[test]
-    fn a_failed_removal_does_not_stop_the_others() {
-        let all = [1, 2, 3];
-        let tried = RefCell::new(Vec::new());
-        let removed = remove_all(&all, |image| {
-            tried.borrow_mut().push(*image);
-            if *image == 2 { Err(Failure::new(Exit::CannotMount, "it is in use")) } else { Ok(()) }
-        });
-        assert_eq!(*tried.borrow(), all);
-        assert_eq!(removed.unwrap_err().exit, Exit::CannotMount);
-    }
 }

@@ -9,7 +9,7 @@ use tarpon_engine::{LayerUse, TierGarbage, parse_duration};
 use super::layer::{DAY, Layer, counted, list};
 use super::opened::{Opened, managed};
 use crate::commands::image::TierChoice;
-use crate::commands::session::runtime;
+use crate::commands::session::command_runtime;
 use crate::failure::{Context, Result};
 use crate::{output, size};
 
@@ -64,7 +64,7 @@ impl Gc {
     pub(super) fn run(&self) -> Result {
         let opened = Opened::of(&self.tier)?;
         let work = opened.tier.collect_garbage(self.unused, self.dry_run);
-        let garbage = runtime()?.block_on(work).doing(|| opened.doing("clean"))?;
+        let garbage = command_runtime()?.block_on(work).doing(|| opened.doing("clean"))?;
         let report = self.report(opened.location.to_string(), &garbage);
         if self.json { output::json(&report) } else { output::text(&text(&report)) }
     }

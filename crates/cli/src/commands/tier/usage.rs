@@ -9,7 +9,7 @@ use tarpon_engine::{LayerUse, TierUsage};
 use super::layer::{DAY, Layer, list};
 use super::opened::{Opened, managed};
 use crate::commands::image::TierChoice;
-use crate::commands::session::runtime;
+use crate::commands::session::command_runtime;
 use crate::failure::{Context, Result};
 use crate::output::{self, Table, escape};
 use crate::size;
@@ -67,7 +67,7 @@ struct Class {
 impl Usage {
     pub(super) fn run(&self) -> Result {
         let opened = Opened::of(&self.tier)?;
-        let usage = runtime()?.block_on(opened.tier.usage()).doing(|| opened.doing("list"))?;
+        let usage = command_runtime()?.block_on(opened.tier.usage()).doing(|| opened.doing("list"))?;
         let mut report = report(opened.location.to_string(), &usage, SystemTime::now());
         report.each_layer = self.layers.then(|| usage.layers.iter().map(Layer::from).collect());
         if self.json { output::json(&report) } else { output::text(&text(&report)) }

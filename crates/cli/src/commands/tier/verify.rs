@@ -8,7 +8,7 @@ use tarpon_oci::Digest;
 use super::layer::counted;
 use super::opened::{Opened, managed};
 use crate::commands::image::TierChoice;
-use crate::commands::session::runtime;
+use crate::commands::session::command_runtime;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
 use crate::global::Global;
@@ -66,7 +66,7 @@ impl Verify {
         let opened = Opened::of(&self.tier)?;
         let progress = output::verification_progress(global.quiet);
         let work = opened.tier.verify(self.repair, &*progress);
-        let checked = runtime()?.block_on(work).doing(|| opened.doing("verify"))?;
+        let checked = command_runtime()?.block_on(work).doing(|| opened.doing("verify"))?;
         drop(progress);
         let report = report(opened.location.to_string(), checked);
         if self.json {

@@ -6,7 +6,7 @@ use tarpon_engine::trace::MOST_STARTS;
 use tarpon_engine::{DEFAULT_STARTS, Failed, LearnedRequest, LearnedStart, LearnedState, lower_priority};
 
 use crate::commands::image::{ImageChoice, ImageName, image_name};
-use crate::commands::session::{Session, runtime};
+use crate::commands::session::{Session, command_runtime};
 use crate::commands::sign::Signing;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
@@ -93,7 +93,9 @@ impl Publish {
                 output::note(&line(start));
             }
         };
-        let done = runtime()?.block_on(session.engine().publish_learned(&request, key.as_ref(), &show)).doing(doing)?;
+        let done = command_runtime()?
+            .block_on(session.engine().publish_learned(&request, key.as_ref(), &show))
+            .doing(doing)?;
         let summary = Summary::of(done);
         if self.json {
             output::json(&summary)?;
