@@ -71,7 +71,8 @@ pub(super) fn remove(folder: &Path) -> Result<()> {
 }
 
 fn is_in_use(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::ResourceBusy)
+    use ErrorKind::{DirectoryNotEmpty, NotConnected, ReadOnlyFilesystem, ResourceBusy};
+    matches!(error.kind(), DirectoryNotEmpty | NotConnected | ReadOnlyFilesystem | ResourceBusy)
 }
 
 /// Runs a command whose failure only means that there was nothing to do.

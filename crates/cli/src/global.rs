@@ -63,7 +63,7 @@ fn default_store(root: bool, variable: impl Fn(&str) -> Option<OsString>) -> Res
     let absolute = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let data = absolute("XDG_DATA_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/share")));
     data.map(|dir| dir.join("tarpon")).ok_or_else(|| {
-        Failure::new(Exit::Usage, "cannot determine the store directory: neither $XDG_DATA_HOME nor $HOME is set")
+        Failure::new(Exit::Failure, "cannot determine the store directory: neither $XDG_DATA_HOME nor $HOME is set")
             .hint("set --store DIR or $TARPON_STORE")
     })
 }
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn without_a_home_directory_the_hint_names_the_option() {
         let failure = with(&[]).expect_err("no default");
-        assert_eq!(failure.exit, Exit::Usage);
+        assert_eq!(failure.exit, Exit::Failure);
         assert!(failure.text().contains("--store"));
     }
 }

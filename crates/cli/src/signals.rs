@@ -33,9 +33,9 @@ pub(crate) fn end_on_interrupt() {
     }));
 }
 
-/// From now on SIGTERM and SIGHUP end this process only after its terminal is restored, with the code that shells show for the signal.
+/// From now on SIGTERM, SIGHUP and SIGQUIT end this process only after its terminal is restored, with the code that shells show for the signal.
 pub(crate) fn end_on_termination() {
-    for kind in [SignalKind::terminate(), SignalKind::hangup()] {
+    for kind in [SignalKind::terminate(), SignalKind::hangup(), SignalKind::quit()] {
         if !is_ignored(kind) {
             // Otherwise the signal itself ends the process.
             drop(watch(kind, move || {

@@ -52,7 +52,12 @@ pub(crate) fn input(content: &[u8]) -> io::Result<Stdio> {
 }
 
 fn in_memory() -> io::Result<File> {
-    Ok(memfd_create("tarpon-program", MemfdFlags::CLOEXEC)?.into())
+    // Hardened hosts refuse files in memory that might be executed. Linux before 6.3 does not know the flag.
+    let made = match memfd_create("tarpon-program", MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => memfd_create("tarpon-program", MemfdFlags::CLOEXEC),
+        made => made,
+    };
+    Ok(made?.into())
 }
 
 fn filled(mut file: File, content: &[u8]) -> io::Result<Stdio> {

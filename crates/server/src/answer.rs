@@ -51,6 +51,8 @@ pub(super) fn carry_out(mounts: &Arc<MountTable>, request: Request) -> Result<Re
         Request::Upgrade => mounts.upgrade(),
         Request::Status => Ok(Response::Status { mounts: mounts.status() }),
         Request::StatusOf { mountpoint } => {
+            // A user may compare it with a later one.
+            mounts.keep_counters();
             Ok(Response::Status { mounts: mounts.status_of(&mountpoint).into_iter().collect() })
         }
     }

@@ -39,9 +39,9 @@ use crate::{ErrorKind, Result, ResultExt};
 const PIECE: u64 = 1 << 20;
 /// How long a round waits for pending fetches and hashes, since its client waits for the response. Longer ones continue, and the next
 /// round, half a minute later, checks them again.
-const ROUND_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a round waits until the kernel takes no pages, before it drops cached ones. A read that waits for the registry may hold one
-/// for its whole limit of 30 seconds; the next round tries again, and this one has more to do.
+const ROUND_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a round waits for the kernel to finish taking pages before it drops cached ones. A read that waits for the registry may hold
+/// the lock of a page for 30 seconds; the next round tries again.
 const FORGET_LIMIT: Duration = Duration::from_secs(10);
 
 /// A damaged file that mounts may still read, with the facts known about the object.
@@ -88,7 +88,11 @@ impl MountTable {
             self.forget_damage(&used, &fresh);
         }
         // Those of an earlier round, too, that could not be dropped within the limit.
-        self.host().forget_pages(&fresh, FORGET_LIMIT);
+        if !self.host().forget_pages(&fresh, FORGET_LIMIT) {
+            let concerned: Vec<_> = used.iter().flat_map(|used| used.images.iter().cloned()).collect();
+            let problem = "pages of damaged files are in the kernel's cache still; this goes on";
+            problems.extend(self.mounts_of(&concerned).into_iter().map(|place| (place, problem.to_owned())));
+        }
         if !used.is_empty() {
             self.begin_mending(&mut round, &used);
             mended = self.await_mending(&mut round, &used, &mut problems);

@@ -475,7 +475,7 @@ impl MountTable {
     }
 
     /// The mount or lost mount at `mountpoint`, without a check of all other mounts. Keeps no counters, which takes as long as there are
-    /// images and mounts: what is compared over time comes from [`MountTable::status`] and from the metrics, which keep them.
+    /// images and mounts: who shows them to a user calls [`MountTable::keep_counters`] first.
     pub(super) fn status_of(&self, mountpoint: &Path) -> Option<MountStatus> {
         let status = match self.places.mounted_at(mountpoint) {
             Some(served) => self.describe(&served),

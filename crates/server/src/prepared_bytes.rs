@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 /// A change this recent may be followed by another one at the same time, as the file system counts time.
 const TICK: Duration = Duration::from_secs(2);
 
-/// What was read last, and what the folder of the record was then.
+/// The last value, and the state of the record's folder when it was read.
 #[derive(Default)]
 pub(super) struct PreparedBytes(Mutex<Option<(Stamp, u64)>>);
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use tarpon_engine::{
-    Access, Admission, Backfill, Credentials, Engine, ErrorKind, ImageRequest, IndexChoice, ModeChoice, MountRequest,
-    Prepared, Progress, Pull,
+    Access, Admission, Backfill, Credentials, Engine, ErrorKind, ImageRequest, IndexChoice, LayerLimits, ModeChoice,
+    MountRequest, Prepared, Progress, Pull,
 };
 use tarpon_oci::{Digest, IndexRepo, Platform, Reference, Source};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -18,6 +18,9 @@ use crate::record::LazyLayers;
 
 /// Images that are fetched at the same time: each may be streamed, which takes memory.
 const FETCHED_AT_ONCE: usize = 4;
+
+/// Images that are prepared at the same time without a turn, because they need not be streamed: each merges the trees of its layers.
+const LAZY_AT_ONCE: usize = 16;
 
 /// A name in no scope of a policy: a domain that does not exist. The default of the policy applies to it.
 const IN_NO_SCOPE: &str = "image.invalid/unknown";
@@ -90,6 +93,7 @@ pub(crate) struct EngineImages {
     options: Arc<ImageOptions>,
     credentials: Arc<PullCredentials>,
     turns: Arc<Semaphore>,
+    lazy_turns: Arc<Semaphore>,
 }
 
 /// Why an image cannot be mounted.
@@ -114,8 +118,8 @@ impl From<tarpon_engine::Error> for Unusable {
 
 impl EngineImages {
     pub(crate) fn new(engine: Engine, options: ImageOptions, credentials: Arc<PullCredentials>) -> Self {
-        let turns = Arc::new(Semaphore::new(FETCHED_AT_ONCE));
-        Self { engine, options: Arc::new(options), credentials, turns }
+        let [turns, lazy_turns] = [FETCHED_AT_ONCE, LAZY_AT_ONCE].map(|places| Arc::new(Semaphore::new(places)));
+        Self { engine, options: Arc::new(options), credentials, turns, lazy_turns }
     }
 
     /// Access with these credentials, or else those of the options.
@@ -136,19 +140,31 @@ impl EngineImages {
         Ok(ImageRequest { pull, index, index_repos, profile, access, ..ImageRequest::new(text, source, platform) })
     }
 
-    /// A turn to fetch an image; `None` if it can do without. Held for one fetch only: who waits for a turn has none.
-    async fn turn(&self, request: &ImageRequest, manifest: Digest) -> Result<Option<SemaphorePermit<'_>>, Unusable> {
-        if self.is_in_store(manifest).await {
-            return Ok(None);
+    /// Prepares the image, in a turn if something must be fetched. A caller that waits for a turn holds no other.
+    async fn prepare_in_turn(&self, request: &ImageRequest, manifest: Digest) -> Result<Prepared, Unusable> {
+        let is_in_store = self.is_in_store(manifest).await;
+        let turn = if is_in_store { None } else { self.turns.try_acquire().ok() };
+        if !is_in_store && turn.is_none() {
+            // Those that have the turns may stream for minutes. An image that need not be streamed does not wait for them.
+            if let Some(prepared) = self.prepare_lazily(request).await? {
+                return Ok(prepared);
+            }
+            let _turn = self.next_turn().await?;
+            return Ok(self.engine.prepare(request, &Logged(&request.text)).await?);
         }
-        if let Ok(turn) = self.turns.try_acquire() {
-            return Ok(Some(turn));
+        Ok(self.engine.prepare(request, &Logged(&request.text)).await?)
+    }
+
+    /// Prepares the image without streaming a layer. `None`: a layer must be streamed, or the image is refused for another reason.
+    async fn prepare_lazily(&self, request: &ImageRequest) -> Result<Option<Prepared>, Unusable> {
+        let _turn = self.lazy_turns.acquire().await.map_err(|error| error.to_string())?;
+        let limits = LayerLimits { may_stream: false, ..request.limits };
+        let lazy = ImageRequest { limits, ..request.clone() };
+        match self.engine.prepare(&lazy, &Logged(&request.text)).await {
+            Ok(prepared) => Ok(Some(prepared)),
+            Err(error) if error.kind == ErrorKind::Refused => Ok(None),
+            Err(error) => Err(error.into()),
         }
-        // Those who have the turns may stream for minutes. An image that need not be streamed does not wait for them.
-        if self.engine.inspect(request).await?.layers.iter().all(|layer| layer.lazy) {
-            return Ok(None);
-        }
-        self.next_turn().await.map(Some)
     }
 
     async fn next_turn(&self) -> Result<SemaphorePermit<'_>, Unusable> {
@@ -162,8 +178,7 @@ impl EngineImages {
     }
 
     async fn prepare(&self, request: &ImageRequest, manifest: Digest) -> Result<Prepared, Unusable> {
-        let _turn = self.turn(request, manifest).await?;
-        let prepared = self.engine.prepare(request, &Logged(&request.text)).await?;
+        let prepared = self.prepare_in_turn(request, manifest).await?;
         if *prepared.manifest() == manifest {
             Ok(prepared)
         } else {

@@ -57,7 +57,7 @@ pub(crate) struct Budget {
     /// Change of this process that is not in the file yet.
     pending: AtomicI64,
     /// The limit of the user's settings, and the metadata of the file that it was read from.
-    settings: Mutex<Option<(Metadata, Option<u64>)>>,
+    settings: Mutex<Option<(Option<Metadata>, Option<u64>)>>,
 }
 
 impl Budget {
@@ -146,7 +146,12 @@ impl Budget {
     fn settled_limit(&self) -> Option<u64> {
         let (mut known, now) = (self.settings.lock(), self.clock.wall());
         // Looked at before it is read: if it is replaced in between, it is read again the next time.
-        let found = self.storage.metadata(&self.layout.name(SETTINGS)).ok();
+        let found = match self.storage.metadata(&self.layout.name(SETTINGS)) {
+            Ok(file) => Some(Some(file)),
+            // As sure: a file that appears later changes that.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some(None),
+            Err(_) => None,
+        };
         if let Some((file, limit)) = *known
             && found == Some(file)
         {
@@ -155,7 +160,7 @@ impl Budget {
         let read = Settings::try_read(&*self.storage, &self.layout).ok();
         let limit = read.as_ref().and_then(|settings| settings.budget);
         // Another change within a tick of the kernel's clock may leave the same metadata.
-        let is_kept = |file: &Metadata| read.is_some() && is_settled(file.changed, now);
+        let is_kept = |file: &Option<Metadata>| read.is_some() && file.is_none_or(|file| is_settled(file.changed, now));
         *known = found.filter(is_kept).map(|file| (file, limit));
         limit
     }

@@ -29,7 +29,12 @@ pub(super) fn output(mut command: Command, limit: Duration) -> io::Result<Output
 }
 
 fn in_memory() -> io::Result<File> {
-    Ok(memfd_create("tarpon-program", MemfdFlags::CLOEXEC)?.into())
+    // Hardened hosts refuse files in memory that might be executed. Linux before 6.3 does not know the flag.
+    let made = match memfd_create("tarpon-program", MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => memfd_create("tarpon-program", MemfdFlags::CLOEXEC),
+        made => made,
+    };
+    Ok(made?.into())
 }
 
 fn text(file: &mut File) -> io::Result<Vec<u8>> {

@@ -87,7 +87,7 @@ fn program() -> Result<PathBuf> {
 /// a server answers at once, and as many for decoding and writing, which memory limits to fewer. More would only add stacks.
 const BLOCKING_THREADS: usize = 64;
 
-/// Most threads for the tasks of a command that soon ends. Layers are imported in separate threads, so these wait for the network and
+/// Maximum number of threads for the tasks of a command that soon ends. Layers are imported in separate threads, so these wait for the network and
 /// decrypt, which four do at several GiB/s. One for each processor of a large machine would take longer to start than many commands run.
 const COMMAND_THREADS: usize = 4;
 

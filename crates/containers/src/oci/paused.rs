@@ -58,12 +58,15 @@ impl Handle {
             Ok(output) => Some(runtime_error(STEP, &output)),
             Err(error) => Some(error),
         };
-        match refused {
-            Some(error) if !self.is_paused().unwrap_or(false) => {
+        let Some(error) = refused else { return Ok(Paused { handle: self.clone(), mark }) };
+        match self.is_paused() {
+            Ok(true) => Ok(Paused { handle: self.clone(), mark }),
+            Ok(false) => {
                 mark.set_len(0).map_err(failed)?;
                 Err(error)
             }
-            _ => Ok(Paused { handle: self.clone(), mark }),
+            // It may have been paused. The mark stays, so that the next operation resumes it.
+            Err(_) => Err(error),
         }
     }
 

@@ -89,11 +89,12 @@ pub(super) async fn hand_over(
             container.give_up();
             Ok(RunOutcome::Detached(name))
         }
-        Err(error) => {
+        Err(mut error) => {
             end(&mut keeper).await;
             if let Err(remains) = container.remove() {
-                // The caller needs to know why the container did not start, not what came of that.
-                tracing::warn!(error = %remains, "parts of a container that did not start remain: tarpon rm -f removes them");
+                // The caller needs to know why the container did not start, first of all.
+                let hint = || format!("parts of it remain ({remains}): tarpon rm -f {name} removes them");
+                error.error.hint.get_or_insert_with(hint);
             }
             Err(error)
         }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 /// Bytes of a log before it is renamed to `log.1`, replacing the previous one. So the log holds between one and two times as many bytes of
-/// the latest output.
+/// the latest output, with the heads of its lines and of their parts.
 pub(super) const LOG_BYTES: u64 = 8 << 20;
 
 /// Maximum bytes of output in one line of the log. Longer lines are split.

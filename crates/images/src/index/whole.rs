@@ -14,7 +14,7 @@ use tarpon_registry::Repository;
 const PARTS: u64 = 4;
 /// Least bytes of a request: what a new connection sends in its first three round trips. A shorter part comes as soon by itself.
 const PART_BYTES: u64 = 96 << 10;
-/// Most bytes that are hashed among the tasks of a thread: a millisecond. Other responses must not wait for more.
+/// Most bytes that are hashed on a thread of the runtime: it takes a millisecond or a few, for which other responses wait.
 const HASHED_AT_ONCE: usize = 1 << 20;
 
 /// All bytes of a blob, verified. Wrong bytes of a mirror are requested elsewhere.

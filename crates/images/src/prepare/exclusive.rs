@@ -40,7 +40,7 @@ pub(super) async fn lock(store: &Store, what: &Digest, progress: &dyn Progress) 
     let what = store.tenant_id().map_or(*what, |tenant| Digest::of(format!("{tenant}\n{what}").as_bytes()));
     let path = store.run_folder().join(format!("{PREFIX}{}", what.hex()));
     let began = Instant::now();
-    let (mut is_noted, mut pause) = (false, FIRST_PAUSE);
+    let mut is_noted = false;
     loop {
         if let Some(lock) = ExclusiveLock::try_new(&path).context(ErrorKind::Store, "lock the preparation")? {
             return Ok(Some(lock));
@@ -55,13 +55,13 @@ pub(super) async fn lock(store: &Store, what: &Digest, progress: &dyn Progress) 
         if !std::mem::replace(&mut is_noted, true) {
             progress.note("it is being prepared already: waiting for that");
         }
-        tokio::time::sleep(pause).await;
-        pause = next_pause(pause);
+        tokio::time::sleep(pause_after(began.elapsed())).await;
     }
 }
 
-fn next_pause(pause: Duration) -> Duration {
-    (pause * 2).min(LONGEST_PAUSE)
+/// The interval after this time: short against the time that was waited already.
+fn pause_after(waited: Duration) -> Duration {
+    (waited / 8).clamp(FIRST_PAUSE, LONGEST_PAUSE)
 }
 
 impl ExclusiveLock {
@@ -103,9 +103,8 @@ mod tests {
 
     #[test]
     fn a_short_preparation_is_noticed_soon_and_a_long_one_is_polled_rarely() {
-        let pauses: Vec<_> =
-            std::iter::successors(Some(FIRST_PAUSE), |pause| Some(next_pause(*pause))).take(7).collect();
-        assert_eq!(pauses.iter().map(Duration::as_millis).collect::<Vec<_>>(), [10, 20, 40, 80, 160, 200, 200]);
+        let pause = |millis| pause_after(Duration::from_millis(millis)).as_millis();
+        assert_eq!([0, 80, 800, 1_600, 60_000].map(pause), [10, 10, 100, 200, 200]);
     }
 
     #[tokio::test]

@@ -71,8 +71,8 @@ impl Assembler {
         }
     }
 
-    /// The entries are not those of a tar in its order, so whether a hard link's target below a symbolic link is meant before or after that
-    /// link is unknown: such targets are errors.
+    /// The entries are not in the order of a tar. So it is unknown whether a hard link whose target lies below a symbolic link was written
+    /// before or after that link: such hard links are errors.
     pub(crate) fn without_order(self) -> Self {
         Self { has_no_order: true, ..self }
     }

@@ -134,7 +134,7 @@ impl Opens {
 
     /// Counts one open of `node` less. Call it after the reply.
     pub(super) fn release(&self, node: NodeId) {
-        let Some(number) = self.counted_out(node) else { return };
+        let Some(number) = self.count_release(node) else { return };
         let closed = self.device.get().map(|device| device::close_backing(device.as_fd(), number));
         if let Some(Err(error)) = closed {
             tracing::debug!(%error, "the kernel keeps a backing file open until the mount ends");
@@ -143,7 +143,7 @@ impl Opens {
 
     /// Counts one open of `node` less. Returns the number of a backing file that nothing uses and nothing closes any more. It is not reused
     /// before it is closed.
-    fn counted_out(&self, node: NodeId) -> Option<u32> {
+    fn count_release(&self, node: NodeId) -> Option<u32> {
         let mut inodes = self.inodes.lock();
         let Inodes { open: all, record } = &mut *inodes;
         let open = all.get_mut(&node)?;
@@ -250,10 +250,10 @@ mod tests {
         let (mut record, mut slot) = (OpenRecord::new().unwrap(), None);
         record.write(&mut slot, &RecordedOpen { node: NodeId(5), count: 2, backing: 7 }).unwrap();
         let opens = Opens::inherited(record.duplicate().unwrap()).unwrap();
-        assert_eq!([opens.counted_out(NodeId(5)), opens.counted_out(NodeId(5))], [None, Some(7)]);
-        assert_eq!(opens.counted_out(NodeId(5)), None);
+        assert_eq!([opens.count_release(NodeId(5)), opens.count_release(NodeId(5))], [None, Some(7)]);
+        assert_eq!(opens.count_release(NodeId(5)), None);
         opens.open(NodeId(6), BIG, || None, &Refusal);
-        assert_eq!(opens.counted_out(NodeId(6)), None, "it was open through the page cache");
+        assert_eq!(opens.count_release(NodeId(6)), None, "it was open through the page cache");
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! upper      the upper directory, entry by entry
 //! stream     … as the tar of a layer
 //! layer      … written, compressed
-//! change_watch whether it changed while it was read
+//! change_watch  whether it changed while it was read
 //! base       the image below: manifest and config
 //! change     changes to the config
 //! document   config and manifest of the new image

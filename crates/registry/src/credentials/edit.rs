@@ -53,7 +53,7 @@ pub async fn remove_login(file: &Path, registry: &str) -> io::Result<bool> {
     let was_in_helper = erase(&read(file)?, registry).await?;
     let names = aliases(registry);
     let is_of_it = |key: &str| names.contains(&key) || names.contains(&host_of(key));
-    Ok(remove_entries(file, is_of_it).await? || was_in_helper)
+    Ok(remove_entries(file, |key, _| is_of_it(key)).await? || was_in_helper)
 }
 
 /// Removes the credentials of all registries that the file names, from it and from helpers.
@@ -62,19 +62,24 @@ pub async fn remove_login(file: &Path, registry: &str) -> io::Result<bool> {
 /// As [`store_login`], or a helper still has some of them.
 pub async fn remove_all_logins(file: &Path) -> io::Result<()> {
     let content = read(file)?;
-    let registries = registries_in(&content);
-    for registry in &registries {
-        erase(&content, registry).await?;
+    let (mut failed, mut kept) = (None, BTreeSet::new());
+    for registry in registries_in(&content) {
+        if let Err(error) = erase(&content, &registry).await {
+            failed.get_or_insert(error);
+            kept.insert(registry);
+        }
     }
-    // An entry that another login adds meanwhile stays: its password may be in a store that was asked before.
+    // Only entries that were there at the beginning: for one that was added meanwhile no helper was asked. What a helper still has stays
+    // named in the file.
     let seen: BTreeSet<String> = keys(&content, "auths").map(str::to_owned).collect();
-    remove_entries(file, |key| seen.contains(key)).await?;
-    for registry in &registries {
+    let is_in_helper = |key: &str, entry: &Value| is_empty(entry) && kept.contains(registry_of(host_of(key)));
+    remove_entries(file, |key, entry| seen.contains(key) && !is_in_helper(key, entry)).await?;
+    for registry in registries_in(&content).difference(&kept) {
         if logged_in(file, registry).await?.is_some() {
             return Err(io::Error::other(format!("there still is a password for {registry}")));
         }
     }
-    Ok(())
+    failed.map_or(Ok(()), Err)
 }
 
 /// Erases the credentials of `registry` from the helper that has them. `false`: there were none.
@@ -88,7 +93,7 @@ async fn erase(content: &Map<String, Value>, registry: &str) -> io::Result<bool>
 }
 
 /// Removes the entries with these keys from the file. `false`: there were none, and the file stays as it is.
-async fn remove_entries(file: &Path, is_removed: impl Fn(&str) -> bool) -> io::Result<bool> {
+async fn remove_entries(file: &Path, is_removed: impl Fn(&str, &Value) -> bool) -> io::Result<bool> {
     if !file.exists() {
         // Not even a lock is left where nothing was.
         return Ok(false);
@@ -97,12 +102,17 @@ async fn remove_entries(file: &Path, is_removed: impl Fn(&str) -> bool) -> io::R
     let mut content = read(file)?;
     let auths = section(&mut content, "auths")?;
     let before = auths.len();
-    auths.retain(|key, _| !is_removed(key));
+    auths.retain(|key, entry| !is_removed(key, entry));
     let are_fewer = auths.len() < before;
     if are_fewer {
         write(file, &content)?;
     }
     Ok(are_fewer)
+}
+
+/// Whether the entry has no password of its own.
+fn is_empty(entry: &Value) -> bool {
+    entry.as_object().is_none_or(Map::is_empty)
 }
 
 /// The registries whose credentials the file may lead to, as written in references. Docker leaves an empty entry in `auths` for one

@@ -71,6 +71,8 @@ fn is_taken(file: &File) -> io::Result<bool> {
             Ok(()) => return Ok(true),
             Err(Errno::WOULDBLOCK) => return Ok(false),
             Err(Errno::INTR) => {}
+            // Some network file systems have no locks: logins at the same time may lose each other there.
+            Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(true),
             Err(error) => return Err(error.into()),
         }
     }

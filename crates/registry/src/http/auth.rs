@@ -96,8 +96,8 @@ struct Denied {
     pause: Duration,
 }
 
-/// A failed attempt, which was also that of the tasks that waited for it: one after the other they would wait for a silent token service
-/// beyond the time of each, and report that instead of the cause.
+/// A failed attempt. Tasks that waited for it share the failure: if each tried by itself, one after the other, a silent token service would
+/// use up the time of all, and they would report a timeout instead of the cause.
 struct Failed {
     at: Instant,
     failure: Failure,

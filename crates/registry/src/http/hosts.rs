@@ -204,8 +204,11 @@ impl State {
             (self.most, self.good, self.epoch) = ((self.most / 2).max(1), 0, self.epoch + 1);
         }
         if let Some(pause) = pause {
-            let until = Instant::now() + spread(pause.min(timing::HOST_PAUSE_LONGEST));
-            self.closed_until = self.closed_until.max(Some(until));
+            let (now, pause) = (Instant::now(), pause.min(timing::HOST_PAUSE_LONGEST));
+            // Spread once for all requests that are refused together: the longest of many random times would be nearly the same on all hosts.
+            if self.closed_until.is_none_or(|until| until < now + pause) {
+                self.closed_until = Some(now + spread(pause));
+            }
         }
     }
 }

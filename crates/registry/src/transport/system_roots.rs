@@ -11,6 +11,13 @@ use rustls::pki_types::CertificateDer;
 /// a server that opens hundreds of images reads it once. Existing clients keep what they have.
 const FRESH: Duration = Duration::from_secs(60);
 
+/// What was read of the system's files.
+struct Bundle {
+    certificates: Vec<CertificateDer<'static>>,
+    /// No file was unreadable.
+    is_whole: bool,
+}
+
 static CACHE: Mutex<Cache> = Mutex::new(Cache(None));
 
 /// The roots, and when they were read.
@@ -23,31 +30,33 @@ pub(super) fn get() -> Arc<RootCertStore> {
 }
 
 impl Cache {
-    fn get(&mut self, now: Instant, read: impl FnOnce() -> Vec<CertificateDer<'static>>) -> Arc<RootCertStore> {
+    fn get(&mut self, now: Instant, read: impl FnOnce() -> Bundle) -> Arc<RootCertStore> {
         if let Some((at, roots)) = &self.0
             && now.saturating_duration_since(*at) < FRESH
         {
             return roots.clone();
         }
+        let bundle = read();
         let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(read());
+        roots.add_parsable_certificates(bundle.certificates);
+        // The files may just be replaced: then the next client reads them, and this one gets what is known.
+        if !bundle.is_whole || roots.is_empty() {
+            return self.0.as_ref().map_or_else(|| Arc::new(roots), |(_, known)| known.clone());
+        }
         // Roots that did not change stay in memory once.
         let kept = self.0.take().filter(|(_, kept)| kept.roots == roots.roots);
         let roots = kept.map_or_else(|| Arc::new(roots), |(_, kept)| kept);
-        // The files may just be replaced: then the next client reads them.
-        if !roots.is_empty() {
-            self.0 = Some((now, roots.clone()));
-        }
+        self.0 = Some((now, roots.clone()));
         roots
     }
 }
 
-fn read() -> Vec<CertificateDer<'static>> {
+fn read() -> Bundle {
     let system = rustls_native_certs::load_native_certs();
     for error in &system.errors {
         tracing::debug!("system certificates: {error}");
     }
-    system.certs
+    Bundle { is_whole: system.errors.is_empty(), certificates: system.certs }
 }
 
 #[cfg(test)]
@@ -57,12 +66,20 @@ mod tests {
     use super::*;
 
     /// A certificate of an authority.
-    fn authority() -> Vec<CertificateDer<'static>> {
+    fn certificates() -> Vec<CertificateDer<'static>> {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tls/certs/ca.crt");
         vec![CertificateDer::from_pem_file(file).unwrap()]
     }
 
-    fn never() -> Vec<CertificateDer<'static>> {
+    fn whole(certificates: Vec<CertificateDer<'static>>) -> Bundle {
+        Bundle { certificates, is_whole: true }
+    }
+
+    fn authority() -> Bundle {
+        whole(certificates())
+    }
+
+    fn never() -> Bundle {
         panic!("they are read again")
     }
 
@@ -73,7 +90,7 @@ mod tests {
         assert_eq!(first.len(), 1);
         assert!(Arc::ptr_eq(&first, &cache.get(now + FRESH / 2, never)));
         assert!(Arc::ptr_eq(&first, &cache.get(now + FRESH, authority)), "they did not change");
-        let twice = || authority().into_iter().chain(authority()).collect();
+        let twice = || whole(certificates().into_iter().chain(certificates()).collect());
         assert!(Arc::ptr_eq(&first, &cache.get(now + FRESH, never)));
         assert_eq!(cache.get(now + FRESH * 2, twice).len(), 2, "a changed bundle is noticed");
     }
@@ -81,7 +98,10 @@ mod tests {
     #[test]
     fn a_bundle_that_is_just_being_replaced_is_read_again() {
         let (mut cache, now) = (Cache(None), Instant::now());
-        assert!(cache.get(now, Vec::new).is_empty());
+        assert!(cache.get(now, || whole(Vec::new())).is_empty());
         assert_eq!(cache.get(now, authority).len(), 1);
+        let half = || Bundle { certificates: Vec::new(), is_whole: false };
+        assert_eq!(cache.get(now + FRESH, half).len(), 1, "what is known is used meanwhile");
+        assert_eq!(cache.get(now + FRESH, || whole(Vec::new())).len(), 1);
     }
 }

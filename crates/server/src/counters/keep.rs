@@ -5,7 +5,7 @@ use crate::mount_table::MountTable;
 
 impl MountTable {
     /// Keeps the counters for the successor. They are at least as high as those that were read before this call. Call it before numbers are
-    /// shown that anyone may compare with later ones: a counter that falls is a reset to Prometheus.
+    /// shown to anyone: a counter that falls is a reset to Prometheus.
     pub(crate) fn keep_counters(&self) {
         if self.holding.is_held() {
             self.domains.whole().counters.keep(&self.holding, || self.counted());
