@@ -150,7 +150,7 @@ fn cases() -> Vec<Case> {
         ("a broken POST is sent again", Stream, vec![Broken], Ok(()), "POST POST PATCH PUT", 0.3),
         ("an unanswered POST is sent again", Bytes, vec![Never], Ok(()), "POST POST PUT", 5.3),
         ("500 to a POST is asked again", Stream, vec![Status(500)], Ok(()), "POST POST PATCH PUT", 0.3),
-        ("429 to a POST is waited for", Bytes, vec![RetryAfter(429, "3")], Ok(()), "POST POST PUT", 3.3),
+        ("429 to a POST is waited for", Bytes, vec![RetryAfter(429, "3")], Ok(()), "POST POST PUT", 3.75),
         ("403 to a POST is final", Stream, vec![Status(403)], Err(Class::Denied), "POST", 0.0),
         ("404 to a POST is final", Bytes, vec![Status(404)], Err(Class::NotFound), "POST", 0.0),
         ("405 to a POST is final", Bytes, vec![Status(405)], Err(Class::Refused), "POST", 0.0),
