@@ -53,20 +53,19 @@ impl Handle {
         };
         // Written first, so that a paused container is never unmarked.
         (&*mark).write_all(STATUS.as_bytes()).map_err(failed)?;
-        let refused = match self.ask(STEP, &["pause", self.id()]) {
-            Ok(output) if output.status.success() => None,
-            Ok(output) => Some(runtime_error(STEP, &output)),
-            Err(error) => Some(error),
+        let (error, has_ended) = match self.ask(STEP, &["pause", self.id()]) {
+            Ok(output) if output.status.success() => return Ok(Paused { handle: self.clone(), mark }),
+            Ok(output) => (runtime_error(STEP, &output), true),
+            Err(error) => (error, false),
         };
-        let Some(error) = refused else { return Ok(Paused { handle: self.clone(), mark }) };
         match self.is_paused() {
             Ok(true) => Ok(Paused { handle: self.clone(), mark }),
-            Ok(false) => {
+            // The command was ended at its limit, and may have had its effect. The mark stays, so that the next operation resumes the container.
+            Err(_) if !has_ended => Err(error),
+            _ => {
                 mark.set_len(0).map_err(failed)?;
                 Err(error)
             }
-            // It may have been paused. The mark stays, so that the next operation resumes it.
-            Err(_) => Err(error),
         }
     }
 
