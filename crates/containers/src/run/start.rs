@@ -21,7 +21,7 @@ impl Containers {
     /// Runs a container: in the foreground until it ends, or detached until it has started.
     ///
     /// # Errors
-    /// The container did not start. Then nothing of it is left, unless the hint says how to remove it.
+    /// The container did not start. Then nothing of it is left, unless the hint names the command that removes it.
     pub async fn run(
         &self,
         request: &RunRequest,
