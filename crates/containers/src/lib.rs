@@ -22,6 +22,7 @@ pub use oci::{
     AppArmor, CapabilityChanges, ContainerOptions, HostEntry, Limits, MountOption, Paused, ProcessLimit, Tmpfs, Ulimit,
     Volume, oci_runtime,
 };
+pub use program::output as program_output;
 pub use record::{HttpProbe, RecordRequest, Recorded, Until};
 pub use run::{
     Changes, ContainerRecord, ContainerState, ContainerStatus, Containers, ExecRequest, LeftOut, Lifecycle, LogLine,

@@ -40,8 +40,12 @@ pub(crate) fn run(program: &Path, arguments: &[String], input: &[u8]) -> io::Res
     captured(command, [tempfile::tempfile()?, tempfile::tempfile()?], TIMEOUT)
 }
 
-/// Runs a command to its end, for at most `limit`. The caller sets its standard input.
-pub(crate) fn output(command: Command, limit: Duration) -> io::Result<Output> {
+/// Runs a command to its end, for at most `limit`; then it is killed. The caller sets its standard input. Starts no thread, and reads at most
+/// 64 KiB of each output.
+///
+/// # Errors
+/// It cannot be started, or has not ended by then.
+pub fn output(command: Command, limit: Duration) -> io::Result<Output> {
     // A container can be stopped where no temporary file can be written.
     captured(command, [in_memory()?, in_memory()?], limit)
 }

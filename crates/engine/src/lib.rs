@@ -82,7 +82,7 @@ pub use tarpon_containers::{
     AppArmor, CapabilityChanges, ContainerOptions, ContainerRecord, ContainerState, ContainerStatus, Containers,
     ExecRequest, HostEntry, HttpProbe, Lifecycle, Limits, LogLine, LogRequest, LogTime, MountOption, Network, Output,
     Port, ProcessLimit, Publish, RecordRequest, Recorded, RunError, RunOutcome, RunRequest, Signals, Tmpfs, Ulimit,
-    Until, Volume, oci_runtime, parse_duration, signal_name,
+    Until, Volume, oci_runtime, parse_duration, program_output, signal_name,
 };
 pub use tarpon_fetch::{Early, Event, Noted, PROFILE_BYTES, Stall, Stats, WaitSum, WaitedFor};
 pub use tarpon_images::index::places::shown as shown_place;

@@ -142,16 +142,17 @@ impl EngineImages {
 
     /// Prepares the image, in a turn if something must be fetched. A caller that waits for a turn holds no other.
     async fn prepare_in_turn(&self, request: &ImageRequest, manifest: Digest) -> Result<Prepared, Unusable> {
-        let is_in_store = self.is_in_store(manifest).await;
-        let turn = if is_in_store { None } else { self.turns.try_acquire().ok() };
-        if !is_in_store && turn.is_none() {
-            // Those that have the turns may stream for minutes. An image that need not be streamed does not wait for them.
-            if let Some(prepared) = self.prepare_lazily(request).await? {
-                return Ok(prepared);
-            }
-            let _turn = self.next_turn().await?;
+        if self.is_in_store(manifest).await {
             return Ok(self.engine.prepare(request, &Logged(&request.text)).await?);
         }
+        let _turn = match self.turns.try_acquire() {
+            Ok(turn) => turn,
+            // Those that have the turns may stream for minutes. An image that need not be streamed does not wait for them.
+            Err(_) => match self.prepare_lazily(request).await? {
+                Some(prepared) => return Ok(prepared),
+                None => self.next_turn().await?,
+            },
+        };
         Ok(self.engine.prepare(request, &Logged(&request.text)).await?)
     }
 

@@ -22,7 +22,6 @@ mod options;
 pub(crate) mod packaging;
 pub(crate) mod podman;
 pub(crate) mod prefetch;
-mod program;
 pub(crate) mod pull;
 pub(crate) mod push;
 pub(crate) mod record;

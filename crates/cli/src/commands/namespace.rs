@@ -1,15 +1,14 @@
 //! The user namespace of commands that mount or run containers without root.
 
 use std::path::Path;
-use std::process::Command as Program;
+use std::process::{Command as Program, Stdio};
 use std::time::Duration;
 
 use rustix::process::Pid;
 use tarpon_engine::store::{Store, flock};
-use tarpon_engine::{Hold, open_store, resolve_mountpoint};
+use tarpon_engine::{Hold, open_store, program_output, resolve_mountpoint};
 use tarpon_userns::{Ids, UsernsError, podman_process};
 
-use super::program;
 use super::session::Session;
 use crate::exit::Exit;
 use crate::failure::{Context, Failure, Result};
@@ -124,8 +123,8 @@ fn podman() -> Result<Pid> {
 /// What Podman prints. No thread reads it: see [`enter`].
 fn run_podman(arguments: &[&str]) -> std::io::Result<std::process::Output> {
     let mut podman = Program::new("podman");
-    podman.args(arguments);
-    program::output(podman, PODMAN_LIMIT)
+    podman.args(arguments).stdin(Stdio::null());
+    program_output(podman, PODMAN_LIMIT)
 }
 
 /// Podman keeps the driver of its first command.

@@ -62,11 +62,11 @@ pub async fn remove_login(file: &Path, registry: &str) -> io::Result<bool> {
 /// As [`store_login`], or a helper still has some of them.
 pub async fn remove_all_logins(file: &Path) -> io::Result<()> {
     let content = read(file)?;
-    let (mut failed, mut kept) = (None, BTreeSet::new());
-    for registry in registries_in(&content) {
-        if let Err(error) = erase(&content, &registry).await {
+    let (registries, mut failed, mut kept) = (registries_in(&content), None, BTreeSet::new());
+    for registry in &registries {
+        if let Err(error) = erase(&content, registry).await {
             failed.get_or_insert(error);
-            kept.insert(registry);
+            kept.insert(registry.clone());
         }
     }
     // Only entries that were there at the beginning: for one that was added meanwhile no helper was asked. What a helper still has stays
@@ -74,7 +74,7 @@ pub async fn remove_all_logins(file: &Path) -> io::Result<()> {
     let seen: BTreeSet<String> = keys(&content, "auths").map(str::to_owned).collect();
     let is_in_helper = |key: &str, entry: &Value| is_empty(entry) && kept.contains(registry_of(host_of(key)));
     remove_entries(file, |key, entry| seen.contains(key) && !is_in_helper(key, entry)).await?;
-    for registry in registries_in(&content).difference(&kept) {
+    for registry in registries.difference(&kept) {
         if logged_in(file, registry).await?.is_some() {
             return Err(io::Error::other(format!("there still is a password for {registry}")));
         }
