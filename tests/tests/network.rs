@@ -302,7 +302,7 @@ fn a_network_outlives_its_processes_and_is_removed(fixture: &NetworkFixture) {
     let store = store.canonicalize().unwrap();
     kill(&processes_with(&format!("{}\0serve", store.display())));
     assert!(requested((Ipv4Addr::LOCALHOST, port)).ends_with("hello"));
-    kill(&processes_with("keep\0web\0"));
+    kill(&processes_with(&format!("{}\0keep\0web\0", store.display())));
     wait_for(PATIENCE, "the loss of the keeper", || (fixture.listed("web")["status"] == "lost").then_some(()));
     assert!(requested((Ipv4Addr::LOCALHOST, port)).ends_with("hello"));
     fixture.tarpon(&["rm", "-f", "web"]);
@@ -333,9 +333,11 @@ fn a_network_of_an_ordinary_user_outlives_its_processes_and_is_removed() {
 #[test]
 fn recover_removes_what_a_killed_keeper_and_a_removed_store_left() {
     let Some(fixture) = NetworkFixture::root("bridge") else { return };
+    let User::Root(root) = &fixture.user else { unreachable!() };
+    let store = root.tarpon.store().canonicalize().unwrap();
     fixture.serve("web", &["127.0.0.1::80"], SERVER);
     let ended = fixture.network_of("web");
-    kill(&processes_with("keep\0web\0"));
+    kill(&processes_with(&format!("{}\0keep\0web\0", store.display())));
     let first = fixture.listed("web")["record"]["state"]["pid"].as_u64().unwrap();
     kill(&[u32::try_from(first).unwrap()]);
     wait_for(PATIENCE, "the end of the container", || {
@@ -345,8 +347,7 @@ fn recover_removes_what_a_killed_keeper_and_a_removed_store_left() {
     let gone = fixture.network_of("gone");
     // As if the namespace had ended, and its directory had been removed without tarpon.
     run(Command::new("umount").args(["--lazy", gone["namespace"].as_str().unwrap()])).unwrap();
-    let User::Root(root) = &fixture.user else { unreachable!() };
-    kill(&processes_with("keep\0gone\0"));
+    kill(&processes_with(&format!("{}\0keep\0gone\0", store.display())));
     fixture.tarpon(&["kill", "gone"]);
     let folder = root.tarpon.store().join("containers/gone");
     let aside = folder.with_file_name("aside");

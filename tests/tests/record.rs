@@ -185,7 +185,7 @@ fn a_start_is_over_when_a_line_matches_or_time_has_passed() {
     let script = format!("echo not yet; cat /etc/debian_version; echo is up; sleep 4321; {late}");
     let trace = tarpon.store().with_extension("trace");
     let trace = trace.to_str().unwrap();
-    for until in [["--until-log", "^is up$"], ["--for", "2"]] {
+    for until in [["--until-log", "^is up$"], ["--for", "8"]] {
         let report = recorded(&tarpon, &[&until[..], &["-o", trace]].concat(), &image, &["sh", "-c", &script]);
         assert_eq!(report["exit"], Value::Null, "it was stopped");
         let shown = tarpon.run("trace", &["show", trace]).unwrap();

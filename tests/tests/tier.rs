@@ -28,7 +28,8 @@ fn storm(image: &SharedImage, place: &Place, what: &str) {
     let alone = wire();
     start(&[TieredHost::new(&alone.address(), None)], image);
     let wire = wire();
-    start(&hosts(crowd(), &wire, place), image);
+    let notes = start(&hosts(crowd(), &wire, place), image);
+    println!("requests for each layer: {:?}; notes of the hosts: {notes:#?}", image.requests(&wire));
     let (one, all) = (alone.bytes(), wire.bytes());
     println!(
         "{}, {what}: the registry sent {one} bytes for one host without a tier, and {all} for {} with it",

@@ -13,7 +13,10 @@
 //! commits/HEX/        committed images, until they are pushed; never touched by the store either
 //! tenants/HEX/        in an isolated store: objects, partial, images, layers, refs, traces and corrupt of one tenant
 //! run/                lock, socket and scratch folders of the server
-//! version  state  clean  usage  scrub  one fact each; see the modules of these names
+//! podman/ podman-layers/  mount points of Podman's image store and layer store
+//! corrupt/            damaged objects, moved out of `objects` until they are deleted
+//! settings            the size limit, and that images share content
+//! version  state  clean  usage  scrub  one fact each
 //! ```
 //!
 //! Several processes may work on one store concurrently. This is safe because nothing visible is ever changed in place:

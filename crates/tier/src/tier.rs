@@ -21,7 +21,7 @@ use crate::folder::Folder;
 use crate::health::{Health, Purpose, Sent};
 use crate::location::{Kind, TierLocation};
 use crate::options::TierOptions;
-use crate::timing::{PART, REQUEST};
+use crate::timing::{CREATE, PART, REQUEST};
 
 /// How long a connection may take. A store in the same data centre takes a millisecond.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -324,7 +324,7 @@ impl Tier {
         state.known.insert(*blob, known);
     }
 
-    /// Creates an object. Returns whether it was absent.
+    /// Creates a claim. Returns whether it was absent.
     pub(crate) async fn create(&self, step: &'static str, path: &Path, bytes: Bytes) -> Result<bool> {
         let put = async {
             match self.store.put_opts(path, PutPayload::from_bytes(bytes), PutMode::Create.into()).await {
@@ -333,7 +333,7 @@ impl Tier {
                 Err(error) => Err(error),
             }
         };
-        self.ask_briefly(Purpose::Write, step, put).await
+        self.ask(Purpose::Write, step, CREATE, put).await
     }
 
     /// Writes an object that is named by its digest: one that is there already is the same, or is wrong.

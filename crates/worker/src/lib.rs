@@ -1,7 +1,8 @@
 //! The confined process that receives and decodes bytes of strangers, and its users' side.
 //!
-//! A worker has no capability, opens no file but certificates and the resolver's configuration, and can only connect to hosts
-//! ([`tarpon_sandbox`]). What it sends is hostile to its user, which checks digests as if the bytes came from the network. A worker that ends
+//! A worker confines itself before it receives a byte ([`tarpon_sandbox`]). It connects to hosts, and reads certificates, the resolver's
+//! configuration, and what its image needs of a layout, an archive or the folder of a tier. Only a worker that prepares or completes an image
+//! writes, in the store. What it sends is hostile to its user, which checks digests as if the bytes came from the network. A worker that ends
 //! is replaced: its user sends each request again.
 //!
 //! ```text

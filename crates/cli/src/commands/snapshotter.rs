@@ -46,8 +46,8 @@ Podman and Docker. With --cri-proxy those that the kubelet passes to a pull are 
 
 /// Serve images to containerd as a snapshotter
 ///
-/// Implements the snapshots service of containerd until SIGTERM. Layers of images that containerd pulls for Kubernetes are not downloaded:
-/// the store's server mounts them and fetches data on demand. Containerd unpacks everything else as with its overlayfs snapshotter.
+/// Implements the snapshots service of containerd until SIGTERM. Images with tables of contents or an index are not downloaded when containerd
+/// pulls them for Kubernetes: the store's server mounts them and fetches data on demand. Other layers are downloaded once, see `--plain`.
 /// Mounts stay when the snapshotter ends. Requires root, and containerd in the same mount namespace.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

@@ -387,7 +387,7 @@ async fn a_call_ends_at_the_client_s_deadline_and_when_the_client_gives_up() {
     let _containerd = world.start();
     for method in ["ImageStatus", "PullImage"] {
         let mut with_deadline = request(method, pull_message(APP, ALICE));
-        with_deadline.headers_mut().insert("grpc-timeout", HeaderValue::from_static("50m"));
+        with_deadline.headers_mut().insert("grpc-timeout", HeaderValue::from_static("2S"));
         let answer = world.call(with_deadline);
         let mut call = world.next().await;
         let ended = answer.await.unwrap().code();

@@ -145,8 +145,9 @@ impl MemoryStore {
 
 impl MemoryStore {
     fn hash(&self, object: &Digest) {
-        lock(&self.inner.hashed_by).push(std::thread::current().id());
+        // Who waits for this hash cannot release it in between.
         let held = lock(&self.inner.hashing_is_held);
+        lock(&self.inner.hashed_by).push(std::thread::current().id());
         let released = self.inner.hashing_released.wait_while(held, |is_held| *is_held);
         drop(released.expect("no test panics while it holds the lock"));
         let mut objects = lock(&self.inner.objects);
