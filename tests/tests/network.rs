@@ -334,9 +334,9 @@ fn a_network_of_an_ordinary_user_outlives_its_processes_and_is_removed() {
 fn recover_removes_what_a_killed_keeper_and_a_removed_store_left() {
     let Some(fixture) = NetworkFixture::root("bridge") else { return };
     let User::Root(root) = &fixture.user else { unreachable!() };
-    let store = root.tarpon.store().canonicalize().unwrap();
     fixture.serve("web", &["127.0.0.1::80"], SERVER);
     let ended = fixture.network_of("web");
+    let store = root.tarpon.store().canonicalize().unwrap();
     kill(&processes_with(&format!("{}\0keep\0web\0", store.display())));
     let first = fixture.listed("web")["record"]["state"]["pid"].as_u64().unwrap();
     kill(&[u32::try_from(first).unwrap()]);

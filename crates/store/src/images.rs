@@ -25,6 +25,9 @@ use crate::sealed;
 use crate::storage::Access;
 use crate::store::{Shared, Store};
 
+/// Attempts to install an image that other processes install or remove at the same time. The second one finds what another installed.
+const INSTALL_ATTEMPTS: u32 = 4;
+
 /// An image record that was read and checked, ready to mount.
 #[derive(Debug, Clone)]
 pub struct LoadedImage {
@@ -382,13 +385,20 @@ impl ImageStaging {
         files::replace(shared.storage(), &self.folder, RECORD, &text).map_err(|error| shared.refuse(error))?;
         let target = shared.layout.image(&self.record.manifest);
         let bytes = shared.folder_size(&self.folder)?;
-        if self.join_existing(&target, fetched)? {
-            return Ok(self.record.clone());
+        let mut attempts = 0;
+        while !self.join_existing(&target, fetched)? {
+            attempts += 1;
+            match shared.storage.rename(&self.folder, &target) {
+                Ok(()) => {
+                    shared.budget.add(signed(bytes));
+                    shared.hashed_records.flush();
+                    break;
+                }
+                // Another process has just installed the image.
+                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty && attempts < INSTALL_ATTEMPTS => {}
+                Err(error) => return Err(shared.refuse(io_error("installing", &target)(error))),
+            }
         }
-        let installed = shared.storage.rename(&self.folder, &target);
-        installed.map_err(|error| shared.refuse(io_error("installing", &target)(error)))?;
-        shared.budget.add(signed(bytes));
-        shared.hashed_records.flush();
         Ok(self.record.clone())
     }
 

@@ -92,6 +92,25 @@ fn installing_an_image_again_never_removes_a_sound_record_that_cannot_be_read_fo
     }
 }
 
+#[test]
+fn an_image_that_another_process_installs_at_the_same_moment_is_joined() {
+    let folder = common::folder().unwrap();
+    let (_, other) = open_on(FaultyDisk::healthy(), folder.path());
+    let (other, installed) = (other.unwrap(), AtomicUsize::new(0));
+    let disk = FaultyDisk::hooked(move |what, path| {
+        // The record is complete, and is about to get its name.
+        if what == "rename" && path.is_dir() && installed.fetch_add(1, Ordering::Relaxed) == 0 {
+            install(&other, "image", &[]).unwrap();
+        }
+        Ok(())
+    });
+    let (_, store) = open_on(disk, folder.path());
+    let store = store.unwrap();
+    let manifest = install(&store, "image", &[]).unwrap();
+    assert!(store.load_image(&manifest).unwrap().is_some());
+    assert_eq!(std::fs::read_dir(folder.path().join("images")).unwrap().count(), 1, "nothing is left of the attempt");
+}
+
 /// A clock that stands still until it is set.
 #[derive(Debug, Default)]
 struct ManualClock(parking_lot::Mutex<Duration>);
