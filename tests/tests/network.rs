@@ -54,6 +54,20 @@ struct NetworkFixture {
 }
 
 impl NetworkFixture {
+    /// The store of its user, once that exists.
+    fn store(&self) -> PathBuf {
+        let store = match &self.user {
+            User::Root(root) => root.tarpon.store(),
+            User::Anna(anna) => anna.home().join(".local/share/tarpon"),
+        };
+        store.canonicalize().unwrap()
+    }
+
+    /// Kills the processes of its store that run this command.
+    fn kill(&self, command: &str) {
+        kill(&processes_with(&format!("{}\0{command}", self.store().display())));
+    }
+
     fn root(network: &'static str) -> Option<Self> {
         let program = if network == "bridge" { "/usr/lib/podman/netavark" } else { "/usr/bin/pasta" };
         if !Path::new(program).exists() {
@@ -295,14 +309,9 @@ fn a_network_outlives_its_processes_and_is_removed(fixture: &NetworkFixture) {
     fixture.serve("web", &["127.0.0.1::80"], SERVER);
     let (network, port) = (fixture.network_of("web"), fixture.port("web", 0));
     assert!(requested((Ipv4Addr::LOCALHOST, port)).ends_with("hello"));
-    let store = match &fixture.user {
-        User::Root(root) => root.tarpon.store(),
-        User::Anna(anna) => anna.home().join(".local/share/tarpon"),
-    };
-    let store = store.canonicalize().unwrap();
-    kill(&processes_with(&format!("{}\0serve", store.display())));
+    fixture.kill("serve");
     assert!(requested((Ipv4Addr::LOCALHOST, port)).ends_with("hello"));
-    kill(&processes_with(&format!("{}\0keep\0web\0", store.display())));
+    fixture.kill("keep\0web\0");
     wait_for(PATIENCE, "the loss of the keeper", || (fixture.listed("web")["status"] == "lost").then_some(()));
     assert!(requested((Ipv4Addr::LOCALHOST, port)).ends_with("hello"));
     fixture.tarpon(&["rm", "-f", "web"]);
@@ -333,11 +342,9 @@ fn a_network_of_an_ordinary_user_outlives_its_processes_and_is_removed() {
 #[test]
 fn recover_removes_what_a_killed_keeper_and_a_removed_store_left() {
     let Some(fixture) = NetworkFixture::root("bridge") else { return };
-    let User::Root(root) = &fixture.user else { unreachable!() };
     fixture.serve("web", &["127.0.0.1::80"], SERVER);
     let ended = fixture.network_of("web");
-    let store = root.tarpon.store().canonicalize().unwrap();
-    kill(&processes_with(&format!("{}\0keep\0web\0", store.display())));
+    fixture.kill("keep\0web\0");
     let first = fixture.listed("web")["record"]["state"]["pid"].as_u64().unwrap();
     kill(&[u32::try_from(first).unwrap()]);
     wait_for(PATIENCE, "the end of the container", || {
@@ -347,9 +354,9 @@ fn recover_removes_what_a_killed_keeper_and_a_removed_store_left() {
     let gone = fixture.network_of("gone");
     // As if the namespace had ended, and its directory had been removed without tarpon.
     run(Command::new("umount").args(["--lazy", gone["namespace"].as_str().unwrap()])).unwrap();
-    kill(&processes_with(&format!("{}\0keep\0gone\0", store.display())));
+    fixture.kill("keep\0gone\0");
     fixture.tarpon(&["kill", "gone"]);
-    let folder = root.tarpon.store().join("containers/gone");
+    let folder = fixture.store().join("containers/gone");
     let aside = folder.with_file_name("aside");
     std::fs::rename(&folder, &aside).unwrap();
     fixture.tarpon(&["recover"]);

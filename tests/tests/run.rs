@@ -319,11 +319,11 @@ fn a_detached_container_is_listed_read_entered_stopped_and_removed() {
     let Some(fixture) = RunFixture::new() else { return };
     fixture.waiting("web", &[]);
     assert_eq!(fixture.status("web"), "running");
-    // What it writes to each output arrives by itself.
-    until(|| {
-        let logs = fixture.tarpon.output("logs", &["web"]).unwrap();
-        (&*logs.stdout, &*logs.stderr) == (&b"ready\n"[..], &b"odd\n"[..])
-    });
+    let logs = || fixture.tarpon.output("logs", &["web"]).unwrap();
+    // Each output has a pipe of its own.
+    until(|| !logs().stderr.is_empty());
+    let logs = logs();
+    assert_eq!((&*logs.stdout, &*logs.stderr), (&b"ready\n"[..], &b"odd\n"[..]));
 
     let script = "cat /proc/1/comm; echo $X; pwd; id -u; exit 4";
     let inside = fixture.tarpon.output("exec", &["-e", "X=1", "-w", "/tmp", "-u", "daemon", "web", "sh", "-c", script]);

@@ -29,16 +29,16 @@ fn storm(image: &SharedImage, place: &Place, what: &str) {
     start(&[TieredHost::new(&alone.address(), None)], image);
     let wire = wire();
     let notes = start(&hosts(crowd(), &wire, place), image);
-    println!("requests for each layer: {:?}; notes of the hosts: {notes:#?}", image.requests(&wire));
-    let (one, all) = (alone.bytes(), wire.bytes());
+    let (one, all, requests) = (alone.bytes(), wire.bytes(), image.requests(&wire));
     println!(
-        "{}, {what}: the registry sent {one} bytes for one host without a tier, and {all} for {} with it",
+        "{}, {what}: the registry sent {one} bytes for one host without a tier, and {all} for {} with it, {requests:?} requests for its layers; notes of \
+         the hosts: {notes:#?}",
         image.name,
         crowd()
     );
     assert!(one >= image.bytes, "{one} bytes");
     assert!(all * 10 <= one * 11, "{all} bytes for {} hosts, {one} for one", crowd());
-    assert_eq!(image.requests(&wire), vec![1; image.layers.len()], "each layer is requested once");
+    assert_eq!(requests, vec![1; image.layers.len()], "each layer is requested once");
     start(&hosts(2, &wire, place), image);
     assert_eq!(image.requests(&wire), vec![1; image.layers.len()], "later hosts request no layer");
 }

@@ -18,8 +18,8 @@ use crate::socket;
 
 /// A pause that is short, but no busy loop.
 const SHORT: Duration = Duration::from_millis(20);
-/// The limit of a successor where a test reaches it. The first server, which is this process and would be killed, has the same one.
-const FIRST_SERVES: Duration = Duration::from_secs(3);
+/// The limit of a successor in tests that reach it. It applies to the first server too, which is this process and would be killed.
+const SUCCESSOR_LIMIT: Duration = Duration::from_secs(3);
 /// Beyond the end of any test.
 const NEVER: Duration = Duration::from_secs(3600);
 /// No limit is reached by accident, however busy the machine is: the silent server to kill would be this process.
@@ -308,7 +308,7 @@ fn an_announced_successor_that_dies_is_replaced_at_once() {
 
 #[test]
 fn without_a_successor_the_holder_gives_up_at_its_limit() {
-    let holding = Holding::start(exits_cleanly, Limits { successor: FIRST_SERVES, ..PATIENT });
+    let holding = Holding::start(exits_cleanly, Limits { successor: SUCCESSOR_LIMIT, ..PATIENT });
     let (mut end, kept) = pipe();
     holding.first.keep("mount", &kept);
     drop(kept);
@@ -319,7 +319,7 @@ fn without_a_successor_the_holder_gives_up_at_its_limit() {
 
 #[test]
 fn a_successor_that_never_serves_is_killed_at_the_limit() {
-    let limits = Limits { successor: FIRST_SERVES, ..PATIENT };
+    let limits = Limits { successor: SUCCESSOR_LIMIT, ..PATIENT };
     let holding = Holding::start(|socket| roles::command("attach_and_hang", &[socket]), limits);
     let (mut end, kept) = pipe();
     holding.first.keep("mount", &kept);

@@ -145,7 +145,7 @@ impl MemoryStore {
 
 impl MemoryStore {
     fn hash(&self, object: &Digest) {
-        // Who waits for this hash cannot release it in between.
+        // The entry is made under the lock: a thread that sees it can release this hash only after the wait has begun.
         let held = lock(&self.inner.hashing_is_held);
         lock(&self.inner.hashed_by).push(std::thread::current().id());
         let released = self.inner.hashing_released.wait_while(held, |is_held| *is_held);
