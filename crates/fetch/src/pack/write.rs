@@ -17,7 +17,7 @@ const FRAME_BYTES: usize = 256 << 10;
 /// High, because a pack is written once and waited for at every start. Level 19 saves another 0.8 % and takes twice as long (10 MB of
 /// libraries in frames of 256 KiB: 3.72 and 3.69 MB, 3.7 and 1.9 MB/s); level 9 needs 8 % more, at 27 MB/s.
 const ZSTD_LEVEL: i32 = 15;
-/// Most threads that compress. Each frame is written by one thread in the order of the pieces, which gains nothing from more.
+/// Most threads that compress. More gain nothing: a single thread reads the pieces and writes the frames.
 const MAX_THREADS: usize = 16;
 /// Decoded bytes per thread that are compressed together: four usual frames, so that threads seldom wait for the slowest one.
 const BYTES_PER_THREAD: usize = 4 * FRAME_BYTES;
