@@ -1,9 +1,9 @@
 //! The confined process that receives and decodes bytes of strangers, and its users' side.
 //!
 //! A worker confines itself before it receives a byte ([`tarpon_sandbox`]). It connects to hosts, and reads certificates, the resolver's
-//! configuration, and what its image needs of a layout, an archive or the folder of a tier. Only a worker that prepares or completes an image
-//! writes: in the store, and one that prepares also in the folder of a tier. What it sends is hostile to its user, which checks digests as if the bytes came from the network. A worker that ends
-//! is replaced: its user sends each request again.
+//! configuration, and what its image needs of a layout, an archive or the folder of a tier. Only a worker that prepares or completes an
+//! image writes: in the store, and one that prepares also in the folder of a tier. What it sends is hostile to its user, which checks
+//! digests as if the bytes came from the network. A worker that ends is replaced: its user sends each request again.
 //!
 //! ```text
 //! workers      the workers of a server, as Sources; slot: the place of each process

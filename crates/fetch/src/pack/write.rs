@@ -34,7 +34,6 @@ pub struct BootWriter<W> {
     filling: Frame,
     /// Full frames that are not compressed yet.
     full: Vec<Frame>,
-    full_bytes: usize,
     frames: Vec<BootFrame>,
 }
 
@@ -57,7 +56,7 @@ impl<W: Write> BootWriter<W> {
     fn with_threads(threads: usize, out: W) -> io::Result<Self> {
         let compressors = (0..threads).map(|_| Compressor::new(ZSTD_LEVEL)).collect::<io::Result<_>>()?;
         let (filling, full, frames) = (Frame::default(), Vec::new(), Vec::new());
-        Ok(Self { out, hasher: Hasher::new(), size: 0, compressors, filling, full, full_bytes: 0, frames })
+        Ok(Self { out, hasher: Hasher::new(), size: 0, compressors, filling, full, frames })
     }
 
     /// Adds the bytes of a piece, at most [`tarpon_oci::limits::CHUNK_BYTES`] of them.
@@ -74,15 +73,14 @@ impl<W: Write> BootWriter<W> {
     }
 
     fn end_frame(&mut self) -> io::Result<()> {
-        self.full_bytes += self.filling.decoded.len();
         self.full.push(std::mem::take(&mut self.filling));
-        if self.full_bytes < self.compressors.len() * BYTES_PER_THREAD { Ok(()) } else { self.write_full() }
+        let bytes: usize = self.full.iter().map(|frame| frame.decoded.len()).sum();
+        if bytes < self.compressors.len() * BYTES_PER_THREAD { Ok(()) } else { self.write_full() }
     }
 
     /// Compresses and writes the full frames.
     fn write_full(&mut self) -> io::Result<()> {
         compress(&mut self.compressors, &mut self.full)?;
-        self.full_bytes = 0;
         for Frame { pieces, encoded, .. } in self.full.drain(..) {
             self.out.write_all(&encoded)?;
             self.hasher.update(&encoded);
