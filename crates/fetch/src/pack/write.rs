@@ -2,11 +2,9 @@
 
 use std::io::{self, Write};
 use std::num::NonZero;
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use tarpon_oci::{Blob, Hasher};
-use zstd::bulk::Compressor;
+use tarpon_layer::write::{Encoder, OrderedWriter, Piece};
 
 use super::index::{BootFrame, BootIndex, BootPiece};
 
@@ -19,44 +17,32 @@ const FRAME_BYTES: usize = 256 << 10;
 const ZSTD_LEVEL: i32 = 15;
 /// Most threads that compress. More gain nothing: a single thread reads the pieces and writes the frames.
 const MAX_THREADS: usize = 16;
-/// Decoded bytes per thread that are compressed together: four usual frames, so that threads seldom wait for the slowest one.
-const BYTES_PER_THREAD: usize = 4 * FRAME_BYTES;
+/// Decoded bytes per thread that wait: four usual frames, so that threads seldom wait for the slowest one.
+const WAITING_BYTES: usize = 4 * FRAME_BYTES;
 
 /// Writes the frames of a boot pack to `W`, in the order in which pieces are added. Frames are compressed on all processors; their
 /// bytes do not depend on the number of threads.
 pub struct BootWriter<W> {
-    out: W,
-    hasher: Hasher,
-    size: u64,
-    /// One for each thread.
-    compressors: Vec<Compressor<'static>>,
-    /// The frame that is being filled.
-    filling: Frame,
-    /// Full frames that are not compressed yet.
-    full: Vec<Frame>,
+    blob: OrderedWriter<W>,
+    /// Decoded bytes of the frame that is being filled, and their pieces.
+    filling: (Vec<u8>, Vec<BootPiece>),
+    /// The ended frames. A length is 0 until the frame is written.
     frames: Vec<BootFrame>,
-}
-
-#[derive(Default)]
-struct Frame {
-    pieces: Vec<BootPiece>,
-    decoded: Vec<u8>,
-    encoded: Vec<u8>,
 }
 
 impl<W: Write> BootWriter<W> {
     /// An empty pack.
     ///
     /// # Errors
-    /// When no encoder can be set up.
+    /// When no encoder or thread can be set up.
     pub fn new(out: W) -> io::Result<Self> {
         Self::with_threads(thread::available_parallelism().map_or(1, NonZero::get).min(MAX_THREADS), out)
     }
 
     fn with_threads(threads: usize, out: W) -> io::Result<Self> {
-        let compressors = (0..threads).map(|_| Compressor::new(ZSTD_LEVEL)).collect::<io::Result<_>>()?;
-        let (filling, full, frames) = (Frame::default(), Vec::new(), Vec::new());
-        Ok(Self { out, hasher: Hasher::new(), size: 0, compressors, filling, full, frames })
+        let encoders = (0..threads).map(|_| Encoder::zstd(ZSTD_LEVEL)).collect::<io::Result<_>>()?;
+        let blob = OrderedWriter::new(out, encoders, WAITING_BYTES)?;
+        Ok(Self { blob, filling: (Vec::new(), Vec::new()), frames: Vec::new() })
     }
 
     /// Adds the bytes of a piece, at most [`tarpon_oci::limits::CHUNK_BYTES`] of them.
@@ -64,29 +50,26 @@ impl<W: Write> BootWriter<W> {
     /// # Errors
     /// As `W`.
     pub fn add(&mut self, piece: BootPiece, bytes: &[u8]) -> io::Result<()> {
-        if !self.filling.decoded.is_empty() && self.filling.decoded.len() + bytes.len() > FRAME_BYTES {
+        if !self.filling.0.is_empty() && self.filling.0.len() + bytes.len() > FRAME_BYTES {
             self.end_frame()?;
         }
-        self.filling.pieces.push(piece);
-        self.filling.decoded.extend_from_slice(bytes);
+        self.filling.0.extend_from_slice(bytes);
+        self.filling.1.push(piece);
         Ok(())
     }
 
     fn end_frame(&mut self) -> io::Result<()> {
-        self.full.push(std::mem::take(&mut self.filling));
-        let bytes: usize = self.full.iter().map(|frame| frame.decoded.len()).sum();
-        if bytes < self.compressors.len() * BYTES_PER_THREAD { Ok(()) } else { self.write_full() }
+        let (bytes, pieces) = std::mem::take(&mut self.filling);
+        let chunk = Some(self.frames.len());
+        self.frames.push(BootFrame { length: 0, pieces });
+        self.blob.submit(Piece { bytes, payload: 0, chunk })?;
+        self.set_lengths()
     }
 
-    /// Compresses and writes the full frames.
-    fn write_full(&mut self) -> io::Result<()> {
-        compress(&mut self.compressors, &mut self.full)?;
-        for Frame { pieces, encoded, .. } in self.full.drain(..) {
-            self.out.write_all(&encoded)?;
-            self.hasher.update(&encoded);
-            self.size += encoded.len() as u64;
-            let length = u32::try_from(encoded.len()).map_err(io::Error::other)?;
-            self.frames.push(BootFrame { length, pieces });
+    /// Sets the lengths of the frames that were written since the last call.
+    fn set_lengths(&mut self) -> io::Result<()> {
+        for landed in self.blob.landed() {
+            self.frames[landed.chunk].length = u32::try_from(landed.end - landed.start).map_err(io::Error::other)?;
         }
         Ok(())
     }
@@ -96,32 +79,14 @@ impl<W: Write> BootWriter<W> {
     /// # Errors
     /// As `W`.
     pub fn finish(mut self, profile: String) -> io::Result<(BootIndex, W)> {
-        if !self.filling.pieces.is_empty() {
+        if !self.filling.1.is_empty() {
             self.end_frame()?;
         }
-        self.write_full()?;
-        self.out.flush()?;
-        let blob = Blob { digest: self.hasher.finish(), size: self.size };
-        Ok((BootIndex { profile, blob, frames: self.frames }, self.out))
+        self.blob.settle()?;
+        self.set_lengths()?;
+        let (blob, out) = self.blob.finish()?;
+        Ok((BootIndex { profile, blob, frames: self.frames }, out))
     }
-}
-
-/// Compresses each frame, on one thread for each compressor.
-fn compress(compressors: &mut [Compressor<'static>], frames: &mut [Frame]) -> io::Result<()> {
-    let queue = &Mutex::new(frames.iter_mut());
-    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-    let work = |compressor: &mut Compressor<'static>| {
-        while let Some(frame) = next() {
-            frame.encoded = compressor.compress(&frame.decoded)?;
-        }
-        Ok(())
-    };
-    thread::scope(|scope| {
-        let threads: Vec<_> = compressors.iter_mut().map(|compressor| scope.spawn(|| work(compressor))).collect();
-        threads.into_iter().try_for_each(|thread| {
-            thread.join().unwrap_or_else(|_| Err(io::Error::other("a compressing thread panicked")))
-        })
-    })
 }
 
 #[cfg(test)]

@@ -14,31 +14,37 @@ const LAST_LEVEL_OF_SMALL_WINDOWS: i32 = 19;
 const ZSTD_WINDOW_LOG: u32 = 23;
 
 /// Compresses pieces one by one. Keeps its tables from one to the next.
-pub(super) enum Encoder {
+pub struct Encoder(Codec);
+
+enum Codec {
     Gzip(Box<Compress>),
     Zstd(Box<Compressor<'static>>),
 }
 
 impl Encoder {
     /// gzip at level 0 to 9.
-    pub(super) fn gzip(level: u32) -> Self {
-        Self::Gzip(Box::new(Compress::new(flate2::Compression::new(level), false)))
+    #[must_use]
+    pub fn gzip(level: u32) -> Self {
+        Self(Codec::Gzip(Box::new(Compress::new(flate2::Compression::new(level), false))))
     }
 
     /// zstd at level 1 to 22.
-    pub(super) fn zstd(level: i32) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// When zstd cannot be set up.
+    pub fn zstd(level: i32) -> io::Result<Self> {
         let mut encoder = Compressor::new(level)?;
         if level > LAST_LEVEL_OF_SMALL_WINDOWS {
             encoder.set_parameter(CParameter::WindowLog(ZSTD_WINDOW_LOG))?;
         }
-        Ok(Self::Zstd(Box::new(encoder)))
+        Ok(Self(Codec::Zstd(Box::new(encoder))))
     }
 
     /// Encodes `bytes` as one member or frame.
     pub(super) fn encode(&mut self, bytes: &[u8]) -> io::Result<Vec<u8>> {
-        match self {
-            Self::Gzip(deflate) => gzip(deflate, bytes),
-            Self::Zstd(encoder) => encoder.compress(bytes),
+        match &mut self.0 {
+            Codec::Gzip(deflate) => gzip(deflate, bytes),
+            Codec::Zstd(encoder) => encoder.compress(bytes),
         }
     }
 }

@@ -9,7 +9,7 @@ use super::contents::{Contents, TocJson};
 use super::encode::Encoder;
 use super::error::WriteError;
 use super::header;
-use super::ordered::{HEADER_RUN_BYTES, Ordered, Piece, scope, threads};
+use super::ordered::{HEADER_RUN_BYTES, OrderedWriter, Piece, WAITING_BYTES, threads};
 use super::own_tar;
 use super::prioritised::Prioritised;
 use super::source::{Before, Source};
@@ -113,21 +113,19 @@ fn write<R: Read, W: Write>(
 ) -> Result<Written, WriteError> {
     options.check()?;
     let encoders = (0..threads(options.threads)).map(|_| Encoder::gzip(options.level)).collect();
-    scope(blob, encoders, |blob| {
-        let writer = Writer {
-            blob,
-            contents: Contents::new(Format::Estargz, allowance),
-            options,
-            hasher: Hasher::new(),
-            tar_bytes: 0,
-            member: Piece::default(),
-        };
-        writer.run(Source::new(tar), landmark)
-    })
+    let writer = Writer {
+        blob: OrderedWriter::new(blob, encoders, WAITING_BYTES).map_err(WriteError::Blob)?,
+        contents: Contents::new(Format::Estargz, allowance),
+        options,
+        hasher: Hasher::new(),
+        tar_bytes: 0,
+        member: Piece::default(),
+    };
+    writer.run(Source::new(tar), landmark)
 }
 
 struct Writer<'a, W> {
-    blob: Ordered<W>,
+    blob: OrderedWriter<W>,
     contents: Contents,
     options: &'a EstargzOptions,
     /// Hasher of the new tar.
@@ -236,7 +234,7 @@ impl<W: Write> Writer<'_, W> {
     fn close(&mut self) -> Result<(), WriteError> {
         let member = std::mem::take(&mut self.member);
         if !member.bytes.is_empty() {
-            self.blob.submit(member)?;
+            self.blob.submit(member).map_err(WriteError::Blob)?;
             self.contents.land(self.blob.landed());
         }
         Ok(())
@@ -244,7 +242,7 @@ impl<W: Write> Writer<'_, W> {
 
     fn settle(&mut self) -> Result<(), WriteError> {
         self.close()?;
-        self.blob.settle()?;
+        self.blob.settle().map_err(WriteError::Blob)?;
         self.contents.land(self.blob.landed());
         Ok(())
     }
@@ -269,17 +267,19 @@ impl<W: Write> Writer<'_, W> {
         }
         let start = self.blob.position();
         let place = if self.options.keep_diff_id {
-            self.blob.append(&own_tar::footer(b"SG\x11\0STARGZEXTERNALTOC"))?;
+            self.blob.append(&own_tar::footer(b"SG\x11\0STARGZEXTERNALTOC")).map_err(WriteError::Blob)?;
             TocPlace::External { data_end: start }
         } else {
             self.hasher.update(&toc_tar);
             self.tar_bytes += toc_tar.len() as u64;
-            self.blob.append(&toc)?;
+            self.blob.append(&toc).map_err(WriteError::Blob)?;
             let end = self.blob.position();
-            self.blob.append(&own_tar::footer(format!("SG\x16\0{start:016x}STARGZ").as_bytes()))?;
+            self.blob
+                .append(&own_tar::footer(format!("SG\x16\0{start:016x}STARGZ").as_bytes()))
+                .map_err(WriteError::Blob)?;
             TocPlace::InBlob(start..end)
         };
-        let blob = self.blob.finish()?;
+        let (blob, _) = self.blob.finish().map_err(WriteError::Blob)?;
         let annotations = BTreeMap::from([
             (ESTARGZ_DIGEST.to_owned(), toc_digest.to_string()),
             (SIZE_ANNOTATION.to_owned(), self.tar_bytes.to_string()),

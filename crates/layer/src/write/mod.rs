@@ -8,6 +8,8 @@
 //! The same tar and options give the same bytes, whatever the number of threads: a blob does not depend on the clock, the host or
 //! the order in which threads finish. Memory does not grow with the files of a layer, only with their number, and that is charged
 //! to an [`Allowance`] before it is used.
+//!
+//! [`OrderedWriter`] compresses the pieces of such blobs on several threads.
 
 mod contents;
 mod crc64;
@@ -27,7 +29,9 @@ mod written;
 mod zstd_chunked;
 
 pub use contents::Counts;
+pub use encode::Encoder;
 pub use error::{Unrepresentable, WriteError};
 pub use estargz::{DEFAULT_ESTARGZ_CHUNK_BYTES, DEFAULT_GZIP_LEVEL, EstargzOptions, estargz, estargz_prioritised};
+pub use ordered::{Landed, OrderedWriter, Piece};
 pub use written::{ExternalToc, Written};
 pub use zstd_chunked::{DEFAULT_ZSTD_LEVEL, ZstdChunkedOptions, zstd_chunked};

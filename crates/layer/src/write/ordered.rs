@@ -1,50 +1,51 @@
-//! [`Ordered`]: compresses pieces on several threads and writes them in the order of submission.
+//! [`OrderedWriter`]: compresses pieces on several threads and writes them in the order of submission.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
 
 use tarpon_oci::{Blob, Digest, Hasher};
 
 use super::encode::Encoder;
-use super::error::WriteError;
 
 /// Most compression threads for one layer: beyond that, reading the tar on one thread is slower.
 const MAX_THREADS: usize = 64;
 /// A run of headers without any payload is cut into pieces of about this size, because memory is bounded.
 pub(super) const HEADER_RUN_BYTES: usize = 1 << 20;
+/// Bytes of a layer per thread that wait: two pieces of the usual largest size.
+pub(super) const WAITING_BYTES: usize = 8 << 20;
+/// Pieces per thread that wait. Most files are small, and a thread should not run dry while a large one is read.
+const WAITING_PIECES: usize = 256;
 
 /// Number of threads for the requested one.
 pub(super) fn threads(asked: usize) -> usize {
     asked.clamp(1, MAX_THREADS)
 }
 
-/// Bytes per thread that wait for compression or for their turn to be written: two pieces of the usual largest size. One larger
-/// piece is always accepted.
-const WAITING_BYTES: usize = 8 << 20;
-/// Pieces per thread that wait. Most files are small, and a thread should not run dry while a large one is read.
-const WAITING_PIECES: usize = 256;
-
 /// Bytes that become one member or frame.
 #[derive(Debug, Default)]
-pub(super) struct Piece {
-    pub(super) bytes: Vec<u8>,
+pub struct Piece {
+    /// The bytes to compress.
+    pub bytes: Vec<u8>,
     /// Number of its first bytes that get a digest. None if 0.
-    pub(super) payload: usize,
-    /// The chunk that begins or continues with this piece.
-    pub(super) chunk: Option<usize>,
+    pub payload: usize,
+    /// The number of the chunk that begins or continues with this piece.
+    pub chunk: Option<usize>,
 }
 
 /// The place of a piece with a chunk in the blob.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Landed {
-    pub(super) chunk: usize,
-    pub(super) start: u64,
-    pub(super) end: u64,
+pub struct Landed {
+    /// The number of the chunk.
+    pub chunk: usize,
+    /// Offset of its first compressed byte in the blob.
+    pub start: u64,
+    /// Offset behind its last one.
+    pub end: u64,
     /// Digest of its payload.
-    pub(super) digest: Option<Digest>,
+    pub digest: Option<Digest>,
 }
 
 struct Job {
@@ -57,51 +58,40 @@ struct Encoded {
     digest: Option<Digest>,
 }
 
-struct Waiting {
-    chunk: Option<usize>,
-    bytes: usize,
-    reply: Receiver<io::Result<Encoded>>,
+/// The threads that compress. Dropping it ends them after what was submitted.
+struct Workers {
+    /// `None` when it is dropped.
+    jobs: Option<SyncSender<Job>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
-/// The blob under construction.
-pub(super) struct Ordered<W> {
-    jobs: SyncSender<Job>,
-    threads: usize,
-    waiting: VecDeque<Waiting>,
-    waiting_bytes: usize,
-    landed: Vec<Landed>,
-    blob: W,
-    hasher: Hasher,
-    position: u64,
-    pieces: u64,
-}
-
-/// Runs `body` with a blob to write to, and with one thread for each encoder.
-pub(super) fn scope<W: Write, T>(
-    blob: W,
-    encoders: Vec<Encoder>,
-    body: impl FnOnce(Ordered<W>) -> Result<T, WriteError>,
-) -> Result<T, WriteError> {
-    let threads = encoders.len();
-    let (jobs, queue) = sync_channel(threads * WAITING_PIECES);
-    let queue = &Mutex::new(queue);
-    thread::scope(|scope| {
+impl Workers {
+    /// Starts a thread for each encoder.
+    fn start(encoders: Vec<Encoder>) -> io::Result<Self> {
+        let (jobs, queue) = sync_channel(encoders.len() * WAITING_PIECES);
+        let queue = Arc::new(Mutex::new(queue));
+        let mut workers = Self { jobs: Some(jobs), threads: Vec::with_capacity(encoders.len()) };
         for encoder in encoders {
-            scope.spawn(move || work(queue, encoder));
+            let queue = Arc::clone(&queue);
+            let thread = thread::Builder::new().name("compress".to_owned());
+            workers.threads.push(thread.spawn(move || work(&queue, encoder))?);
         }
-        // The threads end when `body` has dropped the other end of their queue.
-        body(Ordered {
-            jobs,
-            threads,
-            waiting: VecDeque::new(),
-            waiting_bytes: 0,
-            landed: Vec::new(),
-            blob,
-            hasher: Hasher::new(),
-            position: 0,
-            pieces: 0,
-        })
-    })
+        Ok(workers)
+    }
+
+    fn send(&self, job: Job) -> io::Result<()> {
+        self.jobs.as_ref().and_then(|jobs| jobs.send(job).ok()).ok_or_else(gone)
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.jobs = None;
+        for thread in self.threads.drain(..) {
+            // A panic was printed, and whoever waited for the thread got an error.
+            let _panic = thread.join();
+        }
+    }
 }
 
 fn work(queue: &Mutex<Receiver<Job>>, mut encoder: Encoder) {
@@ -117,9 +107,52 @@ fn work(queue: &Mutex<Receiver<Job>>, mut encoder: Encoder) {
     }
 }
 
-impl<W: Write> Ordered<W> {
+struct Waiting {
+    chunk: Option<usize>,
+    bytes: usize,
+    reply: Receiver<io::Result<Encoded>>,
+}
+
+/// Writes a blob of compressed pieces to `W`, in the order of their submission. Its bytes do not depend on the number of threads.
+pub struct OrderedWriter<W> {
+    workers: Workers,
+    waiting: VecDeque<Waiting>,
+    waiting_bytes: usize,
+    most_waiting_bytes: usize,
+    landed: Vec<Landed>,
+    blob: W,
+    hasher: Hasher,
+    position: u64,
+    pieces: u64,
+}
+
+impl<W: Write> OrderedWriter<W> {
+    /// An empty blob. Each encoder, at least one, gets a thread, and `waiting_bytes` that may wait for compression or for their turn to
+    /// be written. One larger piece is always accepted.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn new(blob: W, encoders: Vec<Encoder>, waiting_bytes: usize) -> io::Result<Self> {
+        debug_assert!(!encoders.is_empty());
+        let most_waiting_bytes = encoders.len() * waiting_bytes;
+        Ok(Self {
+            workers: Workers::start(encoders)?,
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            most_waiting_bytes,
+            landed: Vec::new(),
+            blob,
+            hasher: Hasher::new(),
+            position: 0,
+            pieces: 0,
+        })
+    }
+
     /// Submits the next piece. Waits while too much is under way.
-    pub(super) fn submit(&mut self, piece: Piece) -> Result<(), WriteError> {
+    ///
+    /// # Errors
+    /// As `W`, and when compression failed.
+    pub fn submit(&mut self, piece: Piece) -> io::Result<()> {
         let (reply, answer) = sync_channel(1);
         let (chunk, bytes) = (piece.chunk, piece.bytes.len());
         while !self.has_room(bytes) {
@@ -127,11 +160,14 @@ impl<W: Write> Ordered<W> {
         }
         self.waiting_bytes += bytes;
         self.waiting.push_back(Waiting { chunk, bytes, reply: answer });
-        self.jobs.send(Job { piece, reply }).map_err(|_| gone())
+        self.workers.send(Job { piece, reply })
     }
 
     /// Waits until everything is written.
-    pub(super) fn settle(&mut self) -> Result<(), WriteError> {
+    ///
+    /// # Errors
+    /// As [`OrderedWriter::submit`].
+    pub fn settle(&mut self) -> io::Result<()> {
         while !self.waiting.is_empty() {
             self.write_first()?;
         }
@@ -139,13 +175,13 @@ impl<W: Write> Ordered<W> {
     }
 
     /// Appends bytes unchanged. No piece may be waiting.
-    pub(super) fn append(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
+    pub(super) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         debug_assert!(self.waiting.is_empty());
         self.write(bytes)
     }
 
     /// The chunks that were written since the last call.
-    pub(super) fn landed(&mut self) -> impl Iterator<Item = Landed> + '_ {
+    pub fn landed(&mut self) -> impl Iterator<Item = Landed> + '_ {
         self.landed.drain(..)
     }
 
@@ -159,22 +195,26 @@ impl<W: Write> Ordered<W> {
         self.pieces
     }
 
-    /// Flushes, and returns the digest and size of the blob.
-    pub(super) fn finish(mut self) -> Result<Blob, WriteError> {
-        self.blob.flush().map_err(WriteError::Blob)?;
-        Ok(Blob { digest: self.hasher.finish(), size: self.position })
+    /// Waits until everything is written, flushes, and returns the digest and size of the blob, and `W`.
+    ///
+    /// # Errors
+    /// As [`OrderedWriter::submit`].
+    pub fn finish(mut self) -> io::Result<(Blob, W)> {
+        self.settle()?;
+        self.blob.flush()?;
+        Ok((Blob { digest: self.hasher.finish(), size: self.position }, self.blob))
     }
 
     fn has_room(&self, bytes: usize) -> bool {
         self.waiting.is_empty()
-            || self.waiting.len() < self.threads * WAITING_PIECES
-                && self.waiting_bytes + bytes <= self.threads * WAITING_BYTES
+            || self.waiting.len() < self.workers.threads.len() * WAITING_PIECES
+                && self.waiting_bytes + bytes <= self.most_waiting_bytes
     }
 
-    fn write_first(&mut self) -> Result<(), WriteError> {
+    fn write_first(&mut self) -> io::Result<()> {
         let Some(Waiting { chunk, bytes, reply }) = self.waiting.pop_front() else { return Ok(()) };
         self.waiting_bytes -= bytes;
-        let encoded = reply.recv().map_err(|_| gone())?.map_err(WriteError::Blob)?;
+        let encoded = reply.recv().map_err(|_| gone())??;
         let start = self.position;
         self.write(&encoded.bytes)?;
         self.pieces += 1;
@@ -184,17 +224,17 @@ impl<W: Write> Ordered<W> {
         Ok(())
     }
 
-    fn write(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
-        self.blob.write_all(bytes).map_err(WriteError::Blob)?;
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.blob.write_all(bytes)?;
         self.hasher.update(bytes);
         self.position += bytes.len() as u64;
         Ok(())
     }
 }
 
-/// The error for a thread that ended early. Its panic surfaces when the scope ends.
-fn gone() -> WriteError {
-    WriteError::Blob(io::Error::other("a compressing thread ended"))
+/// The error for a thread that ended early, by a panic.
+fn gone() -> io::Error {
+    io::Error::other("a compressing thread panicked")
 }
 
 #[cfg(test)]
@@ -202,21 +242,18 @@ mod tests {
     use super::*;
 
     fn write(threads: usize, pieces: &[Vec<u8>]) -> (Vec<u8>, Vec<(usize, u64, u64)>, Blob) {
-        let mut blob = Vec::new();
         let encoders = (0..threads).map(|_| Encoder::gzip(6)).collect();
-        let (landed, name) = scope(&mut blob, encoders, |mut ordered| {
-            for (chunk, bytes) in pieces.iter().enumerate() {
-                ordered.submit(Piece { bytes: bytes.clone(), payload: bytes.len(), chunk: Some(chunk) })?;
-            }
-            ordered.settle()?;
-            let landed: Vec<Landed> = ordered.landed().collect();
-            for landed in &landed {
-                assert_eq!(landed.digest, Some(Digest::of(&pieces[landed.chunk])));
-            }
-            let landed = landed.iter().map(|landed| (landed.chunk, landed.start, landed.end)).collect();
-            Ok((landed, ordered.finish()?))
-        })
-        .unwrap();
+        let mut writer = OrderedWriter::new(Vec::new(), encoders, WAITING_BYTES).unwrap();
+        for (chunk, bytes) in pieces.iter().enumerate() {
+            writer.submit(Piece { bytes: bytes.clone(), payload: bytes.len(), chunk: Some(chunk) }).unwrap();
+        }
+        writer.settle().unwrap();
+        let landed: Vec<Landed> = writer.landed().collect();
+        for landed in &landed {
+            assert_eq!(landed.digest, Some(Digest::of(&pieces[landed.chunk])));
+        }
+        let landed = landed.iter().map(|landed| (landed.chunk, landed.start, landed.end)).collect();
+        let (name, blob) = writer.finish().unwrap();
         (blob, landed, name)
     }
 
@@ -244,12 +281,10 @@ mod tests {
                 Ok(())
             }
         }
-        let result = scope(Full, vec![Encoder::gzip(1), Encoder::gzip(1)], |mut ordered| {
-            for _ in 0..10_000 {
-                ordered.submit(Piece { bytes: vec![1; 100], ..Piece::default() })?;
-            }
-            Ok(())
-        });
-        assert!(matches!(result, Err(WriteError::Blob(_))));
+        let encoders = vec![Encoder::gzip(1), Encoder::gzip(1)];
+        let mut writer = OrderedWriter::new(Full, encoders, WAITING_BYTES).unwrap();
+        let submit = |_| writer.submit(Piece { bytes: vec![1; 100], ..Piece::default() });
+        let error = (0..10_000).try_for_each(submit).unwrap_err();
+        assert_eq!(error.to_string(), "full");
     }
 }

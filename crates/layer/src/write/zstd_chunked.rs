@@ -11,7 +11,7 @@ use super::cutter::{self, Cut, Cutter};
 use super::encode::Encoder;
 use super::error::WriteError;
 use super::header::{self, Facts};
-use super::ordered::{HEADER_RUN_BYTES, Ordered, Piece, scope, threads};
+use super::ordered::{HEADER_RUN_BYTES, OrderedWriter, Piece, WAITING_BYTES, threads};
 use super::source::{Before, Source};
 use super::tar_split::{Done, TarSplit};
 use super::written::{Written, check};
@@ -68,21 +68,19 @@ pub fn zstd_chunked<R: Read, W: Write>(
     }
     let encoders = (0..threads(options.threads)).map(|_| Encoder::zstd(options.level));
     let encoders = encoders.collect::<Result<_, _>>().map_err(WriteError::Blob)?;
-    scope(blob, encoders, |blob| {
-        let writer = Writer {
-            blob,
-            contents: Contents::new(Format::ZstdChunked, allowance),
-            level: options.level,
-            hasher: Hasher::new(),
-            frame: Vec::new(),
-            split: Some(TarSplit::new(options.level).map_err(WriteError::Blob)?),
-        };
-        writer.run(Source::new(tar))
-    })
+    let writer = Writer {
+        blob: OrderedWriter::new(blob, encoders, WAITING_BYTES).map_err(WriteError::Blob)?,
+        contents: Contents::new(Format::ZstdChunked, allowance),
+        level: options.level,
+        hasher: Hasher::new(),
+        frame: Vec::new(),
+        split: Some(TarSplit::new(options.level).map_err(WriteError::Blob)?),
+    };
+    writer.run(Source::new(tar))
 }
 
 struct Writer<W> {
-    blob: Ordered<W>,
+    blob: OrderedWriter<W>,
     contents: Contents,
     level: i32,
     /// Hasher of the tar.
@@ -146,7 +144,7 @@ impl<W: Write> Writer<W> {
     }
 
     fn submit(&mut self, piece: Piece) -> Result<(), WriteError> {
-        self.blob.submit(piece)?;
+        self.blob.submit(piece).map_err(WriteError::Blob)?;
         self.contents.land(self.blob.landed());
         Ok(())
     }
@@ -242,7 +240,7 @@ impl<W: Write> Writer<W> {
             split.segment(&trailer).map_err(WriteError::Blob)?;
         }
         self.close()?;
-        self.blob.settle()?;
+        self.blob.settle().map_err(WriteError::Blob)?;
         self.contents.land(self.blob.landed());
         let split = self.split.take().map(TarSplit::finish).transpose().map_err(WriteError::Blob)?.flatten();
         self.conclude(tar_bytes, split.as_ref())
@@ -289,8 +287,9 @@ impl<W: Write> Writer<W> {
         let words = position.iter().chain(&split_position).flat_map(|word| word.to_le_bytes());
         let footer: Vec<u8> = words.chain(*FOOTER_MAGIC).collect();
         skippable(&mut self.blob, &footer)?;
+        let (blob, _) = self.blob.finish().map_err(WriteError::Blob)?;
         let written = Written {
-            blob: self.blob.finish()?,
+            blob,
             compression: Compression::Zstd,
             diff_id: self.hasher.finish(),
             uncompressed_size: tar_bytes,
@@ -305,12 +304,12 @@ impl<W: Write> Writer<W> {
 }
 
 /// Appends a frame that decoders skip, and returns where its body starts.
-fn skippable<W: Write>(blob: &mut Ordered<W>, body: &[u8]) -> Result<u64, WriteError> {
+fn skippable<W: Write>(blob: &mut OrderedWriter<W>, body: &[u8]) -> Result<u64, WriteError> {
     let length = u32::try_from(body.len()).map_err(|_| WriteError::TocTooLarge)?;
-    blob.append(&SKIPPABLE_MAGIC)?;
-    blob.append(&length.to_le_bytes())?;
+    blob.append(&SKIPPABLE_MAGIC).map_err(WriteError::Blob)?;
+    blob.append(&length.to_le_bytes()).map_err(WriteError::Blob)?;
     let start = blob.position();
-    blob.append(body)?;
+    blob.append(body).map_err(WriteError::Blob)?;
     Ok(start)
 }
 
