@@ -1,4 +1,4 @@
-//! The machine under test: caches, processor time and memory of processes, versions of programs.
+//! The machine under test: caches, processor time and memory of processes.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -9,9 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use sha2::{Digest, Sha256};
-
 use tarpon_harness::link::device::device_bytes;
+use tarpon_harness::machine::kibibytes;
 use tarpon_harness::paths;
 
 /// How long a process may take to end after its work is done.
@@ -242,55 +241,6 @@ pub(super) fn peak_with_children(pid: u32) -> u64 {
     peak(pid) + children.into_iter().map(peak).sum::<u64>()
 }
 
-/// The bytes in a line `NAME   123 kB`.
-fn kibibytes(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
-}
-
-/// Processor, kernel and program versions, for readers of the figures.
-pub(super) fn description(programs: &[&Path]) -> serde_json::Value {
-    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let name = |program: &Path| program.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let versions: serde_json::Map<_, _> =
-        programs.iter().filter_map(|program| Some((name(program), version(program)?.into()))).collect();
-    serde_json::json!({
-        "processor": model.trim_start_matches([' ', '\t', ':']),
-        "cores": cores,
-        "memory": kibibytes(&memory, "MemTotal:"),
-        "kernel": fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim(),
-        "programs": versions,
-    })
-}
-
-/// The version that a program prints; if it prints none, the digest of its file. `None` if it does not exist.
-fn version(program: &Path) -> Option<String> {
-    let printed = Command::new(program).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output();
-    let printed = printed.ok().filter(|output| output.status.success()).map(|output| output.stdout).unwrap_or_default();
-    let printed =
-        String::from_utf8_lossy(&printed).lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned);
-    printed.or_else(|| {
-        let digest = Sha256::digest(fs::read(program).ok()?);
-        let short: String = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
-        Some(format!("{} with sha256 {short}…", program.file_name()?.to_string_lossy()))
-    })
-}
-
-/// The current commit, with `-dirty` if there are uncommitted changes.
-pub(super) fn commit() -> Option<String> {
-    let git = |arguments: &[&str]| {
-        let output = Command::new("git").args(arguments).current_dir(paths::root()).stderr(Stdio::null()).output();
-        let output = output.ok().filter(|output| output.status.success())?;
-        Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
-    let commit = git(&["rev-parse", "--short", "HEAD"]).filter(|commit| !commit.is_empty())?;
-    let is_clean = git(&["status", "--porcelain"])?.is_empty();
-    Some(if is_clean { commit } else { format!("{commit}-dirty") })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -327,17 +277,6 @@ mod tests {
         let name = |quick| data(None, "start", quick).file_name().unwrap().to_str().unwrap().to_owned();
         assert_eq!([true, false].map(name), ["start-quick.jsonl", "start.jsonl"]);
         assert_eq!(data(Some(Path::new("/named")), "start", true), Path::new("/named"));
-    }
-
-    #[test]
-    fn a_program_that_says_no_version_is_known_by_its_file_and_one_that_is_not_there_is_left_out() {
-        let folder = tempfile::tempdir().unwrap();
-        let silent = folder.path().join("silent");
-        fs::write(&silent, "exit 1").unwrap();
-        assert_eq!(version(&silent).unwrap(), "silent with sha256 1a21be8bb1dc…");
-        assert_eq!(version(&folder.path().join("none")), None);
-        let programs = &description(&[&silent, &folder.path().join("none")])["programs"];
-        assert_eq!(programs.as_object().unwrap().len(), 1);
     }
 
     #[test]

@@ -1,65 +1,16 @@
-//! The file of a benchmark: JSON lines. The first is a header with the machine and the command; each other line is a run or a link. A
-//! command that adds to the file writes another header before its lines.
+//! The file of a benchmark: headers, each with the runs and links of its command ([`Log`]).
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use serde_json::{Value, json};
+use serde_json::Value;
+pub(super) use tarpon_harness::results::Log;
 
-use super::machine;
-
-/// A file to which runs are added.
-pub(super) struct Log {
-    path: PathBuf,
-    file: File,
-}
-
-impl Log {
-    /// Writes a header for this command and machine, to a new file or at the end of an existing one.
-    pub(super) fn begin(path: &Path, programs: &[&Path], adds: bool) -> Result<Self> {
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder)?;
-        }
-        let mut options = File::options();
-        options.create(true).write(true).append(adds).truncate(!adds);
-        let mut log = Self { path: path.to_owned(), file: options.open(path).with_context(|| failed(path))? };
-        log.add(&json!({
-            "command": command(),
-            "date": today(),
-            "commit": machine::commit(),
-            "machine": machine::description(programs),
-        }))?;
-        Ok(log)
-    }
-
-    /// Opens a file that another process has begun.
-    pub(super) fn append(path: &Path) -> Result<Self> {
-        let file = File::options().append(true).open(path).with_context(|| failed(path))?;
-        Ok(Self { path: path.to_owned(), file })
-    }
-
-    /// Adds one line.
-    pub(super) fn add(&mut self, line: &Value) -> Result<()> {
-        self.file.write_all(format!("{line}\n").as_bytes()).with_context(|| failed(&self.path))
-    }
-}
-
-fn failed(path: &Path) -> String {
-    format!("cannot write {}", path.display())
-}
-
-/// The command line of this program, as a user would type it.
-fn command() -> String {
-    let words = std::env::args().skip(1);
-    std::iter::once("cargo xtask bench".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
-}
-
-fn today() -> String {
-    let printed = std::process::Command::new("date").arg("--utc").arg("+%Y-%m-%d").output();
-    printed.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
+/// A file of this benchmark to which runs are added, with a header for this command and machine.
+pub(super) fn begin(path: &Path, programs: &[&Path], adds: bool) -> Result<Log> {
+    Log::begin(path, "cargo xtask bench", programs, adds)
 }
 
 /// The field, added when a line is read, with the number of its command: the number of headers before it.
@@ -151,6 +102,8 @@ pub(super) fn command_of(line: &Value) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -173,7 +126,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("start.jsonl");
         for (adds, ready) in [(false, 1), (false, 2), (true, 3)] {
-            Log::begin(&file, &[], adds).unwrap().add(&json!({"ready": ready})).unwrap();
+            begin(&file, &[], adds).unwrap().add(&json!({"ready": ready})).unwrap();
         }
         let runs = Runs::read(&file).unwrap();
         assert_eq!((runs.headers.len(), runs.values("ready")), (2, vec!["2".to_owned(), "3".to_owned()]));

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use tarpon_harness::packages::{self, tool};
 use tarpon_harness::process;
 
-use super::runs::{Log, Runs};
+use super::runs::{self, Runs};
 
 mod dadi;
 mod development;
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let others: Vec<_> = ["podman", "crun", "runc"].into_iter().filter_map(process::find).collect();
     let programs: Vec<&Path> =
         [setting.tarpon.as_path()].into_iter().chain(others.iter().map(|p| p.as_path())).collect();
-    Log::begin(&setting.file, &programs, args.add)?;
+    runs::begin(&setting.file, &programs, args.add)?;
     for paper in Paper::value_variants().iter().filter(|paper| setting.has(**paper)) {
         println!("== {}", paper.name());
         match paper {

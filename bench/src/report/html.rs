@@ -24,9 +24,9 @@ th,td{border:1px solid var(--rule);padding:.2em .6em;text-align:left;font-varian
 pub(super) struct Page(String);
 
 impl Page {
-    /// Adds the results of one benchmark.
-    pub(super) fn add(&mut self, name: &str, runs: &Runs, section: &Section) {
-        let mut page = format!("<h2>{}</h2>{}", escaped(section.title), about(name, runs));
+    /// Adds the results of one benchmark, which are in the file of this name and which this command makes.
+    pub(super) fn add(&mut self, name: &str, command: &str, runs: &Runs, section: &Section) {
+        let mut page = format!("<h2>{}</h2>{}", escaped(section.title), about(name, command, runs));
         for part in &section.parts {
             page.push_str(&match part {
                 Part::Heading(words) => format!("<h3>{}</h3>", escaped(words)),
@@ -51,8 +51,8 @@ impl Page {
 }
 
 /// The commands, the machine and the programs behind the figures.
-fn about(name: &str, runs: &Runs) -> String {
-    let usual = format!("cargo xtask bench {name}");
+fn about(name: &str, command: &str, runs: &Runs) -> String {
+    let usual = format!("cargo xtask {command}");
     let unknown = Value::Null;
     let headers = if runs.headers.is_empty() { vec![&unknown] } else { runs.headers.iter().collect() };
     let mut words = String::from("<p class='about'>");
@@ -118,16 +118,18 @@ mod tests {
     fn each_command_is_told_with_its_own_machine() {
         let header =
             |command: &str, cores: u32| format!("{{\"command\":\"{command}\",\"machine\":{{\"cores\":{cores}}}}}\n");
-        let page = about("start", &Runs::parse(&(header("first", 2) + &header("second", 4))).unwrap());
+        let page = about("start", "bench start", &Runs::parse(&(header("first", 2) + &header("second", 4))).unwrap());
         assert!(page.contains("Command 1: <code>first</code>, no date; some processor, 2 cores"), "{page}");
         assert!(page.contains("Command 2: <code>second</code>, no date; some processor, 4 cores"), "{page}");
-        assert!(about("start", &Runs::parse("").unwrap()).contains("<code>cargo xtask bench start</code>"));
+        assert!(
+            about("start", "bench start", &Runs::parse("").unwrap()).contains("<code>cargo xtask bench start</code>")
+        );
     }
 
     #[test]
     fn the_commit_and_versions_are_told_and_empty_ones_are_not() {
         let header = r#"{"commit":"abc-dirty","machine":{"programs":{"crun":"crun 1","sh":""}}}"#;
-        let page = about("start", &Runs::parse(header).unwrap());
+        let page = about("start", "bench start", &Runs::parse(header).unwrap());
         assert!(page.contains("; commit abc-dirty; crun 1<br>"), "{page}");
     }
 

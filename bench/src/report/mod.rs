@@ -19,13 +19,15 @@ pub(crate) mod slower;
 mod start;
 mod starts;
 mod steady;
+mod virtiofs;
 
 use section::{Part, Section};
 
 /// The options of `cargo xtask bench report`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The folder of start.jsonl, steady.jsonl, scale.jsonl, simulate.jsonl and papers.jsonl; missing files are omitted [default: target/bench]
+    /// The folder of start.jsonl, steady.jsonl, scale.jsonl, simulate.jsonl, papers.jsonl and virtiofs.jsonl; missing files are omitted
+    /// [default: target/bench]
     #[arg(long, value_name = "DIR")]
     from: Option<PathBuf>,
     /// The folder to write the report to [default: target/bench/report]
@@ -36,13 +38,14 @@ pub(crate) struct Args {
 /// Makes a section from a file of runs.
 type Writer = fn(&Runs) -> Section;
 
-/// The benchmarks, in the order of the report.
-const BENCHES: [(&str, Writer); 5] = [
-    ("start", start::section),
-    ("steady", steady::section),
-    ("scale", scale::section),
-    ("simulate", simulate::section),
-    ("papers", papers::section),
+/// The names of the files, the commands that make them, and the sections, in the order of the report.
+const SECTIONS: [(&str, &str, Writer); 6] = [
+    ("start", "bench start", start::section),
+    ("steady", "bench steady", steady::section),
+    ("scale", "bench scale", scale::section),
+    ("simulate", "bench simulate", simulate::section),
+    ("papers", "bench papers", papers::section),
+    ("virtiofs", "virtiofs", virtiofs::section),
 ];
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -51,17 +54,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     fs::create_dir_all(&to).with_context(|| format!("cannot make {}", to.display()))?;
     let mut page = html::Page::default();
     let mut found = 0;
-    for (name, write) in BENCHES {
+    for (name, command, write) in SECTIONS {
         let data = from.join(format!("{name}.jsonl"));
         if !data.exists() {
-            println!("no {}: cargo xtask bench {name} makes it", data.display());
+            println!("no {}: cargo xtask {command} makes it", data.display());
             continue;
         }
         found += 1;
         let runs = Runs::read(&data)?;
         let section = write(&runs);
         pictures(&section, &to)?;
-        page.add(name, &runs, &section);
+        page.add(name, command, &runs, &section);
         copy(&data, &to.join(format!("{name}.jsonl")))?;
     }
     if found == 0 {
@@ -122,12 +125,21 @@ mod tests {
 {"experiment": "multimake", "case": "16 images", "system": "tarpon", "number": 1, "seconds": 20.0}
 "#;
 
+    const VIRTIOFS: &str = r#"{"machine": {}}
+{"workload": "sh", "root": "mount", "virtiofsd": "7.2", "cache": "auto", "mode": "native", "number": 1, "machine_bytes": 2097152, "host_bytes": 1048576, "ratio": 2.0}
+"#;
+
     #[test]
     fn a_report_has_the_pictures_the_machine_and_the_data_beside_it() {
         let [from, to] = [(); 2].map(|()| tempfile::tempdir().unwrap());
-        for (name, text) in
-            [("start", START), ("steady", STEADY), ("scale", SCALE), ("simulate", SIMULATE), ("papers", PAPERS)]
-        {
+        for (name, text) in [
+            ("start", START),
+            ("steady", STEADY),
+            ("scale", SCALE),
+            ("simulate", SIMULATE),
+            ("papers", PAPERS),
+            ("virtiofs", VIRTIOFS),
+        ] {
             fs::write(from.path().join(format!("{name}.jsonl")), text).unwrap();
         }
         run(&Args { from: Some(from.path().into()), to: Some(to.path().into()) }).unwrap();
@@ -141,6 +153,8 @@ mod tests {
             "seconds until all containers are ready",
             "+5 %",
             "2026-01-01",
+            "cargo xtask virtiofs",
+            "sh, mount",
             "<td class='number'>4.0</td><td class='number'>68 (Slacker)</td>",
             "<svg",
         ] {

@@ -9,7 +9,7 @@ use tarpon_harness::packages::{self, tool};
 use tarpon_harness::process;
 
 use super::machine;
-use super::runs::{Log, Runs, figures};
+use super::runs::{self, Log, Runs, figures};
 use super::stats::{median, spread};
 
 mod containers;
@@ -57,7 +57,7 @@ pub(crate) fn measure(args: &Args) -> Result<Option<PathBuf>> {
     packages::ensure(&[tool("runc", "runc"), tool("podman", "podman"), tool("unshare", "util-linux")])?;
     let others: Vec<PathBuf> = ["runc", "crun", "podman"].into_iter().filter_map(process::find).collect();
     let programs: Vec<&Path> = [&setting.tarpon].into_iter().chain(&others).map(PathBuf::as_path).collect();
-    let mut log = Log::begin(&file, &programs, args.add)?;
+    let mut log = runs::begin(&file, &programs, args.add)?;
     for axis in Axis::value_variants().iter().filter(|axis| args.only.is_empty() || args.only.contains(axis)) {
         println!("== {}", axis.name());
         match axis {

@@ -21,7 +21,7 @@ use clap::ValueEnum;
 use tarpon_harness::paths;
 
 use super::machine;
-use super::runs::{Log, Runs};
+use super::runs::{self, Runs};
 
 mod cache;
 pub(crate) mod calibration;
@@ -91,7 +91,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let (shape, image) = recorded()?;
     let file = machine::data(args.json.as_deref(), "simulate", false);
-    let mut log = Log::begin(&file, &[], false)?;
+    let mut log = runs::begin(&file, &[], false)?;
     println!("{}\n", shape.summary());
     for row in calibration::run(&shape, &image)? {
         log.add(&row.line())?;

@@ -17,7 +17,7 @@ use tarpon_harness::{process, registry};
 use super::behind;
 use super::link_end::Here;
 use super::machine::{self, Accounting, Resources};
-use super::runs::{Log, Runs};
+use super::runs::{self, Log, Runs};
 use super::warm;
 use super::wire::{Request, Wire};
 
@@ -130,7 +130,7 @@ pub(crate) fn measure(args: &Args) -> Result<Option<PathBuf>> {
     let mut programs: Vec<&Path> = systems.iter().flat_map(|system| system.programs()).collect();
     programs.push(&runtime);
     let file = machine::data(args.json.as_deref(), "start", args.quick);
-    Log::begin(&file, &programs, args.add)?;
+    runs::begin(&file, &programs, args.add)?;
     for link in links(args) {
         behind::run(&link, &again(args, &link, &tarpon, &file))?;
     }

@@ -12,7 +12,7 @@ use tarpon_harness::packages::{self, tool};
 use tarpon_harness::{process, registry};
 
 use super::machine::{self, Accounting};
-use super::runs::{Log, Runs, figures, numbered};
+use super::runs::{self, Runs, figures, numbered};
 use super::stats::{median, ratios, spread};
 use super::trees::{self, ARRANGEMENTS, Arrangement, Tree};
 use super::userns::UserNamespace;
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let file = machine::data(args.json.as_deref(), name, args.quick);
     let others: Vec<PathBuf> = ["podman", "fio", "find", "tar"].into_iter().filter_map(process::find).collect();
     let programs: Vec<&Path> = [&tarpon].into_iter().chain(&others).map(PathBuf::as_path).collect();
-    let mut log = Log::begin(&file, &programs, false)?;
+    let mut log = runs::begin(&file, &programs, false)?;
     for number in 1..=if args.quick { 1 } else { args.runs } {
         for probe in &chosen {
             for tree in &trees {

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::{Value, json};
 
 use super::guest::{Guest, Parts, Task};
 use super::host;
@@ -21,23 +20,22 @@ pub(super) fn read_all(parts: &Parts, mount: &Mount, on_host: &Mount, report: &m
     loop {
         match guest.expect()? {
             Message::Boot => {}
-            Message::Dax(refusal) => report.remark(match refusal {
+            Message::Dax(refusal) => report.remark(&match refusal {
                 Some(reason) => format!("DAX cannot be used: {reason}"),
                 None => "DAX can be used".to_owned(),
-            }),
+            })?,
             Message::Reading => kill(killed)?,
             Message::Listed(entry) => entries.push(entry),
-            Message::Errors(errors) => report.remark(format!("the machine could not read all: {errors}")),
+            Message::Errors(errors) => report.remark(&format!("the machine could not read all: {errors}"))?,
             Message::Done => break,
             other => bail!("the machine did not list the image: {other:?}"),
         }
     }
     guest.wait_for_end()?;
-    compare(&entries, &host::list(&on_host.dir, &parts.work)?, report);
+    compare(&entries, &host::list(&on_host.dir, &parts.work)?, report)?;
     let server = mount.server()?;
     let detail = format!("process {killed} was killed, {server} serves");
-    report.check("it reads on when the server is killed".to_owned(), server != killed, detail, Value::Null);
-    Ok(())
+    report.check("it reads on when the server is killed", server != killed, &detail)
 }
 
 fn kill(process: i32) -> Result<()> {
@@ -45,17 +43,17 @@ fn kill(process: i32) -> Result<()> {
     Ok(kill_process(process, Signal::KILL)?)
 }
 
-fn compare(entries: &[Entry], on_host: &[Entry], report: &mut Report) {
+fn compare(entries: &[Entry], on_host: &[Entry], report: &mut Report) -> Result<()> {
     let files: u64 = entries.iter().map(|entry| entry.files).sum();
     let mut differ = |sentence: &str, is_same: fn(&Entry, &Entry) -> bool| {
         let other = |entry: &&Entry| !on_host.iter().any(|host| host.name == entry.name && is_same(host, entry));
         let names: Vec<_> = entries.iter().filter(other).map(|entry| entry.name.as_str()).collect();
         let is_equal = names.is_empty() && entries.len() == on_host.len() && files > 0;
         let detail = if names.is_empty() { format!("{files} files") } else { format!("not in {}", names.join(", ")) };
-        report.check(sentence.to_owned(), is_equal, detail, json!({ "files": files }));
+        report.check(sentence, is_equal, &detail)
     };
-    differ("it reads the contents that the host reads", |a, b| a.contents == b.contents && a.files == b.files);
-    differ("it shows the attributes that the host shows", |a, b| a.attributes == b.attributes);
+    differ("it reads the contents that the host reads", |a, b| a.contents == b.contents && a.files == b.files)?;
+    differ("it shows the attributes that the host shows", |a, b| a.attributes == b.attributes)
 }
 
 /// Writes in a machine to a mount that is writable on the host.
@@ -68,8 +66,7 @@ pub(super) fn write(parts: &Parts, mount: &Mount, upper: &Path, report: &mut Rep
     let wrong = if is_done { wrong_changes(mount, upper) } else { vec!["the end of the machine"] };
     let detail =
         if wrong.is_empty() { "all changes are there".to_owned() } else { format!("not {}", wrong.join(", ")) };
-    report.check("it writes to a writable mount of the host".to_owned(), wrong.is_empty(), detail, Value::Null);
-    Ok(())
+    report.check("it writes to a writable mount of the host", wrong.is_empty(), &detail)
 }
 
 /// Which changes of `write.sh` the host does not see.

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tarpon_harness::{paths, process};
 
-use super::mount::Fetched;
+use super::mount::{self, Fetched};
 use crate::{cri, document};
 
 /// How long a process may take to answer: many times what it takes on a busy host.
@@ -60,11 +60,20 @@ impl Containerd {
 
     /// What was fetched for the image.
     pub(super) fn fetched(&self) -> Result<Fetched> {
+        Fetched::of(&self.status()?)
+    }
+
+    /// `native` or `fuse`.
+    pub(super) fn mode(&self) -> Result<String> {
+        mount::mode(&self.status()?)
+    }
+
+    fn status(&self) -> Result<Value> {
         let text = process::output(&mut self.tarpon(&["status", "--json"]))?;
-        let mounts: Vec<Value> = serde_json::from_str(&text)?;
-        match &mounts[..] {
-            [mount] => Fetched::of(mount),
-            _ => bail!("the snapshotter has {} mounts instead of one", mounts.len()),
+        let mut mounts: Vec<Value> = serde_json::from_str(&text)?;
+        match (mounts.pop(), mounts.len()) {
+            (Some(mount), 0) => Ok(mount),
+            (_, more) => bail!("the snapshotter has {} mounts instead of one", if more == 0 { 0 } else { more + 1 }),
         }
     }
 

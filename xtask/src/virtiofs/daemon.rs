@@ -22,10 +22,17 @@ pub(super) fn find(named: Option<&Path>) -> Result<PathBuf> {
     found.context("there is no virtiofsd: install the package virtiofsd, or qemu-system-common of Debian 12")
 }
 
-/// The first line of its version.
+/// Its version, such as `1.14`.
 pub(super) fn version(program: &Path) -> Result<String> {
     let text = process::output(Command::new(program).arg("--version"))?;
-    Ok(text.lines().next().unwrap_or_default().to_owned())
+    let version = short_version(&text);
+    version.with_context(|| format!("{} prints no version: {}", program.display(), text.escape_debug()))
+}
+
+/// The first two numbers of the version in a text such as `virtiofsd version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)`.
+fn short_version(text: &str) -> Option<String> {
+    let version = text.split_whitespace().find(|word| word.starts_with(|first: char| first.is_ascii_digit()))?;
+    Some(version.split('.').take(2).collect::<Vec<_>>().join("."))
 }
 
 /// A running virtiofsd.
@@ -71,5 +78,17 @@ impl Drop for Daemon {
         // It has ended already if the machine did.
         let _ended = self.process.kill();
         let _reaped = self.process.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_has_two_numbers() {
+        assert_eq!(short_version("virtiofsd version 7.2.22 (Debian 1:7.2)\n"), Some("7.2".to_owned()));
+        assert_eq!(short_version("virtiofsd 1.14.0"), Some("1.14".to_owned()));
+        assert_eq!(short_version("virtiofsd"), None);
     }
 }

@@ -56,9 +56,15 @@ pub(crate) struct Args {
     /// The virtiofsd to use [default: that of the distribution]
     #[arg(long, value_name = "FILE")]
     virtiofsd: Option<PathBuf>,
-    /// Write the figures to this file
+    /// Repeat all starts so many times, each from empty stores
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// Write every run to this file, as JSON lines [default: target/bench/virtiofs.jsonl]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Append to the file
+    #[arg(long)]
+    add: bool,
     /// The program to test [default: the release build, which is made]
     #[arg(long, value_name = "FILE")]
     bin: Option<PathBuf>,
@@ -94,6 +100,17 @@ impl Source {
     }
 }
 
+/// How much of a workload is tested.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    /// Starts from a mount.
+    Starts,
+    /// And from containerd's snapshot.
+    Containerd,
+    /// And all of the image is read and compared, and a writable mount is written to.
+    All,
+}
+
 pub(crate) fn run(args: &Args) -> Result<()> {
     if !cfg!(target_arch = "x86_64") {
         bail!("the virtual machine has an x86-64 processor, and the image's programs must run in it");
@@ -114,26 +131,56 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let source =
         Source { tarpon, registry: images.registry().to_owned(), tag: args.tag.clone(), mode: args.mode.clone() };
     let kernel = Kernel::get(guest::MODULES, &[])?;
+    let mut report = begin(args, &virtiofsd, &source.tarpon)?;
+    report.remark(&format!("DAX: qemu {} show a machine its window", if has_dax()? { "can" } else { "cannot" }))?;
     let parts = Parts { kernel, virtiofsd, cache: args.cache.clone(), work };
-    let mut report = Report::default();
-    let facts = json!({
-        "virtiofsd": daemon::version(&parts.virtiofsd)?,
-        "qemu": qemu()?,
-        "qemu_has_dax": has_dax()?,
-        "kernel": parts.kernel.image.file_name().unwrap_or_default().to_string_lossy(),
-        "tag": args.tag,
-        "cache": args.cache,
-    });
-    println!("{facts:#}");
-    for (number, workload) in workloads.iter().enumerate() {
-        test(&source, &parts, workload, number == 0, &mut report)?;
+    measure(args.runs, &source, parts, &workloads, &mut report)?;
+    println!("{}", report.sum());
+    match report.failures() {
+        0 => Ok(()),
+        failures => bail!("{failures} sentences are not true; logs: {}", folder().display()),
     }
-    finish(args, &report, facts, &parts.work)
 }
 
-/// A folder for the stores and logs of this run.
+/// Tests all workloads so many times, each time in a folder of its own. Removes the folders if all sentences are true.
+fn measure(runs: u32, source: &Source, parts: Parts, workloads: &[Workload], report: &mut Report) -> Result<()> {
+    let all = parts.work.clone();
+    let mut parts = parts;
+    for number in 1..=runs {
+        println!("run {number} of {runs}");
+        report.next_run();
+        parts.work = all.join(number.to_string());
+        fs::create_dir_all(&parts.work)?;
+        for (place, workload) in workloads.iter().enumerate() {
+            let extent = match (place, number) {
+                (0, 1) => Extent::All,
+                (0, _) => Extent::Containerd,
+                _ => Extent::Starts,
+            };
+            test(source, &parts, workload, extent, report)?;
+        }
+    }
+    if report.failures() == 0 {
+        let _used = fs::remove_dir_all(all);
+    }
+    Ok(())
+}
+
+/// The file of the findings, with what holds for all of them.
+fn begin(args: &Args, virtiofsd: &Path, tarpon: &Path) -> Result<Report> {
+    let file = args.json.clone().unwrap_or_else(|| paths::benchmarks().join("virtiofs.jsonl"));
+    let facts = json!({ "virtiofsd": daemon::version(virtiofsd)?, "cache": args.cache, "tag": args.tag });
+    let qemu = process::find("qemu-system-x86_64").context("qemu-system-x86_64 is not installed")?;
+    Report::begin(&file, &[tarpon, virtiofsd, &qemu], facts, args.add)
+}
+
+fn folder() -> PathBuf {
+    paths::target().join("virtiofs")
+}
+
+/// A folder for the stores and logs of this command.
 fn make_folder() -> Result<PathBuf> {
-    let all = paths::target().join("virtiofs");
+    let all = folder();
     // What a failed run left. The server of one of its stores may still write there: as long as any process has a copy of its mount.
     let _absent = fs::remove_dir_all(&all);
     let work = all.join(std::process::id().to_string());
@@ -141,12 +188,11 @@ fn make_folder() -> Result<PathBuf> {
     Ok(work)
 }
 
-fn test(source: &Source, parts: &Parts, workload: &Workload, is_thorough: bool, report: &mut Report) -> Result<()> {
+fn test(source: &Source, parts: &Parts, workload: &Workload, extent: Extent, report: &mut Report) -> Result<()> {
     let on_host = source.mount(parts, workload, "host", &["--rw"])?;
     let shared = source.mount(parts, workload, "shared", &[])?;
-    report.remark(format!("{}: mounted in mode {}", workload.id, shared.mode()?));
     let on_host = starts::compare(parts, on_host, &shared, workload, report)?;
-    if is_thorough {
+    if extent == Extent::All {
         let other = source.mount(parts, workload, "other", &[])?;
         check::read_all(parts, &shared, &other, report)?;
         other.unmount()?;
@@ -155,28 +201,12 @@ fn test(source: &Source, parts: &Parts, workload: &Workload, is_thorough: bool, 
         let writable = source.mount(parts, workload, "writable", &[&format!("--rw={}", upper.display())])?;
         check::write(parts, &writable, &upper, report)?;
         writable.unmount()?;
+    }
+    if extent != Extent::Starts {
         let containerd = Containerd::start(&source.tarpon, &parts.work.join("containerd"), &source.image(workload))?;
         starts::start_later(parts, &containerd, workload, on_host, report)?;
     }
     shared.unmount()
-}
-
-fn finish(args: &Args, report: &Report, facts: serde_json::Value, work: &Path) -> Result<()> {
-    if let Some(file) = &args.json {
-        let text = format!("{:#}\n", report.to_json(facts));
-        fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
-    }
-    println!("{}", report.sum());
-    if report.failures() > 0 {
-        bail!("{} sentences are not true; logs: {}", report.failures(), work.display());
-    }
-    let _used = fs::remove_dir_all(work);
-    Ok(())
-}
-
-fn qemu() -> Result<String> {
-    let text = process::output(Command::new("qemu-system-x86_64").arg("--version"))?;
-    Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
 /// Whether qemu can show the machine a window for DAX. That of the project's releases cannot; patched ones have this property.

@@ -32,6 +32,11 @@ impl Fetched {
     }
 }
 
+/// The mode in the status of a mount: `native` or `fuse`.
+pub(super) fn mode(status: &Value) -> Result<String> {
+    Ok(status["mode"].as_str().context("the status has no mode")?.to_owned())
+}
+
 impl Mount {
     /// Mounts the image in `folder`, with what `options` adds, as `--rw`.
     pub(super) fn new(tarpon: &Path, folder: &Path, image: &str, options: &[&str]) -> Result<Self> {
@@ -54,7 +59,7 @@ impl Mount {
 
     /// `native` or `fuse`.
     pub(super) fn mode(&self) -> Result<String> {
-        Ok(self.status()?["mode"].as_str().context("the status has no mode")?.to_owned())
+        mode(&self.status()?)
     }
 
     fn status(&self) -> Result<Value> {

@@ -1,55 +1,63 @@
-//! What was found, a line each.
+//! The findings of a run, a line each: printed, and in the file of the measurement.
 
+use std::path::Path;
+
+use anyhow::Result;
 use serde_json::{Value, json};
+use tarpon_harness::results::Log;
 
-/// The findings until now.
-#[derive(Default)]
+/// Writes findings to the file, and counts them.
 pub(super) struct Report {
-    findings: Vec<Finding>,
-    remarks: Vec<String>,
-}
-
-struct Finding {
-    sentence: String,
-    is_true: bool,
-    detail: String,
-    /// Figures that belong to it.
-    figures: Value,
+    log: Log,
+    /// Facts that hold for all starts of the command: version and cache of virtiofsd.
+    facts: Value,
+    run: u32,
+    checked: usize,
+    failed: usize,
 }
 
 impl Report {
+    /// Begins a file for a command with these programs, or adds to it.
+    pub(super) fn begin(file: &Path, programs: &[&Path], facts: Value, adds: bool) -> Result<Self> {
+        let log = Log::begin(file, "cargo xtask", programs, adds)?;
+        Ok(Self { log, facts, run: 0, checked: 0, failed: 0 })
+    }
+
+    /// The findings from here on belong to the next run.
+    pub(super) fn next_run(&mut self) {
+        self.run += 1;
+    }
+
     /// Adds and prints a sentence that must be true.
-    pub(super) fn check(&mut self, sentence: String, is_true: bool, detail: String, figures: Value) {
+    pub(super) fn check(&mut self, sentence: &str, is_true: bool, detail: &str) -> Result<()> {
         println!("{}: {sentence}: {detail}", if is_true { "yes" } else { "NO" });
-        self.findings.push(Finding { sentence, is_true, detail, figures });
+        self.checked += 1;
+        self.failed += usize::from(!is_true);
+        self.log.add(&json!({ "check": sentence, "is_true": is_true, "detail": detail, "number": self.run }))
     }
 
     /// Adds and prints what may be so or otherwise.
-    pub(super) fn remark(&mut self, remark: String) {
+    pub(super) fn remark(&mut self, remark: &str) -> Result<()> {
         println!("{remark}");
-        self.remarks.push(remark);
+        self.log.add(&json!({ "remark": remark, "number": self.run }))
+    }
+
+    /// Adds the figures of a start, with the facts.
+    pub(super) fn start(&mut self, mut figures: Value) -> Result<()> {
+        figures["number"] = self.run.into();
+        for (name, fact) in self.facts.as_object().into_iter().flatten() {
+            figures[name] = fact.clone();
+        }
+        self.log.add(&figures)
     }
 
     pub(super) fn failures(&self) -> usize {
-        self.findings.iter().filter(|finding| !finding.is_true).count()
-    }
-
-    /// All sentences with `facts`, which hold for all of them.
-    pub(super) fn to_json(&self, facts: Value) -> Value {
-        let findings = self.findings.iter().map(|finding| {
-            json!({
-                "sentence": finding.sentence,
-                "is_true": finding.is_true,
-                "detail": finding.detail,
-                "figures": finding.figures,
-            })
-        });
-        json!({ "facts": facts, "remarks": self.remarks, "findings": findings.collect::<Vec<_>>() })
+        self.failed
     }
 
     /// The number of sentences, for the last line.
     pub(super) fn sum(&self) -> String {
-        format!("{} of {} sentences are true", self.findings.len() - self.failures(), self.findings.len())
+        format!("{} of {} sentences are true", self.checked - self.failed, self.checked)
     }
 }
 
@@ -60,15 +68,29 @@ pub(super) fn mib(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
-    fn a_sentence_that_is_not_true_is_counted() {
-        let mut report = Report::default();
-        report.check("it boots".into(), true, "30 s".into(), json!({ "seconds": 30 }));
-        report.check("it is equal".into(), false, "/usr differs".into(), Value::Null);
+    fn findings_are_in_the_file_with_their_run_and_those_that_are_not_true_are_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("virtiofs.jsonl");
+        let mut report = Report::begin(&file, &[], json!({ "cache": "always" }), false).unwrap();
+        report.next_run();
+        report.check("it boots", true, "30 s").unwrap();
+        report.next_run();
+        report.check("it is equal", false, "/usr differs").unwrap();
+        report.start(json!({ "workload": "sh" })).unwrap();
         assert_eq!((report.failures(), report.sum()), (1, "1 of 2 sentences are true".to_owned()));
-        assert_eq!(report.to_json(Value::Null)["findings"][0]["figures"]["seconds"], 30);
+        let text = fs::read_to_string(&file).unwrap();
+        let lines: Vec<Value> = text.lines().skip(1).map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines[0]["number"], 1);
+        assert_eq!(
+            lines[1],
+            json!({ "check": "it is equal", "is_true": false, "detail": "/usr differs", "number": 2 })
+        );
+        assert_eq!(lines[2], json!({ "workload": "sh", "cache": "always", "number": 2 }));
     }
 
     #[test]

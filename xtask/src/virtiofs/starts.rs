@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use serde_json::json;
+use serde_json::{Value, json};
 use tarpon_harness::workloads::{Ready, Workload};
 
 use super::containerd::Containerd;
@@ -35,43 +35,81 @@ impl Start {
     }
 }
 
-/// Starts the workload once on the host and twice in a machine whose root is this mount, which nothing has read yet. Returns what was
-/// fetched for the start on the host.
-pub(super) fn compare(parts: &Parts, on_host: Mount, mount: &Mount, of: &Workload, report: &mut Report) -> Result<u64> {
-    let host = start_on_host(parts, &on_host, of)?;
-    on_host.unmount()?;
-    report.remark(format!("{}: start on the host {:.1} s", of.id, host.whole.as_secs_f64()));
-    let before = mount.fetched()?.bytes;
-    let first = start_in_guest(parts, mount, of)?;
-    is_lazy(&of.id, before, &first, report);
-    is_close(&of.id, first.fetched.bytes, host.fetched.bytes, report);
-    let before = mount.fetched()?.bytes;
-    let second = start_in_guest(parts, mount, of)?;
-    fetches_little(&of.id, before, second.fetched.bytes - before, &second, report);
-    Ok(host.fetched.bytes)
+/// The start on the host that others are compared with.
+#[derive(Clone, Copy)]
+pub(super) struct OnHost {
+    bytes: u64,
+    seconds: f64,
 }
 
-fn is_lazy(id: &str, before: u64, start: &Start, report: &mut Report) {
+/// Starts the workload once on the host and twice in a machine whose root is this mount, which nothing has read yet.
+pub(super) fn compare(
+    parts: &Parts,
+    on_host: Mount,
+    mount: &Mount,
+    of: &Workload,
+    report: &mut Report,
+) -> Result<OnHost> {
+    let host = start_on_host(parts, &on_host, of)?;
+    on_host.unmount()?;
+    let host = OnHost { bytes: host.fetched.bytes, seconds: host.whole.as_secs_f64() };
+    report.remark(&format!("{}: start on the host {:.1} s, mode {}", of.id, host.seconds, mount.mode()?))?;
+    let mounted = mount.fetched()?.bytes;
+    let first = start_in_guest(parts, mount, of)?;
+    is_lazy(&of.id, mounted, &first, report)?;
+    is_close(&of.id, first.fetched.bytes, host.bytes, report)?;
+    let before = mount.fetched()?.bytes;
+    let second = start_in_guest(parts, mount, of)?;
+    let more = second.fetched.bytes - before;
+    fetches_little(&of.id, before, more, &second, report)?;
+    let mut figures = figures(of, "mount", &mount.mode()?, &first, host);
+    figures["mounted_bytes"] = mounted.into();
+    figures["second_bytes"] = more.into();
+    report.start(figures)?;
+    Ok(host)
+}
+
+/// The figures of a start in a machine, with a root of this kind.
+fn figures(of: &Workload, root: &str, mode: &str, start: &Start, host: OnHost) -> Value {
+    json!({
+        "workload": of.id,
+        "root": root,
+        "mode": mode,
+        "machine_bytes": start.fetched.bytes,
+        "host_bytes": host.bytes,
+        "ratio": share(start.fetched.bytes, host.bytes),
+        "image_bytes": start.fetched.image,
+        "kernel_seconds": start.boot.as_secs_f64(),
+        "start_seconds": (start.whole - start.boot).as_secs_f64(),
+        "host_seconds": host.seconds,
+    })
+}
+
+/// The first number divided by the second. Images have less than 2^52 bytes, so both are exact.
+#[allow(clippy::cast_precision_loss)]
+fn share(bytes: u64, of: u64) -> f64 {
+    bytes as f64 / of as f64
+}
+
+fn is_lazy(id: &str, before: u64, start: &Start, report: &mut Report) -> Result<()> {
     let Fetched { bytes, image } = start.fetched;
     let (mounted, read, whole) = (mib(before), mib(bytes), mib(image));
     let detail = format!("{mounted} when mounted, {read} when started, of {whole}; {}", start.times());
-    let figures = json!({ "mount": before, "start": bytes, "image": image, "seconds": start.whole.as_secs_f64() });
     let sentence = format!("{id}: it boots from an image that was not pulled, and reads lazily");
-    report.check(sentence, before < bytes && bytes < image, detail, figures);
+    report.check(&sentence, before < bytes && bytes < image, &detail)
 }
 
-fn is_close(id: &str, bytes: u64, on_host: u64, report: &mut Report) {
+fn is_close(id: &str, bytes: u64, on_host: u64, report: &mut Report) -> Result<()> {
     let detail = format!("{} and {} on the host", mib(bytes), mib(on_host));
     let is_close = bytes * 100 <= on_host * (100 + MORE_PERCENT);
     let sentence = format!("{id}: it fetches at most {MORE_PERCENT} % more than the start on the host");
-    report.check(sentence, is_close, detail, json!({ "guest": bytes, "host": on_host }));
+    report.check(&sentence, is_close, &detail)
 }
 
-fn fetches_little(id: &str, first: u64, more: u64, start: &Start, report: &mut Report) {
+fn fetches_little(id: &str, first: u64, more: u64, start: &Start, report: &mut Report) -> Result<()> {
     let detail = format!("{} more than {}; {}", mib(more), mib(first), start.times());
-    let figures = json!({ "more": more, "seconds": start.whole.as_secs_f64() });
     let sentence = format!("{id}: a second machine fetches at most {SECOND_PERCENT} % more than the first");
-    report.check(sentence, more * 100 <= first * SECOND_PERCENT, detail, figures);
+    report.check(&sentence, more * 100 <= first * SECOND_PERCENT, &detail)
 }
 
 /// Starts the workload in a machine that runs before containerd's snapshot of the image is mounted and shown to it.
@@ -79,7 +117,7 @@ pub(super) fn start_later(
     parts: &Parts,
     containerd: &Containerd,
     of: &Workload,
-    on_host: u64,
+    on_host: OnHost,
     report: &mut Report,
 ) -> Result<()> {
     let shared = Shared::new(&parts.work.join("pod"))?;
@@ -87,11 +125,11 @@ pub(super) fn start_later(
     let guest = Guest::boot(parts, &shared.dir, Task::StartLater(of))?;
     let start = follow(guest, began, of, || shared.show(&containerd.mount()?), || containerd.fetched())?;
     let Fetched { bytes, image } = start.fetched;
-    let is_lazy = bytes < image && bytes * 100 <= on_host * (100 + MORE_PERCENT);
-    let detail = format!("{} of {}, and {} on the host; {}", mib(bytes), mib(image), mib(on_host), start.times());
+    let is_lazy = bytes < image && bytes * 100 <= on_host.bytes * (100 + MORE_PERCENT);
+    let detail = format!("{} of {}, and {} on the host; {}", mib(bytes), mib(image), mib(on_host.bytes), start.times());
     let sentence = format!("{}: it starts from containerd's snapshot, mounted while the machine runs", of.id);
-    report.check(sentence, is_lazy, detail, json!({ "guest": bytes, "host": on_host, "image": image }));
-    Ok(())
+    report.check(&sentence, is_lazy, &detail)?;
+    report.start(figures(of, "containerd's snapshot", &containerd.mode()?, &start, on_host))
 }
 
 fn start_on_host(parts: &Parts, mount: &Mount, workload: &Workload) -> Result<Start> {

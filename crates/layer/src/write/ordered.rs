@@ -88,7 +88,7 @@ impl Drop for Workers {
     fn drop(&mut self) {
         self.jobs = None;
         for thread in self.threads.drain(..) {
-            // A panic was printed, and whoever waited for the thread got an error.
+            // The panic was printed, and the writer got an error for the piece.
             let _panic = thread.join();
         }
     }
