@@ -160,9 +160,9 @@ async fn a_reader_that_joins_a_request_has_used_its_bytes() {
     until("a piece is on its way", || world.fetcher.pieces_in_flight() > 0).await;
     world.read(&files.small[1].0, 0, SMALL).await.unwrap();
     all_of_the_pack(&world, &world.image).await;
-    let told = stats(&world);
-    assert_eq!(told.early_trace, early(PACKED, SMALL, PACKED - SMALL, 0));
-    assert_eq!((told.bytes_demand, told.bytes_trace), (0, pack.len() as u64));
+    let reported = stats(&world);
+    assert_eq!(reported.early_trace, early(PACKED, SMALL, PACKED - SMALL, 0));
+    assert_eq!((reported.bytes_demand, reported.bytes_trace), (0, pack.len() as u64));
     let account = world.image.journal().account();
     let stall = &account.slowest[0];
     assert_eq!((stall.object, stall.offset, stall.length), (files.small[1].0, 0, SMALL));
@@ -181,12 +181,12 @@ async fn read_ahead_is_used_as_far_as_the_reader_goes() {
         world.read(&object, at * step, step).await.unwrap();
         world.quiet().await;
     }
-    let told = stats(&world);
-    let ahead = told.early_ahead;
+    let reported = stats(&world);
+    let ahead = reported.early_ahead;
     assert!(ahead.used > 0 && ahead.unused > 0, "{ahead:?}");
-    assert_eq!(ahead.brought, told.bytes_ahead, "raw chunks: as many bytes as came");
+    assert_eq!(ahead.brought, reported.bytes_ahead, "raw chunks: as many bytes as came");
     assert_eq!(
-        told.bytes_demand + ahead.used,
+        reported.bytes_demand + ahead.used,
         16 * step,
         "what was read came for demand or was used of what came early"
     );
@@ -283,8 +283,8 @@ async fn bytes_that_are_lost_before_a_read_count_as_unused() {
     world.store.evict(&files.small[0].0);
     world.read(&files.small[0].0, 0, SMALL).await.unwrap();
     world.quiet().await;
-    let told = stats(&world);
-    assert_eq!(told.early_trace, early(PACKED, 0, PACKED, 0), "a reader had to ask for it once more");
+    let reported = stats(&world);
+    assert_eq!(reported.early_trace, early(PACKED, 0, PACKED, 0), "a reader had to ask for it once more");
     world.image.kernel_reads();
     assert_eq!(stats(&world).early_trace.unknown, 3 * SMALL, "that one is known to have been of no use");
 }
@@ -331,10 +331,10 @@ async fn waits_are_listed_by_length_and_by_cause() {
     world.fetcher.prefetch(&files.large.0, 8 * CHUNK..9 * CHUNK);
     tokio::task::yield_now().await;
     world.read(&files.large.0, 8 * CHUNK, 10).await.unwrap();
-    let told = stats(&world);
-    let waits: Vec<u64> = told.stall_histogram.buckets.iter().map(|bucket| bucket.count).collect();
+    let reported = stats(&world);
+    let waits: Vec<u64> = reported.stall_histogram.buckets.iter().map(|bucket| bucket.count).collect();
     assert_eq!(waits, [0, 0, 0, 0, 0, 2, 0, 0, 2, 0, 0, 0, 0, 0]);
-    assert_eq!((told.stalls, told.hits), (4, 0));
+    assert_eq!((reported.stalls, reported.hits), (4, 0));
     let account = world.image.journal().account();
     let sum = |waited_for, stalls, millis| WaitSum {
         waited_for,
@@ -373,18 +373,18 @@ async fn failures_and_decisions_are_in_the_journal() {
     world.source.script([Then::Refuse(Fault::NotFound).into()]);
     assert!(world.image.replay(&index));
     all_of_the_pack(&world, &world.image).await;
-    let told = events(&world.image);
-    assert!(matches!(&told[..], [Event::PackBegan { .. }, Event::PackGivenUp { .. }]), "{told:?}");
+    let reported = events(&world.image);
+    assert!(matches!(&reported[..], [Event::PackBegan { .. }, Event::PackGivenUp { .. }]), "{reported:?}");
 
     world.source.always(Then::Refuse(Fault::Unavailable).into());
     assert!(world.read(&files.small[0].0, 0, SMALL).await.is_err());
     world.source.calm();
     tokio::time::sleep(Config::default().failure_memo * 2).await;
     world.read(&files.small[0].0, 0, SMALL).await.unwrap();
-    let told = events(&world.image).split_off(2);
+    let reported = events(&world.image).split_off(2);
     let failed_then_back =
-        matches!(&told[..], [Event::SourceRests { .. }, Event::SourceFailed { .. }, Event::SourceAnswers]);
-    assert!(failed_then_back, "{told:?}");
+        matches!(&reported[..], [Event::SourceRests { .. }, Event::SourceFailed { .. }, Event::SourceAnswers]);
+    assert!(failed_then_back, "{reported:?}");
     assert!(world.image.journal().account().slowest.iter().any(|stall| stall.failed));
 
     let layer = files.layer.blob.digest;

@@ -2,7 +2,7 @@
 
 use parking_lot::Mutex;
 
-/// The neighbours (`neighbours.rs`) that one image may fetch: at most half as many bytes as readers' own pieces.
+/// The neighbours (`neighbours.rs`) that one image may fetch: at most as many bytes as readers' own pieces.
 #[derive(Default)]
 pub(crate) struct Allowance(Mutex<Balance>);
 
@@ -14,7 +14,7 @@ struct Balance {
 
 impl Balance {
     fn left(&self) -> u64 {
-        (self.demanded / 2).saturating_sub(self.given)
+        self.demanded.saturating_sub(self.given)
     }
 }
 

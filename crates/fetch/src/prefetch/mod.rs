@@ -6,7 +6,7 @@
 //! | prefetcher | does not begin | sends no first request | sends no later request | lane | bytes, requests at a time |
 //! |---|---|---|---|---|---|
 //! | read-ahead | at a chunk that the boot pack has | while the store refuses | as the first | `Ahead` | half of the sequence, 128 KiB to 32 MiB; 4 on the host |
-//! | neighbours | while a recorded boot pack is in use, a prediction or a whole download runs, the source is local or fails, a reader's request is on the wire, or the store refuses | as to begin | as to begin | the reader's request, then `Ahead` | one round trip, 1 MiB, half of what readers requested; none of its own |
+//! | neighbours | while a recorded boot pack is in use, a prediction or a whole download runs, the source is local or fails, a reader's request is on the wire, or the store refuses | as to begin | as to begin | the reader's request, then `Ahead` | one round trip, 1 MiB, as much as readers requested; none of its own |
 //! | hints | if there is a recorded boot pack; behind a predicted one | while the store refuses | while the store refuses or the source fails | `Trace` | 256 MiB; 8 |
 //! | boot pack | if there is another | while the store refuses | as the first | `Trace` | the pack; 2 |
 //! | whole image | while a prediction runs, the store refuses, or the source is local | while a prediction runs | while the store refuses, the source fails, or no reader has waited for 5 s | `Whole` | the rest; 4 |
