@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_container_is_told_from_an_attempt() {
+    fn a_container_is_distinguished_from_a_failed_start() {
         let podman = Podman {
             program: "p".into(),
             helpers: Vec::new(),

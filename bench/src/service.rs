@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_is_up_when_it_says_so_and_ends_when_it_is_asked_to() {
+    fn a_service_is_up_when_it_reports_it_and_ends_when_it_is_asked_to() {
         let is_up = |log: &Path| fs::read_to_string(log).is_ok_and(|text| text.contains("up"));
         let (_folder, service) = sh("echo up; exec sleep 1000", is_up);
         let service = service.unwrap();
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mounted_in_a_folder_is_told_from_what_is_beside_it() {
+    fn what_is_mounted_in_a_folder_is_distinguished_from_what_is_beside_it() {
         let table =
             "1 0 0:1 / /a/store rw - tmpfs t rw\n2 1 0:2 / /a/store/deep rw - fuse f rw\n3 0 0:3 / /a/store-own rw";
         assert_eq!(mountpoints_below(table, Path::new("/a/store")), ["/a/store", "/a/store/deep"]);

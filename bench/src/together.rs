@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_come_up_is_told_with_what_it_said() {
+    fn one_that_does_not_come_up_is_an_error_with_its_output() {
         let error = Together::start(vec![shell(WAIT), shell("echo broken >&2")]).err().unwrap();
         assert!(error.to_string().contains("broken"), "{error}");
     }

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_five_percent_more_is_a_regression_and_both_numbers_are_told() {
+    fn more_than_five_percent_more_is_a_regression_and_both_numbers_are_printed() {
         let before = counts(&[("merge", 1000), ("write", 1000), ("gone", 1)]);
         let found = regressions(&before, &counts(&[("merge", 1051), ("write", 1050), ("new", 5)]));
         assert_eq!(found.len(), 1);

@@ -53,7 +53,7 @@ fn failed(path: &Path) -> String {
 }
 
 /// Options whose values are paths of one machine, which mean nothing elsewhere.
-const PATHS: [&str; 3] = ["--json", "--tarpon", "--bin"];
+const PATHS: [&str; 4] = ["--json", "--tarpon", "--bin", "--virtiofsd"];
 
 /// A command line as a user would type it, without [`PATHS`].
 fn command(program: &str, arguments: impl Iterator<Item = String>) -> String {

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_what_to_start_and_when_it_is_ready() {
+    fn a_line_names_a_command_and_its_condition_of_readiness() {
         let all =
             parse("#name\ndev/a\tdev\texec a\tstdout\t^READY a|^B\t30\ta\tnone\ndev/b\tdev\tb\ttcp\t80\t5\tb\thost\n");
         let all = all.unwrap();

@@ -74,7 +74,7 @@ impl CommitFixture {
     }
 }
 
-fn said(output: &Output) -> String {
+fn printed(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -140,7 +140,7 @@ fn what_a_container_wrote_is_what_others_pull() {
     for (tag, format) in [("estargz", "estargz"), ("zstdchunked", "zstd-chunked"), ("gzip", "zstd-chunked")] {
         let (base, name) = (fixture.image(tag), fixture.name(tag));
         let ran = fixture.tarpon.output("run", &["--name", tag, &base, "bash", "-c", SCRIPT]).unwrap();
-        assert!(ran.status.success(), "{}", said(&ran));
+        assert!(ran.status.success(), "{}", printed(&ran));
         let upper = fixture.upper(tag);
         run(Command::new("setfattr").args(["-n", "user.note", "-v", "kept"]).arg(upper.join("new"))).unwrap();
         run(Command::new("setcap").arg("cap_net_raw+ep").arg(upper.join("usr/bin/wc"))).unwrap();
@@ -222,10 +222,10 @@ fn podman_runs_a_committed_image_as_it_was_committed() {
     let limits =
         ["--cgroups=disabled", "--ulimit", "nproc=1000:1000", "--ulimit", "nofile=1000:1000", "--network", "none"];
     let ran = podman(&[&["run", "--rm", "-q", "--tls-verify=false"], &limits[..], &[&name]].concat());
-    assert_eq!(String::from_utf8_lossy(&ran.stdout), "hello\nworld\n", "{}", said(&ran));
-    assert!(!ran.status.success() && said(&ran).contains("/etc/debian_version"), "{}", said(&ran));
+    assert_eq!(String::from_utf8_lossy(&ran.stdout), "hello\nworld\n", "{}", printed(&ran));
+    assert!(!ran.status.success() && printed(&ran).contains("/etc/debian_version"), "{}", printed(&ran));
     let history = podman(&["history", "--format", "{{.Comment}}", &name]);
-    assert!(String::from_utf8_lossy(&history.stdout).starts_with("why\n"), "{}", said(&history));
+    assert!(String::from_utf8_lossy(&history.stdout).starts_with("why\n"), "{}", printed(&history));
     podman(&["rmi", "-f", &name]);
     let _ = rustix::mount::unmount(store.path().join("root/overlay"), rustix::mount::UnmountFlags::DETACH);
 }
@@ -239,16 +239,16 @@ fn what_was_not_pushed_is_kept_and_is_no_image_yet() {
     fixture.tarpon("commit", &["-q", "box", &name]);
     let refused = fixture.tarpon.output("run", &["--rm", &name, "true"]).unwrap();
     assert!(
-        said(&refused).contains("not pushed") && said(&refused).contains(&format!("tarpon push {name}")),
+        printed(&refused).contains("not pushed") && printed(&refused).contains(&format!("tarpon push {name}")),
         "{}",
-        said(&refused)
+        printed(&refused)
     );
     for clearing in [["cache", "gc"], ["cache", "clear"]] {
         fixture.tarpon(clearing[0], &clearing[1..]);
     }
     assert_eq!(list()[0]["pushed"], Value::Null);
     let kept = fixture.tarpon.output("cache", &["rm", &name]).unwrap();
-    assert_eq!(kept.status.code(), Some(6), "{}", said(&kept));
+    assert_eq!(kept.status.code(), Some(6), "{}", printed(&kept));
     fixture.tarpon("push", &["-q", &name]);
     fixture.tarpon("run", &["--rm", &name, "ls", "/new"]);
     assert_eq!(list()[0]["pushed"], Value::from(name.as_str()));
@@ -260,7 +260,7 @@ fn what_was_not_pushed_is_kept_and_is_no_image_yet() {
     fixture.tarpon("cache", &["gc"]);
     assert_eq!(list(), Value::Array(vec![]));
     let unknown = fixture.tarpon.output("push", &[&name]).unwrap();
-    assert_eq!(unknown.status.code(), Some(3), "{}", said(&unknown));
+    assert_eq!(unknown.status.code(), Some(3), "{}", printed(&unknown));
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn the_upper_directory_of_a_mount_becomes_a_layer_and_goes_anywhere() {
     let other = work.path().join("other");
     std::fs::create_dir(&other).unwrap();
     let unnamed = fixture.tarpon.output("commit", &[other.to_str().unwrap(), &layout]).unwrap();
-    assert!(said(&unnamed).contains("--base IMAGE"), "{}", said(&unnamed));
+    assert!(printed(&unnamed).contains("--base IMAGE"), "{}", printed(&unnamed));
     let stamped = |name: &str| {
         let arguments = ["--base", &fixture.image("zstdchunked"), "--timestamp", "1700000000", &upper_path, name];
         fixture.json("commit", &arguments)["digest"].clone()
@@ -344,12 +344,12 @@ fn what_no_layer_can_hold_is_refused_by_name() {
     {
         fixture.tarpon("run", &["--name", "box", &fixture.image("estargz"), "sh", "-c", &format!("touch {file}")]);
         let output = fixture.tarpon.output("commit", &["box", &name]).unwrap();
-        assert_eq!(output.status.code(), Some(6), "{}", said(&output));
-        assert!(said(&output).contains(words), "{}", said(&output));
+        assert_eq!(output.status.code(), Some(6), "{}", printed(&output));
+        assert!(printed(&output).contains(words), "{}", printed(&output));
         fixture.tarpon("rm", &["box"]);
     }
     let nobody = fixture.tarpon.output("commit", &["nobody", &name]).unwrap();
-    assert_eq!(nobody.status.code(), Some(3), "{}", said(&nobody));
+    assert_eq!(nobody.status.code(), Some(3), "{}", printed(&nobody));
     let left = std::fs::read_dir(fixture.tarpon.store().join("commits")).unwrap();
     let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).filter(|name| name != ".lock").collect();
     assert!(left.is_empty(), "{left:?}");

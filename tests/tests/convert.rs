@@ -119,9 +119,9 @@ fn check_refusal(image: &str, number: usize, words: &str) {
         let layout = format!("oci:{}", work.path().join(format).display());
         let source = format!("{registry}/{image}:gzip");
         let output = tarpon.output("convert", &["--quiet", "--format", format, &source, &layout]).unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(6), "{said}");
-        assert!(said.starts_with("tarpon: cannot convert ") && said.contains(words), "{said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(6), "{printed}");
+        assert!(printed.starts_with("tarpon: cannot convert ") && printed.contains(words), "{printed}");
         assert!(!work.path().join(format).join("index.json").exists());
     }
 }

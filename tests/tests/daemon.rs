@@ -146,7 +146,7 @@ fn the_examples_of_the_documentation_work_as_they_stand_there() {
 }
 
 #[test]
-fn the_command_line_uses_the_daemon_and_the_daemon_tells_what_it_does() {
+fn the_command_line_uses_the_daemon_and_the_daemon_sends_events() {
     let Some(mut fixture) = DaemonFixture::new() else { return };
     let mut curl = Command::new("curl");
     curl.args(["-sSN", "--unix-socket"]).arg(fixture.place("api.sock")).arg("http://localhost/v1/events");
@@ -387,11 +387,11 @@ fn the_script_of_the_daemonset_prefetches_a_list_and_reports_what_failed() {
         let images = fixture.place("images");
         std::fs::write(&images, list).unwrap();
         let output = Command::new("sh").args(["-c", &script]).env("IMAGES", &images).output().unwrap();
-        let said = String::from_utf8(output.stdout).unwrap();
-        assert_eq!(output.status.success(), is_done, "{said}");
-        let jobs: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert_eq!(jobs.last().unwrap()["state"], "done", "{said}");
-        assert_eq!(jobs.len(), if is_done { 1 } else { 2 }, "{said}");
+        let printed = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.success(), is_done, "{printed}");
+        let jobs: Vec<Value> = printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(jobs.last().unwrap()["state"], "done", "{printed}");
+        assert_eq!(jobs.len(), if is_done { 1 } else { 2 }, "{printed}");
     }
     let images = fixture.get("/v1/images");
     assert_eq!(images[0]["layers"][0]["verification"], "toc-verified", "no layer was fetched whole");
@@ -430,8 +430,8 @@ fn systemd_takes_the_units() {
         let mut verify = Command::new("systemd-analyze");
         verify.env("XDG_RUNTIME_DIR", work.path());
         let output = verify.args([manager, "verify"]).args(names).current_dir(work.path()).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        let ours: Vec<_> = said.lines().filter(|line| names.iter().any(|name| line.contains(name))).collect();
-        assert!(output.status.success() && ours.is_empty(), "{said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        let ours: Vec<_> = printed.lines().filter(|line| names.iter().any(|name| line.contains(name))).collect();
+        assert!(output.status.success() && ours.is_empty(), "{printed}");
     }
 }

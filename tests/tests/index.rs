@@ -71,10 +71,10 @@ fn an_index_that_cannot_be_used_costs_one_line() {
     for index in [manifest, of_another, nowhere] {
         let mut tarpon = Tarpon::new().unwrap();
         let shown = tarpon.output("ls", &["--index", &index, &format!("{reference}:/etc")]).unwrap();
-        let said = String::from_utf8_lossy(&shown.stderr).into_owned();
-        assert!(shown.status.success(), "{said}");
-        let lines = said.lines().filter(|line| line.contains("is not used"));
-        assert_eq!(lines.count(), 1, "{said}");
+        let printed = String::from_utf8_lossy(&shown.stderr).into_owned();
+        assert!(shown.status.success(), "{printed}");
+        let lines = printed.lines().filter(|line| line.contains("is not used"));
+        assert_eq!(lines.count(), 1, "{printed}");
         let root = tarpon.mount(&reference, &[]).unwrap();
         assert_eq!(states(&tarpon), ["diffID-verified"], "it was streamed instead");
         tarpon.unmount(&root).unwrap();

@@ -254,8 +254,8 @@ fn this_host_is_reached_and_names_are_right(fixture: &NetworkFixture) {
     // It ends with the test if nothing connects.
     std::thread::spawn(move || service.incoming().for_each(|stream| stream.unwrap().write_all(b"welcome").unwrap()));
     let options = ["run", "--rm", "--network", fixture.network, &fixture.image];
-    let said = fixture.tarpon(&[&options[..], &["perl", "-e", CLIENT, "host.containers.internal", &port]].concat());
-    assert_eq!(said, "welcome");
+    let printed = fixture.tarpon(&[&options[..], &["perl", "-e", CLIENT, "host.containers.internal", &port]].concat());
+    assert_eq!(printed, "welcome");
     let show = "cat /etc/hosts; echo; cat /etc/resolv.conf; cat /etc/hostname; perl -e 'print join(\".\", unpack(\"C4\", scalar gethostbyname(\"box\")))'";
     let options = ["run", "--rm", "--name", "box", "--network", fixture.network, "--add-host", "db:10.0.0.7"];
     let shown = fixture.tarpon(&[&options[..], &[&fixture.image, "sh", "-c", show]].concat());
@@ -298,8 +298,8 @@ fn containers_on_the_bridge_reach_each_other() {
     assert!(requested((address.parse::<Ipv4Addr>().unwrap(), 80)).ends_with("hello"));
     let client = CLIENT.replace("print <$server>", "print $server \"GET /\\n\"; print <$server>");
     let options = ["run", "--rm", "--network", "bridge", &fixture.image];
-    let said = fixture.tarpon(&[&options[..], &["perl", "-e", &client, &address, "80"]].concat());
-    assert!(said.ends_with("hello"), "{said}");
+    let printed = fixture.tarpon(&[&options[..], &["perl", "-e", &client, &address, "80"]].concat());
+    assert!(printed.ends_with("hello"), "{printed}");
     fixture.tarpon(&["rm", "-f", "web"]);
     assert!(!Path::new("/sys/class/net/tarpon0").exists());
 }
@@ -407,10 +407,10 @@ fn without_pasta_a_published_port_is_one_line_that_names_its_package() {
     let tarpon = tarpon_tests::tarpon::binary();
     let options = ["run", "--rm", "-p", "8080:80", &fixture.image, "true"];
     let output = anna.command("env").arg(path).arg(tarpon).args(options).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(125));
-    assert!(said.contains("pasta is not installed\nhint: install the package passt"), "{said}");
-    assert_eq!(said.lines().count(), 2, "{said}");
+    assert!(printed.contains("pasta is not installed\nhint: install the package passt"), "{printed}");
+    assert_eq!(printed.lines().count(), 2, "{printed}");
 }
 
 fn real_path(program: &str) -> PathBuf {
@@ -422,10 +422,10 @@ fn ports_have_no_effect_on_the_network_of_the_host() {
     let Some(fixture) = NetworkFixture::root("bridge") else { return };
     for network in ["host", "none"] {
         let output = fixture.output(&["run", "--rm", "--network", network, "-p", "1:1", &fixture.image, "true"]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(
-            output.status.success() && said.contains(&format!("-p has no effect with --network {network}")),
-            "{said}"
+            output.status.success() && printed.contains(&format!("-p has no effect with --network {network}")),
+            "{printed}"
         );
     }
 }

@@ -17,14 +17,14 @@ fn fixture() -> Option<Podman> {
 }
 
 /// The listed mount of this image, if it exists.
-fn told(fixture: &Podman, image: &str) -> Option<Value> {
+fn listed(fixture: &Podman, image: &str) -> Option<Value> {
     let all: Value = serde_json::from_str(&fixture.tarpon.run("podman", &["layers", "ls", "--json"]).unwrap()).unwrap();
     all.as_array().unwrap().iter().find(|mount| mount["image"] == image).cloned()
 }
 
 /// Number of uses of each layer of the image.
 fn uses(fixture: &Podman, image: &str) -> Vec<u64> {
-    let Some(told) = told(fixture, image) else { return Vec::new() };
+    let Some(told) = listed(fixture, image) else { return Vec::new() };
     told["layers"]["image"]["uses"].as_object().unwrap().values().map(|count| count.as_u64().unwrap()).collect()
 }
 
@@ -42,11 +42,11 @@ fn pulled_images_run_and_nothing_was_fetched_but_what_they_read() {
         for format in SEEKABLE {
             let image = pull(&fixture, &format!("{name}:{format}"));
             assert!(fixture.all_layers_are_lazy(), "{image}");
-            let pulled = told(&fixture, &image).unwrap();
+            let pulled = listed(&fixture, &image).unwrap();
             assert_eq!(pulled["fetched_bytes"], 0, "{image}: only its tables of contents came, to another process");
             let seen = fixture.container(&[], &image, program);
             assert!(seen.starts_with("Redis server") || seen.starts_with("root:"), "{seen}");
-            let (fetched, all) = (&told(&fixture, &image).unwrap()["fetched_bytes"], &pulled["image_bytes"]);
+            let (fetched, all) = (&listed(&fixture, &image).unwrap()["fetched_bytes"], &pulled["image_bytes"]);
             assert!(fetched.as_u64() < all.as_u64().map(|all| all / 4), "{image}: {fetched} of {all}");
         }
     }
@@ -76,7 +76,7 @@ fn what_podman_has_is_what_the_images_hold() {
 }
 
 #[test]
-fn other_images_are_pulled_as_ever_and_it_is_told_why() {
+fn other_images_are_pulled_as_a_whole_and_the_reason_is_listed() {
     let Some(fixture) = fixture() else { return };
     let image = pull(&fixture, "redis:gzip");
     assert!(!fixture.all_layers_are_lazy());
@@ -128,7 +128,7 @@ fn removed_images_are_let_go_and_uses_outlive_servers() {
     let refused = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(refused.contains("Podman has images that cannot run without it"), "{refused}");
     fixture.podman(&["rmi", &image]);
-    assert!(told(&fixture, &image).is_none(), "nothing of it is used any more");
+    assert!(listed(&fixture, &image).is_none(), "nothing of it is used any more");
     // It can be pulled again at once.
     pull(&fixture, "redis:estargz");
     assert_eq!(uses(&fixture, &image), counted);
@@ -141,7 +141,7 @@ fn removed_images_are_let_go_and_uses_outlive_servers() {
 }
 
 #[test]
-fn layers_that_nobody_has_hashed_have_no_digests_that_others_have() {
+fn layers_that_were_not_hashed_have_no_digests() {
     let Some(fixture) = fixture() else { return };
     for format in SEEKABLE {
         let image = pull(&fixture, &format!("debian-base:{format}"));
@@ -151,7 +151,10 @@ fn layers_that_nobody_has_hashed_have_no_digests_that_others_have() {
         assert!(layers.iter().all(|layer| !claimed.contains(&layer["diff-digest"])), "{layers:?}");
         assert!(layers.iter().all(|layer| layer["compressed-diff-digest"].is_null()), "{layers:?}");
         let pushed = fixture.podman_command(&["push", "--quiet", &image, &target(&fixture)]).output().unwrap();
-        assert!(String::from_utf8_lossy(&pushed.stderr).contains("Digest did not match"), "it is said, and not done");
+        assert!(
+            String::from_utf8_lossy(&pushed.stderr).contains("Digest did not match"),
+            "the error is printed, and nothing is pushed"
+        );
     }
 }
 
@@ -179,7 +182,7 @@ fn with_claimed_diff_ids_podman_pushes_what_it_reads_from_the_store() {
 }
 
 #[test]
-fn a_podman_that_loses_layers_is_told_from_others() {
+fn a_podman_that_loses_layers_is_distinguished_from_others() {
     let Some(fixture) = Podman::new(&[]) else { return };
     let folder = fixture.folder.path().join("bin");
     std::fs::create_dir(&folder).unwrap();
@@ -189,8 +192,8 @@ fn a_podman_that_loses_layers_is_told_from_others() {
     let mut setup = fixture.tarpon.command("podman");
     setup.args(["setup", "--layers", "--file"]).arg(fixture.conf()).env("PATH", path);
     let done = setup.output().unwrap();
-    let said = String::from_utf8_lossy(&done.stderr).into_owned();
-    assert!(done.status.success() && said.contains("Podman 5.6 loses the layers"), "{said}");
+    let printed = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(done.status.success() && printed.contains("Podman 5.6 loses the layers"), "{printed}");
     assert!(!fixture.conf_text().contains("additionallayerstores"));
     assert!(fixture.conf_text().contains("additionalimagestores"));
 }

@@ -209,16 +209,16 @@ fn a_container_that_fails_or_ends_too_early_is_an_error_that_names_its_exit_code
     ];
     for (options, script, reason) in cases {
         let output = tarpon.output("record", &[options, &[&image, "--", "sh", "-c", script]].concat()).unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert_eq!(said.lines().filter(|line| line.contains(reason)).count(), 1, "{said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{printed}");
+        assert_eq!(printed.lines().filter(|line| line.contains(reason)).count(), 1, "{printed}");
         assert_nothing_is_left(&tarpon);
     }
     let report = tarpon.output("record", &["--json", "-o", trace, &image, "--", "sh", "-c", "exit 7"]).unwrap();
     assert_eq!(json(&String::from_utf8_lossy(&report.stdout))["exit"], 7);
     let listed = Tarpon::new().unwrap().output("ls", &["--index", "registry", &format!("{image}:/etc")]).unwrap();
-    let said = String::from_utf8_lossy(&listed.stderr).into_owned();
-    assert!(said.contains("lists none"), "nothing was published: {said}");
+    let printed = String::from_utf8_lossy(&listed.stderr).into_owned();
+    assert!(printed.contains("lists none"), "nothing was published: {printed}");
 }
 
 #[test]

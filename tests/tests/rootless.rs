@@ -265,7 +265,7 @@ impl<'a> UsersDaemon<'a> {
         let process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let daemon = Self { anna, process, socket };
         wait_for(Duration::from_secs(60), "the daemon", || {
-            daemon.ask("GET", "stats", "").ok().filter(|said| said.ends_with("\n200"))
+            daemon.ask("GET", "stats", "").ok().filter(|printed| printed.ends_with("\n200"))
         });
         daemon
     }
@@ -301,15 +301,15 @@ fn a_daemon_of_the_user_mounts_on_the_host_and_runs_containers_in_a_namespace() 
     let run = format!(r#"{{"image": "{}", "name": "one", "command": ["sleep", "1000"]}}"#, image());
     {
         let daemon = UsersDaemon::start(&anna, &[]);
-        let said = daemon.ask("POST", "mounts", &mount).unwrap();
-        assert!(said.ends_with("\n201") && anna.run("ls", &["ro"]).unwrap().contains("etc"), "{said}");
+        let printed = daemon.ask("POST", "mounts", &mount).unwrap();
+        assert!(printed.ends_with("\n201") && anna.run("ls", &["ro"]).unwrap().contains("etc"), "{printed}");
         let refused = daemon.ask("POST", "containers", &run).unwrap();
         assert!(refused.contains("tarpon unshare tarpon daemon") && !refused.ends_with("\n201"), "{refused}");
     }
     assert_eq!(anna.run("ls", &["ro"]).unwrap(), "", "a daemon that is ended unmounts");
     let daemon = UsersDaemon::start(&anna, &["unshare", "tarpon"]);
-    let said = daemon.ask("POST", "containers", &run).unwrap();
-    assert!(said.ends_with("\n201"), "{said}");
+    let printed = daemon.ask("POST", "containers", &run).unwrap();
+    assert!(printed.ends_with("\n201"), "{printed}");
     assert_eq!(anna.tarpon(&["exec", "one", "id", "-u"]).unwrap(), "0\n");
     let removed = daemon.ask("DELETE", "containers/one?force=true", "").unwrap();
     assert!(removed.ends_with("\n204"), "{removed}");

@@ -42,7 +42,7 @@ impl RunFixture {
     /// Output of a shell in a container of the image, which must succeed.
     fn shell(&self, options: &[&str], script: &str) -> String {
         let output = self.run(&[&["--rm"], options].concat(), &["sh", "-c", script]);
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", printed(&output));
         String::from_utf8(output.stdout).unwrap()
     }
 
@@ -60,7 +60,7 @@ impl RunFixture {
     fn waiting(&self, name: &str, options: &[&str]) {
         let script = "trap 'echo asked; exit 3' TERM; echo ready; echo odd >&2; while :; do sleep 0.1; done";
         let started = self.run(&[&["-d", "--name", name], options].concat(), &["sh", "-c", script]);
-        assert!(started.status.success(), "{}", said(&started));
+        assert!(started.status.success(), "{}", printed(&started));
         assert_eq!(started.stdout, format!("{name}\n").as_bytes());
         until(|| self.tarpon.run("logs", &[name]).unwrap().contains("ready"));
     }
@@ -82,7 +82,7 @@ impl RunFixture {
     }
 }
 
-fn said(output: &Output) -> String {
+fn printed(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -127,7 +127,7 @@ fn a_container_ends_as_its_command_does_and_nothing_is_left() {
     ];
     for (command, code) in cases {
         let output = fixture.run(&["--rm"], command);
-        assert_eq!(output.status.code(), Some(code), "{command:?}: {}", said(&output));
+        assert_eq!(output.status.code(), Some(code), "{command:?}: {}", printed(&output));
         fixture.assert_nothing_is_left();
     }
     let version = fixture.run(&["--rm"], &["cat", "/etc/debian_version"]);
@@ -135,7 +135,7 @@ fn a_container_ends_as_its_command_does_and_nothing_is_left() {
 }
 
 #[test]
-fn a_container_is_what_was_said() {
+fn a_container_has_the_options_of_the_command_line() {
     let Some(fixture) = RunFixture::new() else { return };
     let file = script(&fixture, "variables", "# some\nFROM_FILE=yes\nA=file\n");
     let options = ["-e", "A=1", "--env-file", file.to_str().unwrap(), "-e", "TARPON_STORE", "-w", "/usr/share"];
@@ -186,7 +186,7 @@ fn what_is_mounted_is_seen_and_what_is_read_only_is_not_written() {
     assert!(fixture.shell(&["--tmpfs", "/usr/share/base-files"], "ls /usr/share/base-files").contains("motd"));
     for (volume, code) in [("/nonexistent/x:/x", 125), ("./nonexistent:/x", 125), ("x:/x", 2), ("/usr:/x:odd", 2)] {
         let output = fixture.run(&["--rm", "-v", volume], &["true"]);
-        assert_eq!(output.status.code(), Some(code), "{}", said(&output));
+        assert_eq!(output.status.code(), Some(code), "{}", printed(&output));
     }
     fixture.assert_nothing_is_left();
 }
@@ -196,9 +196,12 @@ fn limits_are_kept_where_cgroups_allow_it() {
     let Some(fixture) = RunFixture::new() else { return };
     let output =
         fixture.run(&["--rm", "--pids-limit", "5"], &["sh", "-c", "for i in 1 2 3 4 5 6 7; do sleep 5 & done"]);
-    let said = said(&output).to_ascii_lowercase();
+    let printed = printed(&output).to_ascii_lowercase();
     // Either the shell cannot fork, or tarpon reports that this machine does not support such limits.
-    assert!(!output.status.success() && (said.contains("fork") || said.contains("no limit for pids")), "{said}");
+    assert!(
+        !output.status.success() && (printed.contains("fork") || printed.contains("no limit for pids")),
+        "{printed}"
+    );
     let output = fixture.run(&["--rm", "-m", "1K"], &["true"]);
     assert_eq!(output.status.code(), Some(125));
     fixture.assert_nothing_is_left();
@@ -240,7 +243,7 @@ fn options_of_podman_that_a_runner_needs_mean_the_same() {
         let mut command = fixture.tarpon.command("run");
         command.current_dir(&work).arg("--rm=true").args(options).args([&fixture.image, "sh", "-c", script]);
         let output = command.output().unwrap();
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", printed(&output));
         String::from_utf8(output.stdout).unwrap()
     };
     for option in [["-v", "./file:/data/file:ro"], ["-v", "../work:/data:z"], ["-v", ".:/data:Z"]] {
@@ -255,17 +258,21 @@ fn options_of_podman_that_a_runner_needs_mean_the_same() {
     let name = inside(&["--cidfile", "name", "--name", "named"], "true");
     assert_eq!((&*name, std::fs::read_to_string(&file).unwrap()), ("", "named".to_owned()));
     let twice = fixture.run(&["--rm", "--cidfile", file.to_str().unwrap()], &["true"]);
-    assert!(twice.status.code() == Some(125) && said(&twice).contains("there is a file already"), "{}", said(&twice));
+    assert!(
+        twice.status.code() == Some(125) && printed(&twice).contains("there is a file already"),
+        "{}",
+        printed(&twice)
+    );
     let other = work.join("other");
     let failed = fixture.run(&["--rm", "--cidfile", other.to_str().unwrap()], &["nope"]);
-    assert!(failed.status.code() == Some(127) && !other.exists(), "{}", said(&failed));
+    assert!(failed.status.code() == Some(127) && !other.exists(), "{}", printed(&failed));
 
     if real::have(&["catatonit"]) {
         let script = "tr '\\0' ' ' < /proc/1/cmdline | cut -d' ' -f1,2; test $$ -gt 1 && echo below";
         assert_eq!(fixture.shell(&["--init"], script), "/dev/tarpon-init --\nbelow\n");
     } else {
         let none = fixture.run(&["--rm", "--init"], &["true"]);
-        assert!(none.status.code() == Some(125) && said(&none).contains("install catatonit"), "{}", said(&none));
+        assert!(none.status.code() == Some(125) && printed(&none).contains("install catatonit"), "{}", printed(&none));
     }
     fixture.assert_nothing_is_left();
 }
@@ -275,7 +282,7 @@ fn scripts_get_names_codes_and_parts_of_logs() {
     let Some(fixture) = RunFixture::new() else { return };
     fixture.waiting("web", &[]);
     let done = fixture.run(&["-d", "--name", "done"], &["sh", "-c", "echo one; echo two; printf three; exit 7"]);
-    assert!(done.status.success(), "{}", said(&done));
+    assert!(done.status.success(), "{}", printed(&done));
     let tarpon = |subcommand: &str, arguments: &[&str]| fixture.tarpon.run(subcommand, arguments).unwrap();
     assert_eq!(tarpon("wait", &["done"]), "7\n");
     assert_eq!((tarpon("ps", &["-q"]), tarpon("ps", &["-aq"])), ("web\n".to_owned(), "done\nweb\n".to_owned()));
@@ -296,7 +303,7 @@ fn scripts_get_names_codes_and_parts_of_logs() {
     assert!(tarpon("logs", &["we"]).contains("ready"));
     for command in ["stop", "kill", "rm"] {
         let output = fixture.tarpon.output(command, &["we"]).unwrap();
-        assert_eq!(output.status.code(), Some(3), "{command}: {}", said(&output));
+        assert_eq!(output.status.code(), Some(3), "{command}: {}", printed(&output));
     }
     assert_eq!(fixture.status("web"), "running");
     fixture.tarpon.run("rm", &["-f", "web"]).unwrap();
@@ -328,16 +335,16 @@ fn a_detached_container_is_listed_read_entered_stopped_and_removed() {
     let script = "cat /proc/1/comm; echo $X; pwd; id -u; exit 4";
     let inside = fixture.tarpon.output("exec", &["-e", "X=1", "-w", "/tmp", "-u", "daemon", "web", "sh", "-c", script]);
     let inside = inside.unwrap();
-    assert_eq!((&*inside.stdout, inside.status.code()), (&b"sh\n1\n/tmp\n1\n"[..], Some(4)), "{}", said(&inside));
+    assert_eq!((&*inside.stdout, inside.status.code()), (&b"sh\n1\n/tmp\n1\n"[..], Some(4)), "{}", printed(&inside));
     let shown = "echo $HOME $SECRET";
     let shown = fixture.tarpon.run("exec", &["-u", "daemon", "-e", "SECRET=hush", "web", "sh", "-c", shown]).unwrap();
     assert!(shown.starts_with("/usr/sbin hush\n"), "{shown}");
     assert_eq!(fixture.tarpon.output("exec", &["web", "nope"]).unwrap().status.code(), Some(127));
 
     let refused = fixture.tarpon.output("rm", &["web"]).unwrap();
-    assert!(!refused.status.success() && said(&refused).contains("has not ended"));
+    assert!(!refused.status.success() && printed(&refused).contains("has not ended"));
     let twice = fixture.run(&["-d", "--name", "web"], &["true"]);
-    assert!(twice.status.code() == Some(125) && said(&twice).contains("there is a container web already"));
+    assert!(twice.status.code() == Some(125) && printed(&twice).contains("there is a container web already"));
 
     let following = printing(
         {
@@ -362,7 +369,7 @@ fn a_detached_container_is_listed_read_entered_stopped_and_removed() {
     fixture.tarpon.run("rm", &["web"]).unwrap();
     fixture.assert_nothing_is_left();
     let gone = fixture.tarpon.output("stop", &["web"]).unwrap();
-    assert!(gone.status.code() == Some(3) && said(&gone).contains("there is no container web"));
+    assert!(gone.status.code() == Some(3) && printed(&gone).contains("there is no container web"));
 }
 
 #[test]
@@ -374,7 +381,7 @@ fn two_containers_of_an_image_do_not_see_each_other_and_fetch_it_once() {
     fixture.waiting("b", &["--rm"]);
     fixture.tarpon.run("exec", &["a", "touch", "/of-a"]).unwrap();
     let seen = fixture.tarpon.output("exec", &["b", "sh", "-c", "test -e /of-a"]).unwrap();
-    assert_eq!(seen.status.code(), Some(1), "{}", said(&seen));
+    assert_eq!(seen.status.code(), Some(1), "{}", printed(&seen));
     let status = fixture.tarpon.status().unwrap();
     let mounts = status.as_array().unwrap();
     assert_eq!(mounts.len(), 2);
@@ -402,7 +409,7 @@ fn a_volume_of_the_image_can_be_written_and_has_what_the_image_has_there() {
     assert_eq!(fixture.shell(&["--read-only"], script), "root\n");
     fixture.assert_nothing_is_left();
     let kept = fixture.run(&["--name", "db"], &["sh", "-c", "echo kept > /data/new/x"]);
-    assert!(kept.status.success(), "{}", said(&kept));
+    assert!(kept.status.success(), "{}", printed(&kept));
     let folder = fixture.tarpon.store().join("containers/db");
     assert_eq!(std::fs::read_to_string(folder.join("upper/data/new/x")).unwrap(), "kept\n");
     assert_eq!(fixture.listed()[0]["record"]["volumes"], serde_json::json!(["/data/new", "/usr/share/base-files"]));
@@ -420,7 +427,7 @@ fn signals_reach_the_container_and_end_it_once() {
         let running = printing(command, "ready");
         signal(running.id(), sent);
         let ended = running.wait_with_output().unwrap();
-        assert_eq!(ended.status.code(), Some(42), "{sent}: {}", said(&ended));
+        assert_eq!(ended.status.code(), Some(42), "{sent}: {}", printed(&ended));
     }
     fixture.assert_nothing_is_left();
 }
@@ -439,11 +446,11 @@ fn input_and_terminals_are_passed_through() {
         "without -i there is no input"
     );
     let none = fixture.run(&["--rm", "-t"], &["true"]);
-    assert!(none.status.code() == Some(125) && said(&none).contains("-t requires a terminal"));
+    assert!(none.status.code() == Some(125) && printed(&none).contains("-t requires a terminal"));
 
     // A terminal without a user.
     let shown = fixture.run(&["-d", "-t", "--name", "tty"], &["sh", "-c", "tty && echo TERM is $TERM; sleep 1000"]);
-    assert!(shown.status.success(), "{}", said(&shown));
+    assert!(shown.status.success(), "{}", printed(&shown));
     until(|| fixture.tarpon.run("logs", &["tty"]).unwrap().contains("TERM is xterm"));
     assert!(fixture.tarpon.run("logs", &["tty"]).unwrap().contains("/dev/pts/0"));
     fixture.tarpon.run("rm", &["-f", "tty"]).unwrap();
@@ -475,16 +482,16 @@ fn whatever_fails_on_the_way_leaves_nothing() {
     for (number, options) in cases.into_iter().enumerate() {
         for detach in [&[][..], &["-d"]] {
             let output = fixture.run(&[options, detach].concat(), &["true"]);
-            assert_eq!(output.status.code(), Some(125), "{options:?}: {}", said(&output));
-            let lines = said(&output).lines().filter(|line| line.starts_with("tarpon: cannot run ")).count();
-            assert_eq!(lines, 1, "case {number}: {}", said(&output));
+            assert_eq!(output.status.code(), Some(125), "{options:?}: {}", printed(&output));
+            let lines = printed(&output).lines().filter(|line| line.starts_with("tarpon: cannot run ")).count();
+            assert_eq!(lines, 1, "case {number}: {}", printed(&output));
             fixture.assert_nothing_is_left();
         }
     }
 }
 
 #[test]
-fn whoever_interrupts_a_start_ends_the_runtime_and_leaves_nothing() {
+fn an_interrupt_of_a_start_ends_the_runtime_and_leaves_nothing() {
     let Some(fixture) = RunFixture::new() else { return };
     let begun = fixture.tarpon.store().with_file_name("begun");
     let text = "#!/bin/sh\ncase \"$*\" in *' run '*) ;; *) exit;; esac\n";
@@ -615,7 +622,7 @@ fn containers_without_a_server_and_a_holder_keep_what_is_local_and_new_ones_star
     fixture.tarpon.run("cache", &["clear"]).unwrap();
     keep_what_is_local();
     let other = fixture.run(&["-d", "--name", "new"], &["sleep", "1000"]);
-    assert!(other.status.success(), "{}", said(&other));
+    assert!(other.status.success(), "{}", printed(&other));
     let listed = fixture.listed();
     let new = listed.as_array().unwrap().iter().find(|one| one["name"] == "new").unwrap();
     assert_eq!(new["source_lost"], false, "{listed}");

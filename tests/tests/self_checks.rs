@@ -30,8 +30,8 @@ fn check(image: &str) {
     for mode in ["native", "fuse"] {
         let mut tarpon = Tarpon::new().unwrap();
         let root = tarpon.mount(&format!("{registry}/{image}:gzip"), &["--mode", mode, "--suid", "--dev"]).unwrap();
-        let said = run_inside(&root, "tar-check");
-        assert!(said.contains("READY"), "{image} in mode {mode}: {said}");
+        let printed = run_inside(&root, "tar-check");
+        assert!(printed.contains("READY"), "{image} in mode {mode}: {printed}");
         tarpon.unmount(&root).unwrap();
     }
 }

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_command_is_told_with_its_own_machine() {
+    fn each_command_is_shown_with_its_own_machine() {
         let header =
             |command: &str, cores: u32| format!("{{\"command\":\"{command}\",\"machine\":{{\"cores\":{cores}}}}}\n");
         let page = about("start", "bench start", &Runs::parse(&(header("first", 2) + &header("second", 4))).unwrap());
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_commit_and_versions_are_told_and_empty_ones_are_not() {
+    fn the_commit_and_versions_are_shown_and_empty_ones_are_not() {
         let header = r#"{"commit":"abc-dirty","machine":{"programs":{"crun":"crun 1","sh":""}}}"#;
         let page = about("start", "bench start", &Runs::parse(header).unwrap());
         assert!(page.contains("; commit abc-dirty; crun 1<br>"), "{page}");

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_without_data_is_told() {
+    fn a_folder_without_data_is_an_error() {
         let empty = tempfile::tempdir().unwrap();
         let args = Args { from: Some(empty.path().into()), to: Some(empty.path().join("to")) };
         assert!(run(&args).unwrap_err().to_string().contains("nothing to report"));

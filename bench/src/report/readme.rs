@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_command_is_told_too_and_one_over_another_link_is_not() {
+    fn a_second_command_is_named_too_and_one_over_another_link_is_not() {
         let header =
             |command: &str| format!("{{\"command\": \"{command}\", \"date\": \"2026-01-02\", \"machine\": {{}}}}\n");
         let line = |link: &str| {

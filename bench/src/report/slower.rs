@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_lost_cell_that_is_told_and_without_a_rival_nothing() {
+    fn without_a_lost_cell_a_sentence_is_shown_and_without_a_rival_nothing() {
         let ours = "{\"workload\":\"w\",\"system\":\"tarpon\",\"ready\":3.0}\n";
         assert!(parts(ours).is_empty());
         let found = parts(&format!("{ours}{{\"workload\":\"w\",\"system\":\"a\",\"ready\":5.0}}\n"));

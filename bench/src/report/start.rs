@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_that_failed_are_told() {
+    fn runs_that_failed_are_listed() {
         let line = "{\"link\":\"l\",\"workload\":\"w\",\"system\":\"s\",\"number\":2,\"error\":\"it broke\"}\n";
         let told = failures(&Runs::parse(line).unwrap()).unwrap();
         assert_eq!(told, "Runs that failed, 1:\nl, w, s, run 2: it broke");

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hosts_fetch_is_also_told_in_images_of_one_host_without_a_cache() {
+    fn what_hosts_fetch_is_also_shown_in_images_of_one_host_without_a_cache() {
         let line = |size: u64, system: &str, bytes: u64| {
             format!(
                 "{{\"axis\":\"hosts\",\"size\":{size},\"system\":\"{system}\",\"seconds\":1.0,\"p99\":0.9,\"bytes\":{bytes}}}\n"

@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_fails_is_ended_too_and_says_why_it_failed() {
+    fn a_run_that_fails_is_ended_too_and_reports_why_it_failed() {
         let broken = Broken(std::cell::Cell::new(false));
         let here = Here { host: String::new(), registry: String::new() };
         let error = one(&broken, &workload(Ready::Port { port: 1, path: None }), &here, "gzip", false).unwrap_err();
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_workload_that_has_ended_nobody_can_tell() {
+    fn a_workload_that_has_ended_needs_no_check_of_readiness() {
         assert!(checked("tarpon-pack", Ready::Exit { sha256: String::new() }, None).is_ok());
     }
 

@@ -634,7 +634,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_accepts_nobody_is_not_waited_for_without_end() {
+    fn the_wait_for_a_server_that_accepts_no_connection_is_bounded() {
         let folder = tempfile::tempdir().unwrap();
         let client = client(folder.path(), &[]);
         let listener: UnixListener = wire::listen(&folder.path().join("run")).unwrap();
@@ -651,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_cannot_be_connected_to_is_not_one_at_which_nobody_listens() {
+    fn a_socket_that_refuses_access_is_not_taken_for_one_without_a_listener() {
         let folder = tempfile::tempdir().unwrap();
         let client = client(folder.path(), &[]);
         let socket = client.store.server_folder().join(wire::SOCKET);

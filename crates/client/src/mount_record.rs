@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_holds_no_secret_and_says_that_there_was_one() {
+    fn a_record_holds_no_secret_but_notes_that_there_was_one() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), tarpon_store::StoreConfig::default()).unwrap();
         SavedMount { mode: Some(Mode::Native), ..SavedMount::new(&request()) }.write(&store).unwrap();

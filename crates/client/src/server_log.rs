@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_that_is_begun_anew_is_the_same_file_for_those_who_write_to_it() {
+    fn a_rotated_log_is_the_same_file_for_its_writers() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("server.log");
         let mut log = open(&path).unwrap();

@@ -266,14 +266,14 @@ async fn a_profile_without_a_pack_costs_a_line_and_nothing_else() {
         let started = fixture.start(profile).await;
         assert!(!started.has_pack);
         assert_eq!(started.states(), ["index-trusted"], "the index is used all the same");
-        let said = format!("the boot pack {profile} is not used: the index has none of this name");
-        assert_eq!(started.notes.iter().filter(|note| **note == said).count(), 1, "{:?}", started.notes);
+        let printed = format!("the boot pack {profile} is not used: the index has none of this name");
+        assert_eq!(started.notes.iter().filter(|note| **note == printed).count(), 1, "{:?}", started.notes);
         started.assert_reads(&default_start()).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_index_without_packs_says_so_only_to_who_asks_for_one() {
+async fn a_missing_pack_is_reported_only_if_one_was_requested() {
     let fixture = PackFixture::new(image());
     fixture.publish(&[]).await;
     let started = fixture.start("default").await;
@@ -299,8 +299,8 @@ async fn a_pack_whose_frames_are_gone_or_wrong_is_done_without() {
         let started = fixture.start("default").await;
         assert!(started.has_pack);
         started.assert_reads(&default_start()).await;
-        let said = started.served.image.stats().last_error.unwrap();
-        assert!(said.contains("boot pack") && said.contains("abandoned"), "{said}");
+        let printed = started.served.image.stats().last_error.unwrap();
+        assert!(printed.contains("boot pack") && printed.contains("abandoned"), "{printed}");
     }
 }
 

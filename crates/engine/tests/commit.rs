@@ -208,7 +208,7 @@ async fn a_push_that_fails_shows_nothing_and_can_be_repeated() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_may_not_push_is_told_so() {
+async fn a_push_without_permission_is_an_error() {
     let open = CommitFixture::new(Auth::Anonymous).await;
     let closed = CommitFixture::new(Auth::Basic).await;
     let name = open.at("new:v1");

@@ -235,7 +235,7 @@ fn listing(tree: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn every_manifest_that_says_what_is_not_so_has_its_verdict() {
+async fn every_false_manifest_has_its_verdict() {
     let mut verdicts = String::new();
     for (name, case) in CASES {
         let verdict = verdict(*case).await;

@@ -101,7 +101,7 @@ async fn scrape(address: SocketAddr) -> BTreeMap<String, f64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mount_tells_what_was_read_and_why_it_waited() {
+async fn a_mount_reports_what_was_read_and_why_it_waited() {
     if !can_mount() {
         return;
     }
@@ -147,7 +147,7 @@ async fn a_mount_tells_what_was_read_and_why_it_waited() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_fetched_to_prepare_an_image_is_told_of_each_of_its_mounts() {
+async fn what_was_fetched_to_prepare_an_image_is_shown_for_each_of_its_mounts() {
     if !can_mount() {
         return;
     }
@@ -167,7 +167,7 @@ async fn what_was_fetched_to_prepare_an_image_is_told_of_each_of_its_mounts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_keeps_the_address_that_it_has_and_says_so() {
+async fn a_server_keeps_its_address_for_metrics_and_refuses_another() {
     if !can_mount() {
         return;
     }
@@ -189,7 +189,7 @@ async fn a_server_keeps_the_address_that_it_has_and_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_for_good_serves_also_while_its_address_for_metrics_is_taken_and_tells_them_later() {
+async fn a_permanent_server_serves_while_its_address_for_metrics_is_taken_and_offers_metrics_later() {
     if !can_mount() {
         return;
     }
@@ -225,7 +225,7 @@ async fn a_server_for_good_serves_also_while_its_address_for_metrics_is_taken_an
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_told_to_end_serves_a_mount_that_is_bound_elsewhere() {
+async fn a_server_that_was_asked_to_end_serves_a_mount_that_is_bound_elsewhere() {
     if !can_mount() {
         return;
     }
@@ -273,7 +273,7 @@ async fn only_scrapes_are_answered_and_no_request_without_end_is_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_source_that_fails_is_told_with_what_to_do() {
+async fn a_source_that_fails_is_reported_with_what_to_do() {
     if !can_mount() {
         return;
     }

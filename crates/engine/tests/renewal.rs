@@ -102,7 +102,7 @@ impl Old {
 }
 
 #[test]
-fn a_tree_of_an_older_version_is_written_anew_when_it_is_loaded_and_then_stays() {
+fn a_tree_of_an_older_version_is_rewritten_when_it_is_loaded_and_then_stays() {
     let old = Old::new();
     assert_eq!(old.record()["version"], 1);
     assert!(old.loaded().unwrap() == new_tree());
@@ -131,7 +131,7 @@ fn a_process_that_ended_between_the_record_and_the_tree_is_succeeded() {
 }
 
 #[test]
-fn a_damaged_tree_of_an_older_version_is_no_image_and_can_be_installed_anew() {
+fn a_damaged_tree_of_an_older_version_is_no_image_and_can_be_installed_again() {
     let old = Old::new();
     let mut tree = old_tree();
     let middle = tree.len() / 2;
@@ -144,7 +144,7 @@ fn a_damaged_tree_of_an_older_version_is_no_image_and_can_be_installed_anew() {
 }
 
 #[test]
-fn an_image_of_an_older_version_is_installed_anew_listed_and_protected_while_it_is_mounted() {
+fn an_image_of_an_older_version_is_installed_again_listed_and_protected_while_it_is_mounted() {
     let old = Old::new();
     assert_eq!(old.store.images().unwrap().len(), 1);
     old.store.record_mount(Path::new("/mnt"), &old.manifest, "image", "").unwrap();
@@ -160,7 +160,7 @@ fn an_image_of_an_older_version_is_installed_anew_listed_and_protected_while_it_
 }
 
 #[test]
-fn a_store_that_nobody_told_how_to_write_trees_leaves_old_ones_alone() {
+fn a_store_without_a_writer_of_trees_keeps_old_ones() {
     let old = Old::new();
     let plain = Store::open(old.folder.path(), StoreConfig::default()).unwrap();
     assert!(plain.image(&old.manifest).unwrap().is_none());

@@ -159,7 +159,7 @@ const VERIFIED: (&str, &str) = ("soci", "soci-verified");
 const STREAMED: (&str, &str) = ("tar+gzip", "diffID-verified");
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_image_that_names_its_index_is_read_by_it_without_being_told_to() {
+async fn an_image_that_names_its_index_is_read_by_it_without_an_option() {
     let fixture = SociFixture::new(converted(2, |_| ()).0).await;
     let prepared = fixture.prepare(IndexChoice::None).await;
     assert_eq!(states(&prepared), [VERIFIED; 2]);
@@ -179,7 +179,7 @@ async fn a_layer_without_a_ztoc_is_streamed_beside_one_that_has_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_index_that_the_registry_lists_is_used_only_if_the_user_says_so() {
+async fn an_index_that_the_registry_lists_is_used_only_if_the_user_allows_it() {
     let (contents, digest) = referred(&image());
     let fixture = SociFixture::new(contents).await;
     let before = fixture.requests();
@@ -279,7 +279,7 @@ async fn a_pull_of_a_mounted_image_is_made_good_by_the_next_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pull_finds_an_index_that_says_what_is_not_so() {
+async fn a_pull_detects_a_false_index() {
     let lies: [Spoil; 5] = [
         |ztoc| ztoc.entries[1].mode = 0o777,
         |ztoc| ztoc.entries[1].size -= 1,

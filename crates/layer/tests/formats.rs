@@ -82,7 +82,7 @@ fn estargz_in_all_its_shapes_shows_the_tar() {
 }
 
 #[test]
-fn a_landmark_says_what_is_to_be_prefetched_and_another_that_nothing_is() {
+fn a_landmark_marks_what_to_prefetch_and_another_that_nothing_is() {
     let items = sample();
     let of = |landmark| {
         let toc = open_toc(&estargz(&items, EstargzOptions { landmark, ..Default::default() })).unwrap();

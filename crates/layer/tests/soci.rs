@@ -155,7 +155,7 @@ fn a_ztoc_of_the_first_version_implies_its_first_checkpoint() {
 }
 
 #[test]
-fn xattrs_are_those_with_the_prefix_and_none_if_the_index_says_so() {
+fn xattrs_are_those_with_the_prefix_and_none_if_the_index_disables_them() {
     let (blob, xattrs) =
         (layer(), |index: &LayerIndex| index.entries.iter().map(|entry| entry.attributes.xattrs.len()).sum::<usize>());
     let mut ztoc = Ztoc::of(&blob, 100_000);

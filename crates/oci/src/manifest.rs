@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_of_dockers_first_schema_is_refused_whichever_part_says_that_it_is_one() {
+    fn a_manifest_of_dockers_first_schema_is_refused_by_each_of_its_marks() {
         let bytes = manifest("").bytes;
         for schema1 in
             ["json", "prettyjws"].map(|form| format!("application/vnd.docker.distribution.manifest.v1+{form}"))

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_layer_says_the_digest_of_its_blob_only_if_that_was_hashed() {
+    fn a_layer_has_the_digest_of_its_blob_only_if_the_blob_was_hashed() {
         let (id, parent, diff_id) = (Digest::of(b"id"), Digest::of(b"parent"), Digest::of(b"diff"));
         let value = |is_hashed, parent| {
             let form = LayerForm::test(id, diff_id, is_hashed);

@@ -145,7 +145,7 @@ mod tests {
         Digest::of(format!("{what} a").as_bytes())
     }
 
-    fn said(key: &str, diff_ids: DiffIds) -> String {
+    fn printed(key: &str, diff_ids: DiffIds) -> String {
         let image = Offered::test(&["a", "b"]);
         let layer = image.find(&digest(key)).unwrap();
         String::from_utf8(layer.info(&digest(key), diff_ids).to_vec()).unwrap()
@@ -156,18 +156,19 @@ mod tests {
         let expected = |diff_id: &str| {
             format!(r#"{{"compressed-size":7,"diff-digest":"{}","diff-size":1024,"compression":2}}"#, digest(diff_id))
         };
-        assert_eq!(said("blob", DiffIds::Hashed), expected("stands in"), "nobody has hashed it");
-        assert_eq!(said("blob", DiffIds::Claimed), expected("claimed"));
+        assert_eq!(printed("blob", DiffIds::Hashed), expected("stands in"), "it was not hashed");
+        assert_eq!(printed("blob", DiffIds::Claimed), expected("claimed"));
     }
 
     #[test]
-    fn only_a_layer_that_was_hashed_is_said_to_be_what_its_blob_holds() {
+    fn only_a_layer_that_was_hashed_gets_the_digest_of_its_blob() {
         let mut image = Offered::test(&["a"]);
         let layer = &mut image.layers[0];
         let has_digest = |layer: &OfferedLayer| {
             let info: serde_json::Value =
                 serde_json::from_slice(&layer.info(&digest("blob"), DiffIds::Claimed)).unwrap();
-            info.get("compressed-diff-digest").is_some_and(|said| *said == digest("blob").to_string())
+            info.get("compressed-diff-digest")
+                .is_some_and(|digest_of_blob| *digest_of_blob == digest("blob").to_string())
         };
         assert!(!has_digest(layer), "other images would get it for their blob");
         layer.form.is_hashed = true;
@@ -181,8 +182,8 @@ mod tests {
             digest("toc"),
             digest("claimed")
         );
-        assert_eq!(said("toc", DiffIds::Hashed), expected);
-        assert_eq!(said("toc", DiffIds::Claimed), expected);
+        assert_eq!(printed("toc", DiffIds::Hashed), expected);
+        assert_eq!(printed("toc", DiffIds::Claimed), expected);
     }
 
     #[test]

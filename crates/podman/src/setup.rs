@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_not_there_before_is_gone_after_unless_somebody_wrote_into_it() {
+    fn a_file_created_for_a_mount_is_removed_after_it_unless_it_was_written_to() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("storage.conf");
         assert!(change(&file, Path::new(STORE), None, false).unwrap().changed);

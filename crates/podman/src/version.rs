@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_that_lose_layers_are_told_from_those_that_do_not() {
+    fn versions_that_lose_layers_are_distinguished_from_those_that_do_not() {
         for (line, loses) in [
             ("podman version 4.3.1", false),
             ("podman version 5.4.2\n", false),

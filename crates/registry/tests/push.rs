@@ -89,7 +89,7 @@ async fn a_stream_of_nothing_is_the_empty_blob() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_a_clear_answer_says_that_a_blob_is_there() {
+async fn only_a_clear_answer_means_that_a_blob_exists() {
     let push = Push::open();
     assert!(push.destination.has_blob(blob()).await.unwrap());
     assert!(!push.has(&fresh()).await);

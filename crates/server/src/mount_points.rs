@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn it_closes_only_while_nobody_needs_it_and_then_for_good() {
+    fn it_closes_only_while_it_is_unused_and_then_permanently() {
         let places = places();
         let client = places.enter().unwrap();
         assert!(!places.close_if_idle(|| false));
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_keeps_it_from_ending_by_itself_and_is_not_waited_for_when_it_is_told_to() {
+    fn a_holder_keeps_it_from_ending_by_itself_but_does_not_delay_a_requested_end() {
         let places = places();
         let holder = places.enter().unwrap().hold();
         assert!(places.idle().now_or_never().is_none() && !places.close_if_idle(|| false));

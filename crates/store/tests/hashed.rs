@@ -285,7 +285,7 @@ fn a_record_that_verify_finds_damaged_is_not_loaded_although_its_file_seems_unch
 }
 
 #[test]
-fn a_check_of_an_image_of_one_tenant_says_nothing_about_that_of_another() {
+fn a_check_of_one_tenants_image_does_not_count_for_another_tenants_image() {
     let folder = common::folder().unwrap();
     let boot = Boot::new(folder.path(), "first");
     boot.store.set_isolation(Isolation::Tenant).unwrap();

@@ -60,12 +60,12 @@ fn a_whiteout_of_a_directory_hides_all_that_is_below_it() {
 }
 
 #[test]
-fn a_whiteout_does_not_hide_what_its_own_layer_makes_anew() {
+fn a_whiteout_does_not_hide_what_its_own_layer_creates_again() {
     check([vec![file("a", "1")], vec![whiteout("a"), file("a", "22")]], &["a=2"]);
 }
 
 #[test]
-fn a_directory_removed_and_made_anew_in_one_layer_is_empty_of_the_old() {
+fn a_directory_removed_and_created_again_in_one_layer_has_no_old_entries() {
     let lower = vec![dir("d"), file("d/old", "1")];
     check([lower, vec![whiteout("d"), dir("d"), file("d/new", "1")]], &["d/", "d/new=1"]);
 }

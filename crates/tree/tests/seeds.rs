@@ -32,7 +32,7 @@ fn seeds_of_erofs_image() {
 
 /// The stacks of the one folder, as version 1 and version 2 wrote them into the other.
 #[test]
-fn a_tree_of_version_1_is_written_anew_as_its_layers_would_be() {
+fn a_tree_of_version_1_is_rewritten_as_its_layers_would_be() {
     for number in 1..=6 {
         let seed = |target: &str, version: &str| {
             fs::read(folder(target).join(format!("{version}{number:03}-stack"))).expect("a seed")

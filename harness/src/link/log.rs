@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_told_from_the_rest_of_a_body() {
+    fn a_request_is_distinguished_from_the_rest_of_a_body() {
         assert_eq!(request_line(b"GET /v2/ HTTP/1.1\r\nHost: a\r\n\r\n").as_deref(), Some("GET /v2/"));
         assert!(request_line(b"and GET / more").is_none() && request_line(b"").is_none());
     }

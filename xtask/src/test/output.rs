@@ -207,7 +207,7 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
     }
 
     #[test]
-    fn at_the_end_failures_are_said_once_more_without_what_led_to_them() {
+    fn at_the_end_failures_are_printed_again_without_the_output_before_them() {
         let mut reader = Reader::default();
         OUTPUT.lines().for_each(|line| drop(reader.line(line)));
         let wanted = ["c_breaks", "thread 'c_breaks' (7) panicked at src/lib.rs:1:2:", "assertion failed"];

@@ -112,7 +112,7 @@ fn a_dependency_against_the_direction_is_named() {
 }
 
 #[test]
-fn nobody_depends_on_the_command_line_not_even_tests() {
+fn no_package_depends_on_the_command_line_not_even_tests() {
     one(
         &[("crates/fs/Cargo.toml", &manifest("fs", "[dev-dependencies]\ntarpon = \"1\"\n"))],
         "crates/fs/Cargo.toml:4:",
@@ -246,10 +246,16 @@ fn vague_words_in_comments_strings_and_names_are_named() {
         "crates/trace/src/a.rs:1:",
     );
     one(&[("crates/trace/src/a.rs", concat!("struct La", "b;\n"))], "crates/trace/src/a.rs:1:");
+    let test = format!("#[cfg(test)]\nmod tests {{\n#[test]\nfn {word}_reads() {{}}\n}}\n");
+    one(&[("crates/trace/src/a.rs", &test)], "crates/trace/src/a.rs:4:");
+    one(
+        &[("crates/trace/tests/a.rs", &format!("#[test]\nasync fn {word}_reads() {{}}\n"))],
+        "crates/trace/tests/a.rs:2:",
+    );
 }
 
 #[test]
-fn a_vague_word_may_be_code_a_part_of_another_word_or_in_a_test() {
+fn a_vague_word_may_be_code_a_part_of_another_word_or_an_argument_in_a_test() {
     let word = concat!("no", "body");
     assert_eq!(
         problems(&[
@@ -258,7 +264,7 @@ fn a_vague_word_may_be_code_a_part_of_another_word_or_in_a_test() {
             ("crates/trace/src/a.rs", concat!("// aforesa", "id\nfn f() -> La", "b {}\n")),
             (
                 "crates/trace/src/b.rs",
-                &format!("#[cfg(test)]\nmod tests {{\n fn {word}(a: &str) {{ f(\"{word}\") }}\n}}\n")
+                &format!("#[cfg(test)]\nmod tests {{\n fn a({word}: &str) {{ f(\"{word}\") }}\n}}\n")
             ),
         ]),
         [""; 0]

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_system_is_told_the_known_ones() {
+    fn the_error_for_an_unknown_system_lists_the_known_ones() {
         let error = named(&["docker"]).err().unwrap().to_string();
         assert!(error.contains("docker") && error.contains("podman-tarpon"), "{error}");
     }

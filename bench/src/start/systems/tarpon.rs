@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layers_that_were_streamed_are_told_from_those_that_an_index_or_they_themselves_describe() {
+    fn streamed_layers_are_distinguished_from_those_with_an_index_or_a_table_of_contents() {
         let mount = |format: &str, state: &str| {
             format!(
                 r#"{{"server": 7, "counters": {{"bytes_trace": 1, "stalls": 2, "stall_millis": 3}},

@@ -18,7 +18,7 @@ fn world(auth: Auth) -> World {
     World::serving(contents, auth)
 }
 
-fn said(output: &Output) -> String {
+fn printed(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -28,18 +28,18 @@ fn credentials_come_from_a_file_standard_input_or_a_descriptor() {
     let right = format!("{USER}:{PASSWORD}\n");
     std::fs::write(world.path("creds"), &right).expect("written");
     let output = world.output(&["inspect", "--creds-file", "TMP/creds", "HOST/app:v1"]);
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", printed(&output));
     for name in ["-", "/dev/fd/0"] {
         let mut file = tempfile::tempfile().expect("a file");
         file.write_all(right.as_bytes()).expect("written");
         file.rewind().expect("a file");
         let output = world.command(&["inspect", "--creds-file", name, "HOST/app:v1"]).stdin(Stdio::from(file)).output();
         let output = output.expect("it runs");
-        assert!(output.status.success(), "{name}: {}", said(&output));
+        assert!(output.status.success(), "{name}: {}", printed(&output));
     }
     std::fs::write(world.path("creds"), format!("{USER}:wrong")).expect("written");
     let output = world.output(&["inspect", "--creds-file", "TMP/creds", "HOST/app:v1"]);
-    assert_eq!(output.status.code(), Some(4), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(4), "{}", printed(&output));
     let convert = ["convert", "--format", "estargz", "--src-creds-file", "TMP/creds", "HOST/app:v1", "oci:TMP/out"];
     assert_eq!(world.output(&convert).status.code(), Some(4));
     std::fs::write(world.path("creds"), &right).expect("written");
@@ -59,7 +59,7 @@ fn unreadable_credentials_fail_before_any_request() {
     ] {
         let output = world.output(&[&["inspect"], &arguments[..], &["HOST/app:v1"]].concat());
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        assert!(said(&output).contains(why), "{}", said(&output));
+        assert!(printed(&output).contains(why), "{}", printed(&output));
     }
     let convert = ["convert", "--format", "estargz", "--authfile", "TMP/none", "HOST/app:v1", "oci:TMP/out"];
     assert_eq!(world.output(&convert).status.code(), Some(2));

@@ -131,10 +131,10 @@ fn source_and_destination_have_credentials_of_their_own() {
         (&["--src-creds", &alice, "--dest-creds", &alice], "HOST/out:v1", 0),
     ] {
         let output = convert(options, to);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{to}: {said}");
-        assert_eq!(said.contains("--src-creds, --dest-creds or --authfile"), code == 4, "{said}");
-        assert!(!said.contains(PASSWORD), "{said}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{to}: {printed}");
+        assert_eq!(printed.contains("--src-creds, --dest-creds or --authfile"), code == 4, "{printed}");
+        assert!(!printed.contains(PASSWORD), "{printed}");
     }
 }
 
@@ -152,7 +152,7 @@ fn an_interrupted_conversion_leaves_nothing_and_exits_with_130() {
     let output = child.wait_with_output().expect("it ends");
     drop(connection);
     assert_eq!(output.status.code(), Some(130));
-    let said = String::from_utf8(output.stderr).expect("UTF-8");
-    assert!(said.starts_with("tarpon: cannot convert ") && said.ends_with(": interrupted\n"), "{said}");
+    let printed = String::from_utf8(output.stderr).expect("UTF-8");
+    assert!(printed.starts_with("tarpon: cannot convert ") && printed.ends_with(": interrupted\n"), "{printed}");
     assert!(!world.path("out").exists());
 }

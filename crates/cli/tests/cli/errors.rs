@@ -69,8 +69,11 @@ fn an_operand_that_fails_does_not_keep_the_others_in_the_store() {
     for operands in [["HOST/nothing:v1", "HOST/app:v1"], ["HOST/app:v1", "HOST/nothing:v1"]] {
         world.stdout(&["--quiet", "pull", "HOST/app:v1"]);
         let output = world.output(&[&["cache", "rm", "--json"], &operands[..]].concat());
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(3) && said.contains("/nothing:v1: the store has no such image"), "{said}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.code() == Some(3) && printed.contains("/nothing:v1: the store has no such image"),
+            "{printed}"
+        );
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a report");
         assert_eq!(report["images"], serde_json::json!([digest]), "{operands:?}: {report}");
     }
@@ -176,9 +179,9 @@ fn no_message_contains_the_password() {
     let mut command = world.command(&["mount", "--creds", "alice:0pen-sesame", "HOST/app:v1", "TMP/mnt"]);
     let output = command.env("RUST_LOG", "trace").output().expect("it runs");
     assert_eq!(output.status.code(), Some(4));
-    let said = [output.stdout, output.stderr].concat();
-    assert!(!String::from_utf8_lossy(&said).contains("sesame"));
-    assert!(!String::from_utf8_lossy(&said).contains("YWxpY2U6"), "not in base64 either");
+    let printed = [output.stdout, output.stderr].concat();
+    assert!(!String::from_utf8_lossy(&printed).contains("sesame"));
+    assert!(!String::from_utf8_lossy(&printed).contains("YWxpY2U6"), "not in base64 either");
 }
 
 #[test]

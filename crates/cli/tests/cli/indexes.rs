@@ -26,12 +26,12 @@ const LOGIN: [&str; 2] = ["--authfile", "TMP/auth.json"];
 const REPO: [&str; 2] = ["--index-repo", "HOST/tarpon"];
 
 /// Standard error of a command with a new store, which must succeed.
-fn said(world: &World, arguments: &[&str]) -> String {
+fn printed(world: &World, arguments: &[&str]) -> String {
     let store = tempfile::tempdir_in(world.path("")).expect("a folder").keep();
     let output = world.command(arguments).env("TARPON_STORE", store).output().expect("it runs");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{arguments:?}: {said}");
-    said
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{arguments:?}: {printed}");
+    printed
 }
 
 fn place(world: &World) -> String {
@@ -42,16 +42,16 @@ fn place(world: &World) -> String {
 #[test]
 fn an_index_is_published_in_the_index_repository_and_used_with_the_login_for_it() {
     let world = world();
-    let published = said(&world, &[&["index", "--push"][..], &LOGIN, &REPO, &["HOST/app:v1"]].concat());
+    let published = printed(&world, &[&["index", "--push"][..], &LOGIN, &REPO, &["HOST/app:v1"]].concat());
     let place = place(&world);
     assert!(published.contains(&format!("published to {place}\n")), "{published}");
     let used = format!("of {place} is used, because the index repository lists it");
-    let listed = said(&world, &[&["ls"][..], &LOGIN, &REPO, &["HOST/app:v1"]].concat());
+    let listed = printed(&world, &[&["ls"][..], &LOGIN, &REPO, &["HOST/app:v1"]].concat());
     assert!(listed.contains(&used), "{listed}");
-    let none = said(&world, &[&["ls", "--index", "none"][..], &LOGIN, &REPO, &["HOST/app:v1"]].concat());
+    let none = printed(&world, &[&["ls", "--index", "none"][..], &LOGIN, &REPO, &["HOST/app:v1"]].concat());
     assert!(!none.contains("is used"), "{none}");
     // The login is for that repository, and without it there is none.
-    let denied = said(&world, &[&["ls"][..], &REPO, &["HOST/app:v1"]].concat());
+    let denied = printed(&world, &[&["ls"][..], &REPO, &["HOST/app:v1"]].concat());
     assert!(denied.contains(&format!("no index of {place} is used: ")), "{denied}");
 }
 
@@ -67,7 +67,7 @@ fn the_environment_names_index_repositories_too() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
-    said(&world, &[&["index", "--push"][..], &LOGIN, &REPO, &["HOST/app:v1"]].concat());
+    printed(&world, &[&["index", "--push"][..], &LOGIN, &REPO, &["HOST/app:v1"]].concat());
     let used = with(&[&["ls"][..], &LOGIN, &["HOST/app:v1"]].concat());
     assert!(used.contains(&format!("of {place} is used")), "{used}");
     // The first of them gets what is published, and comes first.
@@ -94,7 +94,7 @@ fn a_boot_pack_is_read_from_the_index_repository_with_the_login_for_it() {
     for (repo, published) in [("oci:TMP/layout", "oci:".to_owned()), ("HOST/tarpon", place(&world))] {
         let options = [&LOGIN[..], &["--index-repo", repo]].concat();
         let record = &["record", "--push", "--trace", "TMP/start.trace"][..];
-        let told = said(&world, &[record, &options, &["HOST/app:v1"]].concat());
+        let told = printed(&world, &[record, &options, &["HOST/app:v1"]].concat());
         assert!(told.contains(&format!("published to {published}")), "{told}");
 
         let mount = &["mount", "--mode", "fuse"][..];
@@ -136,7 +136,7 @@ fn a_list_of_images_is_indexed_listed_and_removed() {
 
 /// Learns a start: mounts the image, which has an index, and reads a file of it.
 fn learn(world: &World) {
-    said(world, &[&["index", "--push"][..], &LOGIN, &REPO, &["HOST/app:v1"]].concat());
+    printed(world, &[&["index", "--push"][..], &LOGIN, &REPO, &["HOST/app:v1"]].concat());
     let point = world.directory("learning");
     let mount = [&["mount", "--mode", "fuse"][..], &LOGIN, &REPO, &["HOST/app:v1", "TMP/learning"]].concat();
     world.stdout(&mount);
@@ -158,25 +158,28 @@ fn a_learned_start_is_published_once() {
     let publish = |options: &[&str]| {
         let output = world.output(&[&["trace", "publish", "--json"][..], &LOGIN, &REPO, options].concat());
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        (output.status.code(), report["images"][0]["state"].as_str().map(str::to_owned), said)
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), report["images"][0]["state"].as_str().map(str::to_owned), printed)
     };
-    let (code, state, said) = publish(&["--all"]);
-    assert_eq!((code, state.as_deref()), (Some(0), Some("too-few")), "{said}");
-    assert!(said.contains("app:v1: 1 of 3 equal starts\n"), "{said}");
-    let (code, state, said) = publish(&["--after", "1", "HOST/app:v1"]);
-    assert_eq!((code, state.as_deref()), (Some(0), Some("published")), "{said}");
-    assert!(said.contains(&format!(" in {}\n", place(&world))), "{said}");
-    let (code, state, said) = publish(&["--after", "1", "--all", "--low-priority"]);
-    assert_eq!((code, state.as_deref()), (Some(0), Some("known")), "{said}");
+    let (code, state, printed) = publish(&["--all"]);
+    assert_eq!((code, state.as_deref()), (Some(0), Some("too-few")), "{printed}");
+    assert!(printed.contains("app:v1: 1 of 3 equal starts\n"), "{printed}");
+    let (code, state, printed) = publish(&["--after", "1", "HOST/app:v1"]);
+    assert_eq!((code, state.as_deref()), (Some(0), Some("published")), "{printed}");
+    assert!(printed.contains(&format!(" in {}\n", place(&world))), "{printed}");
+    let (code, state, printed) = publish(&["--after", "1", "--all", "--low-priority"]);
+    assert_eq!((code, state.as_deref()), (Some(0), Some("known")), "{printed}");
 
     // From now on it needs a login.
     world.server().model().make_private("app", USER, PASSWORD);
-    let (code, state, said) = publish(&["--after", "1", "--all"]);
-    assert_eq!((code, state.as_deref()), (Some(6), Some("refused")), "{said}");
-    assert!(said.contains("the image needs credentials") && said.contains("hint: without --index-repo"), "{said}");
-    let (code, _, said) = publish(&["HOST/app:v2"]);
-    assert_eq!(code, Some(3), "{said}");
+    let (code, state, printed) = publish(&["--after", "1", "--all"]);
+    assert_eq!((code, state.as_deref()), (Some(6), Some("refused")), "{printed}");
+    assert!(
+        printed.contains("the image needs credentials") && printed.contains("hint: without --index-repo"),
+        "{printed}"
+    );
+    let (code, _, printed) = publish(&["HOST/app:v2"]);
+    assert_eq!(code, Some(3), "{printed}");
     let (code, ..) = publish(&[]);
     assert_eq!(code, Some(2), "neither images nor --all");
 }
@@ -185,9 +188,9 @@ fn a_learned_start_is_published_once() {
 fn a_daemon_that_publishes_needs_an_index_repository() {
     let world = World::new();
     let output = world.output(&["daemon", "--learn", "publish", "--listen", "unix://TMP/api.sock"]);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("there is no index repository"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{printed}");
+    assert!(printed.contains("there is no index repository"), "{printed}");
 }
 
 #[test]

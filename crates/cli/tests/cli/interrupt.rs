@@ -101,10 +101,10 @@ fn interrupt(child: Child) -> Output {
 }
 
 fn assert_interrupted(what: &[&str], output: &Output) {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(130), "{what:?}: {} {said}", output.status);
-    let last = said.lines().last().unwrap_or_default();
-    assert!(last.starts_with("tarpon: ") && last.contains("interrupted"), "{what:?}: {said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{what:?}: {} {printed}", output.status);
+    let last = printed.lines().last().unwrap_or_default();
+    assert!(last.starts_with("tarpon: ") && last.contains("interrupted"), "{what:?}: {printed}");
 }
 
 #[test]

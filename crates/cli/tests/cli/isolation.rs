@@ -12,16 +12,19 @@ fn a_store_rejects_the_other_kind_of_isolation() {
     assert_eq!(world.stdout(&["status"]), "nothing is mounted\nisolation of the store: tenant\n");
     for arguments in [&["--isolation", "shared", "status"][..], &["--isolation", "shared", "cache", "ls"]] {
         let output = world.output(arguments);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains("\"tenant\"") && said.contains("\"shared\""), "{said}");
-        assert!(said.contains("hint: choose another store"), "{said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            !output.status.success() && printed.contains("\"tenant\"") && printed.contains("\"shared\""),
+            "{printed}"
+        );
+        assert!(printed.contains("hint: choose another store"), "{printed}");
     }
     let from_environment = world.command(&["status"]).env("TARPON_ISOLATION", "shared").output().expect("it runs");
     assert!(!from_environment.status.success());
     for refused in [&["snapshotter", "--root", "TMP/root"][..], &["ls", "oci:TMP/layout"]] {
         let output = world.output(refused);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(6) && said.contains("isolation \"tenant\""), "{said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(6) && printed.contains("isolation \"tenant\""), "{printed}");
     }
     assert_eq!(world.output(&["--isolation", "none", "status"]).status.code(), Some(2));
 }

@@ -27,9 +27,9 @@ fn list(world: &World, here: &str, options: &[&str]) -> Output {
 }
 
 fn uses_it(output: &Output) -> bool {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    said.contains(USED)
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{printed}");
+    printed.contains(USED)
 }
 
 #[test]
@@ -70,9 +70,9 @@ fn an_unusable_lock_file_fails_early() {
     ] {
         let before = world.server().stats().requests;
         let output = world.output(arguments);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.starts_with("tarpon: cannot use the lock file ") && said.contains(says), "{said}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{printed}");
+        assert!(printed.starts_with("tarpon: cannot use the lock file ") && printed.contains(says), "{printed}");
         assert_eq!(world.server().stats().requests, before);
     }
 }
@@ -92,16 +92,16 @@ fn the_lock_file_option_is_the_same_for_reading_and_writing() {
 #[test]
 fn an_index_that_is_not_saved_gets_a_note() {
     let world = world();
-    let said = |arguments: &[&str]| String::from_utf8_lossy(&world.output(arguments).stderr).into_owned();
-    let nowhere = said(&["index", "HOST/app:v1"]);
+    let printed = |arguments: &[&str]| String::from_utf8_lossy(&world.output(arguments).stderr).into_owned();
+    let nowhere = printed(&["index", "HOST/app:v1"]);
     assert!(
         nowhere.starts_with("the index will not be saved: --push publishes the index next to the image"),
         "{nowhere}"
     );
     assert!(nowhere.contains("nothing was kept: --push publishes the index next to the image"), "{nowhere}");
     for kept in [&["index", "--push", "HOST/app:v1"][..], &["index", "--layout", "TMP/layout", "HOST/app:v1"]] {
-        let said = said(kept);
-        assert!(!said.contains("not be saved") && !said.contains("nothing was kept"), "{said}");
+        let printed = printed(kept);
+        assert!(!printed.contains("not be saved") && !printed.contains("nothing was kept"), "{printed}");
     }
     assert!(world.path("layout/index.json").is_file());
     world.stdout(&["index", "--output", "TMP/old", "HOST/app:v1"]);

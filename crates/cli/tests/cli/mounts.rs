@@ -304,8 +304,8 @@ fn a_mount_in_the_foreground_ends_with_the_signal_that_ended_it() {
     for (signal, expected) in [(Signal::INT, 130), (Signal::TERM, 0)] {
         let mut command = fixture.command(&["mount", "--foreground", "--json", "HOST/app:v1", "TMP/mnt"]);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it runs");
-        let mut said = BufReader::new(child.stdout.take().expect("piped"));
-        said.read_line(&mut String::new()).expect("it is mounted");
+        let mut printed = BufReader::new(child.stdout.take().expect("piped"));
+        printed.read_line(&mut String::new()).expect("it is mounted");
         kill_process(Pid::from_child(&child), signal).expect("it runs");
         assert_eq!(child.wait().expect("it ends").code(), Some(expected));
         assert!(fixture.mounts().is_empty());

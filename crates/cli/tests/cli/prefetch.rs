@@ -36,9 +36,9 @@ fn an_image_of_a_list_that_fails_does_not_stop_the_others() {
         let mut child = command.spawn().expect("it runs");
         child.stdin.take().expect("a pipe").write_all(list.as_bytes()).expect("it reads");
         let output = child.wait_with_output().expect("it ends");
-        let said = String::from_utf8(output.stderr).expect("text");
-        assert_eq!(output.status.code(), Some(3), "{said}");
-        assert!(said.contains("app:none") && said.contains("tarpon: cannot prefetch 1 of 3 images"), "{said}");
+        let printed = String::from_utf8(output.stderr).expect("text");
+        assert_eq!(output.status.code(), Some(3), "{printed}");
+        assert!(printed.contains("app:none") && printed.contains("tarpon: cannot prefetch 1 of 3 images"), "{printed}");
         let reports = reports(&output.stdout);
         let states: Vec<_> = reports.iter().map(|report| report["state"].as_str().expect("a state")).collect();
         assert_eq!(states, ["prefetched", "failed", "prefetched"]);
@@ -49,28 +49,28 @@ fn an_image_of_a_list_that_fails_does_not_stop_the_others() {
 }
 
 #[test]
-fn the_line_of_an_image_says_what_was_fetched_and_that_nothing_was() {
+fn the_line_of_an_image_shows_what_was_fetched_or_that_nothing_was() {
     let world = world();
     let line = |arguments: &[&str]| {
         let output = world.output(&[&["prefetch"], arguments].concat());
-        let said = String::from_utf8(output.stderr).expect("text");
-        (output.status.code(), said.lines().last().unwrap_or_default().to_owned())
+        let printed = String::from_utf8(output.stderr).expect("text");
+        (output.status.code(), printed.lines().last().unwrap_or_default().to_owned())
     };
-    let (code, said) = line(&["HOST/app:marked"]);
-    assert!(code == Some(0) && said.contains("that its author marked: fetched "), "{said}");
-    let (code, said) = line(&["HOST/app:marked"]);
-    assert!(code == Some(0) && said.ends_with("that its author marked: already in the store"), "{said}");
-    let (code, said) = line(&["--pack-only", "HOST/app:plain"]);
-    assert_eq!(code, Some(6), "{said}");
-    let (code, said) = line(&["HOST/app:plain"]);
+    let (code, printed) = line(&["HOST/app:marked"]);
+    assert!(code == Some(0) && printed.contains("that its author marked: fetched "), "{printed}");
+    let (code, printed) = line(&["HOST/app:marked"]);
+    assert!(code == Some(0) && printed.ends_with("that its author marked: already in the store"), "{printed}");
+    let (code, printed) = line(&["--pack-only", "HOST/app:plain"]);
+    assert_eq!(code, Some(6), "{printed}");
+    let (code, printed) = line(&["HOST/app:plain"]);
     assert!(
-        code == Some(0) && said.contains("prepared, no boot pack; --all brings the whole image: fetched"),
-        "{said}"
+        code == Some(0) && printed.contains("prepared, no boot pack; --all brings the whole image: fetched"),
+        "{printed}"
     );
-    let (code, said) = line(&["--all", "HOST/app:marked"]);
-    assert!(code == Some(0) && said.contains("the whole image: fetched "), "{said}");
-    let (code, said) = line(&["--all", "HOST/app:marked"]);
-    assert!(code == Some(0) && said.ends_with("the whole image: already in the store"), "{said}");
+    let (code, printed) = line(&["--all", "HOST/app:marked"]);
+    assert!(code == Some(0) && printed.contains("the whole image: fetched "), "{printed}");
+    let (code, printed) = line(&["--all", "HOST/app:marked"]);
+    assert!(code == Some(0) && printed.ends_with("the whole image: already in the store"), "{printed}");
     let all = world.output(&["--quiet", "prefetch", "--all", "HOST/app:marked", "HOST/app:plain"]);
     assert!(all.status.success() && all.stderr.is_empty());
 }
@@ -82,8 +82,8 @@ fn a_command_line_without_images_is_refused_and_a_line_that_is_no_image_fails_al
     let list = world.path("images.txt");
     std::fs::write(&list, format!("no image\n{}/app:marked\n", world.server().host())).expect("a file");
     let output = world.output(&["prefetch", "--json", "--file", list.to_str().expect("UTF-8")]);
-    let said = String::from_utf8(output.stderr).expect("text");
-    assert!(output.status.code() == Some(2) && said.contains("cannot prefetch no image"), "{said}");
+    let printed = String::from_utf8(output.stderr).expect("text");
+    assert!(output.status.code() == Some(2) && printed.contains("cannot prefetch no image"), "{printed}");
     assert_eq!(reports(&output.stdout)[1]["state"], "prefetched", "the other one");
     assert_eq!(world.output(&["prefetch", "--file", "/none"]).status.code(), Some(1));
     assert_eq!(world.output(&["prefetch", "--rate", "7", "HOST/app:plain"]).status.code(), Some(2));

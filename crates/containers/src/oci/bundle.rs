@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_otherwise_is_otherwise() {
+    fn options_override_the_defaults() {
         let options = ContainerOptions {
             network: Network::None,
             read_only: true,

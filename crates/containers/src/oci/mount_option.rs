@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_offered_is_said() {
+    fn what_is_not_supported_is_an_error() {
         for (text, why) in [
             ("type=bind,dst=/data", "needs a source"),
             ("type=bind,src=/srv", "no destination"),

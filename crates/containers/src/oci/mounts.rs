@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_memory_has_the_size_that_is_said() {
+    fn shared_memory_has_the_requested_size() {
         let shm = |shm_size| {
             let options = ContainerOptions { shm_size, ..ContainerOptions::default() };
             let mounts = all(&options, Vec::new()).unwrap();

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_what_the_image_says() {
+    fn a_process_is_the_one_of_the_images_config() {
         let process = made(&ContainerOptions::default());
         assert_eq!(process.args().as_deref().unwrap(), ["/entry", "serve"]);
         assert_eq!(process.env().as_deref().unwrap(), ["PATH=/bin", "HOME=/", "A=1"]);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn another_process_is_as_the_first_but_for_what_is_said() {
+    fn another_process_is_as_the_first_except_for_its_own_options() {
         let options = ContainerOptions {
             no_new_privileges: true,
             capabilities: CapabilityChanges { add: vec!["SYS_TIME".into()], drop: vec!["CHOWN".into()] },

@@ -391,7 +391,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_runtime_is_found_for_whoever_is_in_another_directory() {
+    fn a_runtime_is_found_from_another_working_directory() {
         let named = Path::new("src/../Cargo.toml");
         let found = Runtime::find(Some(named)).unwrap();
         assert!(found.program().is_absolute() && found.program().exists(), "{found:?}");
@@ -467,7 +467,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_runtime_says_whether_a_container_runs() {
+    fn a_runtime_reports_whether_a_container_runs() {
         let folder = tempfile::tempdir().unwrap();
         for (status, is_running) in [("running", true), ("stopped", false)] {
             let known = container(folder.path(), &format!("echo '{{\"status\":\"{status}\"}}'"));

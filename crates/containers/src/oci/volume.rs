@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_offered_is_said() {
+    fn what_is_not_supported_is_an_error() {
         for (text, why) in [
             ("data:/data", "no volumes with names"),
             ("./data:/data", "no path of the host"),

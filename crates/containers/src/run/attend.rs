@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_signal_that_comes_before_the_runtime_has_said_that_it_started_something_is_passed_on_then() {
+    async fn a_signal_before_the_runtime_reports_a_start_is_passed_on_after_it() {
         let _alone = SIGNALLED.lock().await;
         for sent in [Signal::QUIT, Signal::USR1] {
             let folder = tempfile::tempdir().unwrap();
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_interrupts_a_runtime_that_is_still_busy_ends_it_and_all_that_it_started() {
+    async fn an_interrupt_of_a_busy_runtime_ends_it_and_all_that_it_started() {
         let _alone = SIGNALLED.lock().await;
         let folder = tempfile::tempdir().unwrap();
         let mut signals = Signals::listen().unwrap();

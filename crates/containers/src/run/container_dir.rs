@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waited_for_a_container_that_was_removed_does_not_get_the_next_one() {
+    fn a_wait_for_a_removed_container_does_not_get_the_next_one() {
         let folder = tempfile::tempdir().unwrap();
         let all = containers(folder.path());
         let (place, keeper) = all.create(&record("web")).unwrap();

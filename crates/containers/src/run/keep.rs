@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_keeper_says_is_understood_and_silence_is_a_failure() {
+    fn the_report_of_a_keeper_is_parsed_and_silence_is_a_failure() {
         let mut said = Vec::new();
         write_report(Some(&mut said), &Report::Runs);
         assert!(read_report(&said).is_ok());

@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_follows_sees_every_line_once_across_files() {
+    fn a_follower_sees_every_line_once_across_files() {
         let folder = tempfile::tempdir().unwrap();
         let log = std::cell::RefCell::new(LogWriter::create(folder.path(), 200).unwrap());
         let (said, mut seen) = (Cell::new(0), Vec::new());

@@ -49,7 +49,7 @@ async fn begun(told: &Path) -> (String, String) {
 }
 
 #[tokio::test]
-async fn an_image_that_started_often_enough_is_published_and_an_event_tells_it() {
+async fn an_image_that_started_often_enough_is_published_with_an_event() {
     let (fixture, told, report) = fixture().await;
     let mut events = Lines::of(fixture.open(Method::GET, "/v1/events", b"").await);
     events.until("listening").await;

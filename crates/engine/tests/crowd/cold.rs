@@ -60,7 +60,7 @@ async fn of_many_who_share_nothing_but_the_store_one_asks_the_registry() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_image_that_is_asked_for_anew_or_by_two_names_is_resolved_by_each_and_fetched_once() {
+async fn an_image_that_is_requested_again_or_by_two_names_is_resolved_by_each_and_fetched_once() {
     let fixture = two_images().await;
     let engine = fixture.engine("alone");
     let (one, bytes_of_one, _) = cost_of(&fixture, engine.prepare(&fixture.request("app:v1"), &Silent)).await;
@@ -74,7 +74,7 @@ async fn an_image_that_is_asked_for_anew_or_by_two_names_is_resolved_by_each_and
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_is_told_to_stop_leaves_the_work_to_the_next_and_other_images_do_not_wait() {
+async fn a_cancelled_caller_leaves_the_work_to_the_next_and_other_images_do_not_wait() {
     let fixture = two_images().await;
     let (first, second) = (fixture.engine("store"), fixture.engine("store"));
     let request = fixture.request("app:v1");

@@ -99,7 +99,7 @@ async fn a_directory_that_is_named_stays_and_what_is_read_only_is_not_written() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_stopped_server_remembers_is_mounted_again_where_somebody_still_wants_it() {
+async fn the_mounts_of_a_stopped_server_are_restored_where_they_are_still_in_use() {
     if !can_mount() {
         return;
     }

@@ -290,7 +290,7 @@ async fn a_fuse_mount_that_cannot_be_mended_is_named_and_files_opened_then_are_e
 const RECORD: [&str; 6] = ["manifest", "config", "tree.erofs", "chunks", "objects", "record.json"];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_image_with_any_damaged_file_of_its_record_is_prepared_again_and_says_so() {
+async fn an_image_with_any_damaged_file_of_its_record_is_prepared_again_with_a_message() {
     if !can_mount() {
         return;
     }
@@ -351,7 +351,7 @@ async fn without_its_registry_an_image_with_a_damaged_record_is_an_error_that_na
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_cannot_mount_again_what_was_damaged_meanwhile_says_why_and_mounts_it_when_it_is_prepared() {
+async fn a_server_that_cannot_restore_a_damaged_mount_reports_why_and_mounts_it_once_it_is_prepared() {
     if !can_mount() {
         return;
     }

@@ -21,7 +21,7 @@ async fn fill(fixture: &TenantFixture, engine: &Engine, server: &Server, mode: M
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_uses_a_shared_store_reads_every_image_in_it() {
+async fn every_user_of_a_shared_store_reads_every_image_in_it() {
     if !can_mount() {
         return;
     }
@@ -45,7 +45,7 @@ async fn whoever_uses_a_shared_store_reads_every_image_in_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_reads_an_image_of_an_isolated_store_without_showing_the_registry_that_he_may() {
+async fn an_image_of_an_isolated_store_is_read_only_with_credentials_that_the_registry_accepts() {
     if !can_mount() {
         return;
     }

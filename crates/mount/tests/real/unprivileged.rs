@@ -29,14 +29,14 @@ fn a_user_without_rights_mounts_through_fusermount() {
     // In a private mount namespace, /dev/fuse gets the mode that it has on most systems.
     let script = "mknod -m 666 $TMPDIR/fuse c 10 229 && mount --bind $TMPDIR/fuse /dev/fuse && \
         exec setpriv --reuid 65534 --regid 65534 --clear-groups $TMPDIR/test \
-        --ignored --exact unprivileged::as_nobody --nocapture";
+        --ignored --exact unprivileged::as_unprivileged_user --nocapture";
     let output = Command::new("unshare").args(["-m", "sh", "-c", script]).env("TMPDIR", home.path()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&[output.stdout, output.stderr].concat()));
 }
 
 #[test]
 #[ignore = "the test above runs it"]
-fn as_nobody() {
+fn as_unprivileged_user() {
     assert!(!rustix::process::geteuid().is_root());
     let fixture = MountFixture::in_folder(tempfile::tempdir().unwrap());
     fixture.objects.add("content", Manner::Remote);

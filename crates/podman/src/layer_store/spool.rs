@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_layer_stays_while_somebody_waits_for_it() {
+    async fn a_layer_stays_while_a_caller_waits_for_it() {
         let folder = tempfile::tempdir().unwrap();
         let (spools, bytes) = (spools(&folder), layer());
         let blob = Blob { digest: Digest::of(&bytes), size: bytes.len() as u64 };

@@ -114,7 +114,7 @@ fn dice(state: &mut u64, sides: usize) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn uses_are_what_podman_said_whatever_servers_come_and_go() {
+async fn uses_are_those_of_podman_across_restarts_of_servers() {
     // The name moves from one image to the other, and they share a layer.
     let (old, new) = (image(&["base", "old"]), image(&["base", "new"]));
     let fixture = LayerStoreFixture::new(&[("old", &old), ("new", &new)]).await;

@@ -162,7 +162,7 @@ async fn a_wrong_digest_of_a_piece_is_named() {
 }
 
 #[tokio::test]
-async fn a_piece_of_an_object_that_the_store_lost_is_said_to_be_unchecked() {
+async fn a_piece_of_an_object_that_the_store_lost_is_reported_as_unchecked() {
     let fixture = IndexFixture::new();
     let index = fixture.cut().await;
     fixture.publish(&index).await;

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_without_layouts_and_a_damaged_layout_are_told() {
+    fn a_folder_without_layouts_and_a_damaged_layout_are_errors() {
         let folder = tempfile::tempdir().unwrap();
         let message = || images_in(folder.path()).unwrap_err().to_string();
         assert!(message().contains("no OCI layout"), "{}", message());

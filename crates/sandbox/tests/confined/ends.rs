@@ -32,8 +32,8 @@ pub(crate) fn trials() -> Vec<Trial> {
             Ok(())
         }));
         trials.push(Trial::test(format!("a process can recover from memory beyond the limit, {name}"), move || {
-            let said = child::run_to_its_end(&World::new(), user, Confined::Computing, ALLOCATE_AND_RECOVER);
-            assert_eq!(said.result, "within: true, beyond: false", "{:?}", said.output);
+            let reported = child::run_to_its_end(&World::new(), user, Confined::Computing, ALLOCATE_AND_RECOVER);
+            assert_eq!(reported.result, "within: true, beyond: false", "{:?}", reported.output);
             Ok(())
         }));
     }

@@ -32,9 +32,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         for offence in all().filter(|offence| offence.is_harmless) {
             let trial = format!("without a sandbox nothing refuses to {}", offence.what);
             trials.push(Trial::test(trial, move || {
-                let said = child::run_to_its_end(&World::new(), User::Same, Confined::Not, offence.what);
-                assert!(!said.result.is_empty(), "{:?}", said.output);
-                assert_ne!(said.result, outcome(&Err(offence.error.into())));
+                let reported = child::run_to_its_end(&World::new(), User::Same, Confined::Not, offence.what);
+                assert!(!reported.result.is_empty(), "{:?}", reported.output);
+                assert_ne!(reported.result, outcome(&Err(offence.error.into())));
                 Ok(())
             }));
         }
@@ -43,12 +43,12 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 fn is_refused(user: User, offence: &Offence) -> Result<Completion, Failed> {
-    let said = child::run_to_its_end(&World::new(), user, offence.confined, offence.what);
-    if said.landlock < offence.landlock {
+    let reported = child::run_to_its_end(&World::new(), user, offence.confined, offence.what);
+    if reported.landlock < offence.landlock {
         let reason = format!("this kernel has no Landlock of version {}", offence.landlock);
         return Ok(Completion::ignored_with(reason));
     }
-    assert_eq!(said.result, outcome(&Err(offence.error.into())), "{:?}", said.output);
+    assert_eq!(reported.result, outcome(&Err(offence.error.into())), "{:?}", reported.output);
     Ok(Completion::Completed)
 }
 

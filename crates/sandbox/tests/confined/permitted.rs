@@ -67,8 +67,8 @@ fn still_can(user: User, confined: Confined, what: &'static str) {
         connection.read_exact(&mut question)?;
         connection.write_all(&question)
     });
-    let said = child::run_to_its_end(&world, user, confined, what);
-    assert_eq!(said.result, DONE, "{:?}", said.output);
+    let reported = child::run_to_its_end(&world, user, confined, what);
+    assert_eq!(reported.result, DONE, "{:?}", reported.output);
 }
 
 pub(crate) fn role(role: &str, confined: Confined, surroundings: &Surroundings) -> bool {

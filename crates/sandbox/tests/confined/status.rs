@@ -18,14 +18,14 @@ const TWO_THREADS: &str = "has-two-threads";
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = vec![Trial::test("a process with two threads is not confined", || {
-        let said = child::run_to_its_end(&World::new(), User::Same, Confined::Not, TWO_THREADS);
-        assert_eq!(said.result, "2");
+        let reported = child::run_to_its_end(&World::new(), User::Same, Confined::Not, TWO_THREADS);
+        assert_eq!(reported.result, "2");
         Ok(())
     })];
     if rustix::process::geteuid().is_root() {
         trials.push(Trial::test("a server of root mounts, and changes neither the kernel nor other processes", || {
-            let said = child::run_to_its_end(&World::new(), User::Same, Confined::Not, MOUNTER);
-            assert_eq!(said.result, "refused", "{:?}", said.output);
+            let reported = child::run_to_its_end(&World::new(), User::Same, Confined::Not, MOUNTER);
+            assert_eq!(reported.result, "refused", "{:?}", reported.output);
             Ok(())
         }));
     }

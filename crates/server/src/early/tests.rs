@@ -160,7 +160,7 @@ async fn nothing_is_begun_while_there_is_something_better_to_do_or_after_the_end
 }
 
 #[tokio::test(start_paused = true)]
-async fn bytes_that_nobody_came_for_are_given_back() {
+async fn bytes_that_were_not_requested_are_released() {
     let (pack, source) = (Arc::new(EarlyPack::new(blob())), Arc::new(Scripted::default()));
     source.answers(0..REPLAY_FIRST_BYTES);
     source.answers(REPLAY_FIRST_BYTES..SIZE);

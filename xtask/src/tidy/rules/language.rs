@@ -57,7 +57,7 @@ struct Exempt {
     comments: usize,
     /// Words in strings outside of tests: help, errors, logs.
     strings: usize,
-    /// Different names outside of tests.
+    /// Different names, of tests only those of functions.
     names: usize,
 }
 
@@ -165,9 +165,11 @@ fn hits<'a>(repository: &'a Repository, of: &str) -> Hits<'a> {
                 hits.strings.extend(vague(&source.path, literal.line, &literal.text));
             }
         }
+        let mut is_new = |hit: &Hit<'_>| names.insert(hit.word.clone());
         if !source.is_test {
-            hits.names.extend(vague_names(source).filter(|hit| names.insert(hit.word.clone())));
+            hits.names.extend(vague_names(source).filter(&mut is_new));
         }
+        hits.names.extend(vague_functions(source).filter(is_new));
     }
     hits
 }
@@ -213,6 +215,17 @@ fn vague_names(source: &Source) -> impl Iterator<Item = Hit<'_>> {
         }
     }
     hits.into_iter()
+}
+
+/// Functions, also of tests, that have a vague word as a part of their name.
+fn vague_functions(source: &Source) -> impl Iterator<Item = Hit<'_>> {
+    let name = |line: &str| {
+        let (_, after) = line.split_once("fn ")?;
+        let name = after.split(|c| !is_name(c)).next().unwrap_or_default();
+        parts(name).any(|part| VAGUE.contains(&&*part)).then(|| name.to_owned())
+    };
+    let lines = (1..).zip(source.code.lines());
+    lines.filter_map(move |(line, code)| Some(Hit { path: &source.path, line, word: name(code)? }))
 }
 
 /// The words of a name, in lower case: `HowLarge` and `how_large` have two.

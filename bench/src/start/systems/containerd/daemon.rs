@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_file_system_is_told_from_that_of_another_container() {
+    fn a_root_file_system_is_distinguished_from_that_of_another_container() {
         let tasks = "/r/state/io.containerd.runtime.v2.task/k8s.io";
         assert!(daemon().is_root(Path::new(&format!("{tasks}/{CONTAINER}/rootfs"))));
         assert!(!daemon().is_root(Path::new(&format!("{tasks}/other/rootfs"))));

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_sides_hear_what_the_other_says_to_its_end() {
+    fn both_sides_receive_what_the_other_sends_to_its_end() {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = start(&server.local_addr().unwrap().to_string()).unwrap();
         let answer = thread::spawn(move || {

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_snapshotter_is_told_where_containerd_is_and_that_the_registry_has_no_certificate() {
+    fn the_snapshotter_gets_the_socket_of_containerd_and_an_insecure_registry() {
         let config = config(Path::new("/r/containerd.sock"), "127.0.0.1:5000");
         assert!(config.contains("containerd_address = \"/r/containerd.sock\""), "{config}");
         assert!(config.ends_with("host = \"http://127.0.0.1:5000\"\ninsecure = true\n"), "{config}");

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_file_system_is_told_from_the_mount_below_it() {
+    fn a_root_file_system_is_distinguished_from_the_mount_below_it() {
         let nydus = nydus(Kind::Zran);
         assert!(nydus.is_root(Path::new("/s/rootfs")) && !nydus.is_root(Path::new("/s/lower")));
     }

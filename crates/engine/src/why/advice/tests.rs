@@ -97,7 +97,7 @@ fn only(advice: Vec<Advice>) -> (Topic, String) {
 }
 
 #[test]
-fn nobody_who_waited_for_nothing_is_advised() {
+fn without_waits_there_is_no_advice() {
     assert_eq!(advised(account(), &layers(&[(LayerKind::Estargz, 40 * MIB)])), []);
     let short = waited(&[wait(WaitedFor::OwnRequest, (3, WORTH_MILLIS - 1), (3, WORTH_MILLIS - 1))]);
     assert_eq!(advised(MountAccount { has_pack: false, ..short }, &[]), [], "or hardly anything");
@@ -161,7 +161,7 @@ fn layers_that_were_downloaded_whole_call_for_an_index() {
 }
 
 #[test]
-fn a_pack_that_brought_what_nobody_read_was_of_another_start() {
+fn a_pack_whose_bytes_were_not_read_was_of_another_start() {
     let with = |early: Early, events: Vec<Event>| {
         let mut account = account();
         account.mount.counters = serde_json::json!({ "early_trace": early });
@@ -182,7 +182,7 @@ fn a_pack_that_brought_what_nobody_read_was_of_another_start() {
 }
 
 #[test]
-fn what_failed_is_told_with_how_often_and_why_the_gravest_first() {
+fn failures_are_reported_with_their_number_and_reason_the_gravest_first() {
     let mut account = account();
     let reason = |text: &str| text.to_owned();
     let events = [

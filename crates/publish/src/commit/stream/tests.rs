@@ -141,18 +141,18 @@ fn expected(folder: &Path, prefix: &[u8], first: &mut BTreeMap<u64, Vec<u8>>, wo
                     continue;
                 }
                 first.insert(found.ino(), full.clone());
-                let said = match kind {
+                let word = match kind {
                     0o120_000 => of('l', std::fs::read_link(&path).unwrap().as_os_str().as_bytes().to_vec()),
                     0o010_000 => of('p', Vec::new()),
                     _ => of('f', std::fs::read(&path).unwrap()),
                 };
-                words.insert(full, said);
+                words.insert(full, word);
             }
         }
     }
 }
 
-fn said((entry, content): (TarEntry, Vec<u8>)) -> (Vec<u8>, Word) {
+fn described((entry, content): (TarEntry, Vec<u8>)) -> (Vec<u8>, Word) {
     let (kind, content) = match entry.kind {
         TarKind::File => ('f', content),
         TarKind::HardLink => ('h', entry.link),
@@ -168,7 +168,7 @@ fn said((entry, content): (TarEntry, Vec<u8>)) -> (Vec<u8>, Word) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn a_layer_says_what_a_naive_reading_finds(tree in made()) {
+    fn a_layer_describes_what_a_naive_reading_finds(tree in made()) {
         let upper = tempfile::tempdir().unwrap();
         make(upper.path(), &tree, &mut Vec::new());
         std::fs::set_permissions(upper.path(), PermissionsExt::from_mode(0o755)).unwrap();
@@ -176,7 +176,7 @@ proptest! {
         expected(upper.path(), b"", &mut BTreeMap::new(), &mut words);
         let layer = layer(upper.path(), LeftOut::default()).unwrap();
         prop_assert_eq!(layer.len(), words.len(), "no name is there twice");
-        let found: Words = layer.into_iter().map(said).filter(|(name, _)| name != b"./").collect();
+        let found: Words = layer.into_iter().map(described).filter(|(name, _)| name != b"./").collect();
         prop_assert_eq!(found, words);
     }
 }
@@ -244,7 +244,7 @@ fn places_of_mounts_and_volumes_are_left_out() {
 }
 
 #[test]
-fn each_name_of_a_file_says_its_attributes() {
+fn each_name_of_a_file_has_its_attributes() {
     let upper = upper();
     let (one, other) = (upper.path().join("one"), upper.path().join("two"));
     std::fs::write(&one, "x").unwrap();
@@ -271,7 +271,7 @@ fn sockets_are_left_out_and_counted() {
 }
 
 #[test]
-fn nothing_is_newer_than_was_said() {
+fn no_time_is_newer_than_the_given_one() {
     let upper = upper();
     std::fs::write(upper.path().join("new"), "x").unwrap();
     let mut tar = LayerTar::new(Walk::new(upper.path(), LeftOut::default(), Some(1_000_000_000)).unwrap());
