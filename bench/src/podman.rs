@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_container_is_distinguished_from_a_failed_start() {
+    fn a_container_is_distinguished_from_podmans_test_mounts() {
         let podman = Podman {
             program: "p".into(),
             helpers: Vec::new(),

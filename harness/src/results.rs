@@ -1,4 +1,4 @@
-//! The file of a measurement: JSON lines. The first is a header with the machine and the command; each other line is a run or a link. A
+//! The file of a measurement: JSON lines. The first is a header with the machine and the command; each other line is a run, a link or a finding. A
 //! command that adds to the file writes another header before its lines.
 
 use std::fs::{self, File};
@@ -52,23 +52,22 @@ fn failed(path: &Path) -> String {
     format!("cannot write {}", path.display())
 }
 
-/// Options whose values are paths of one machine, which mean nothing elsewhere.
+/// Options whose values are paths of one machine, of which only the last name means something elsewhere.
 const PATHS: [&str; 4] = ["--json", "--tarpon", "--bin", "--virtiofsd"];
 
-/// A command line as a user would type it, without [`PATHS`].
+/// A command line as a user would type it, with the file names of [`PATHS`].
 fn command(program: &str, arguments: impl Iterator<Item = String>) -> String {
+    let name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
     let mut words = vec![program.to_owned()];
     let mut is_path = false;
     for word in arguments {
-        if std::mem::take(&mut is_path) {
-            continue;
-        }
-        let option = word.split('=').next().unwrap_or_default();
-        if PATHS.contains(&option) {
-            is_path = !word.contains('=');
-        } else {
-            words.push(word);
-        }
+        let shown = match word.split_once('=') {
+            Some((option, path)) if PATHS.contains(&option) => format!("{option}={}", name(path)),
+            _ if is_path => name(&word),
+            _ => word.clone(),
+        };
+        is_path = PATHS.contains(&&*word);
+        words.push(shown);
     }
     words.join(" ")
 }
@@ -83,8 +82,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_of_a_header_has_no_paths_of_the_machine() {
-        let words = ["steady", "--json", "/tmp/a", "--runs", "5", "--tarpon=/tmp/t", "--add"].map(str::to_owned);
-        assert_eq!(command("cargo xtask bench", words.into_iter()), "cargo xtask bench steady --runs 5 --add");
+    fn the_command_of_a_header_names_files_without_their_folders() {
+        let words = ["steady", "--json", "/a/b.jsonl", "--runs", "5", "--tarpon=/a/new", "--add"].map(str::to_owned);
+        let shown = "cargo xtask bench steady --json b.jsonl --runs 5 --tarpon=new --add";
+        assert_eq!(command("cargo xtask bench", words.into_iter()), shown);
     }
 }

@@ -141,7 +141,7 @@ fn removed_images_are_let_go_and_uses_outlive_servers() {
 }
 
 #[test]
-fn layers_that_were_not_hashed_have_no_digests() {
+fn layers_that_were_not_hashed_have_no_digest_of_the_images_config() {
     let Some(fixture) = fixture() else { return };
     for format in SEEKABLE {
         let image = pull(&fixture, &format!("debian-base:{format}"));

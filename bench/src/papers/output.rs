@@ -101,7 +101,7 @@ mod tests {
 "#;
 
     #[test]
-    fn a_figure_is_the_median_of_its_cell_and_a_lost_cell_is_listed() {
+    fn a_figure_is_the_median_of_its_cell_and_a_lost_cell_is_counted() {
         let runs = Runs::parse(RUNS).unwrap();
         assert_eq!(of(&runs, ["e", "a", "podman"], "seconds"), Some(3.0));
         assert_eq!(of(&runs, ["e", "b", "podman"], "seconds"), None);

@@ -26,8 +26,8 @@ use section::{Part, Section};
 /// The options of `cargo xtask bench report`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The folder of start.jsonl, steady.jsonl, scale.jsonl, simulate.jsonl, papers.jsonl and virtiofs.jsonl; missing files are omitted
-    /// [default: target/bench]
+    /// The folder of start.jsonl, containerd.jsonl, steady.jsonl, scale.jsonl, simulate.jsonl, papers.jsonl and virtiofs.jsonl;
+    /// missing files are omitted [default: target/bench]
     #[arg(long, value_name = "DIR")]
     from: Option<PathBuf>,
     /// The folder to write the report to [default: target/bench/report]
@@ -39,8 +39,9 @@ pub(crate) struct Args {
 type Writer = fn(&Runs) -> Section;
 
 /// The names of the files, the commands that make them, and the sections, in the order of the report.
-const SECTIONS: [(&str, &str, Writer); 6] = [
+const SECTIONS: [(&str, &str, Writer); 7] = [
     ("start", "bench start", start::section),
+    ("containerd", "bench start --json target/bench/containerd.jsonl", start::in_containerd),
     ("steady", "bench steady", steady::section),
     ("scale", "bench scale", scale::section),
     ("simulate", "bench simulate", simulate::section),
@@ -126,7 +127,7 @@ mod tests {
 "#;
 
     const VIRTIOFS: &str = r#"{"machine": {}}
-{"workload": "sh", "root": "mount", "virtiofsd": "7.2", "cache": "auto", "mode": "native", "number": 1, "machine_bytes": 2097152, "host_bytes": 1048576, "ratio": 2.0}
+{"workload": "sh", "tag": "gzip", "root": "mount", "virtiofsd": "7.2", "cache": "auto", "mode": "native", "number": 1, "machine_bytes": 2097152, "host_bytes": 1048576, "ratio": 2.0}
 "#;
 
     #[test]
@@ -134,6 +135,7 @@ mod tests {
         let [from, to] = [(); 2].map(|()| tempfile::tempdir().unwrap());
         for (name, text) in [
             ("start", START),
+            ("containerd", START),
             ("steady", STEADY),
             ("scale", SCALE),
             ("simulate", SIMULATE),
@@ -153,8 +155,9 @@ mod tests {
             "seconds until all containers are ready",
             "+5 %",
             "2026-01-01",
+            "Start in containerd",
             "cargo xtask virtiofs",
-            "sh, mount",
+            "sh, gzip, mount",
             "<td class='number'>4.0</td><td class='number'>68 (Slacker)</td>",
             "<svg",
         ] {
@@ -166,8 +169,8 @@ mod tests {
         }
         assert_eq!(
             page.matches("Where tarpon is not the fastest: in 1 of 1 comparisons.").count(),
-            2,
-            "start and steady"
+            3,
+            "start, containerd and steady"
         );
         assert!(page.contains("<td>tarpon-pack</td><td class='number'>5.000</td>"), "{page}");
         assert!(page.contains("tarpon-pack 0.9 × as fast as podman, 10 % of the bytes"), "{page}");

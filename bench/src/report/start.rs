@@ -29,8 +29,17 @@ const OTHERS: &str = "What to know of the others: the eStargz images name no fil
                       all other systems with crun.";
 
 pub(super) fn section(runs: &Runs) -> Section {
-    let mut parts = vec![Part::Text(links(runs)), Part::Text(ABOUT.to_owned())];
-    parts.push(Part::Pictures(readme::pictures(runs)));
+    let title = "Start: from nothing on this machine to a container that is ready";
+    Section { title, parts: parts(runs, readme::pictures(runs)) }
+}
+
+/// A measurement of its own, whose systems did not take turns with those of the other.
+pub(super) fn in_containerd(runs: &Runs) -> Section {
+    Section { title: "Start in containerd, and of eStargz images", parts: parts(runs, Vec::new()) }
+}
+
+fn parts(runs: &Runs, first: Vec<Picture>) -> Vec<Part> {
+    let mut parts = vec![Part::Text(links(runs)), Part::Text(ABOUT.to_owned()), Part::Pictures(first)];
     let summary = summary(runs);
     for link in runs.values("link") {
         parts.push(Part::Heading(link_words(&link)));
@@ -49,7 +58,7 @@ pub(super) fn section(runs: &Runs) -> Section {
     parts.push(Part::Heading("All figures".to_owned()));
     parts.push(Part::LongTable("Times as fast: medians of the ratios of neighbouring runs", comparison(runs)));
     parts.push(Part::LongTable("Medians of all runs", table(runs)));
-    Section { title: "Start: from nothing on this machine to a container that is ready", parts }
+    parts
 }
 
 /// The calibration of the links, for each command that used them.

@@ -10,8 +10,8 @@ use crate::chart::bars::{Bar, Bars, Group};
 use crate::runs::{Runs, figures};
 use crate::stats::{median, spread};
 
-/// What distinguishes starts. The last three name a row of a chart.
-const FIELDS: [&str; 5] = ["workload", "root", "virtiofsd", "cache", "mode"];
+/// What distinguishes starts: the first three name a group of bars, the others a bar.
+const FIELDS: [&str; 6] = ["workload", "tag", "root", "virtiofsd", "cache", "mode"];
 
 /// Columns of the table: field, title, divisor of the unit, decimals.
 const COLUMNS: [(&str, &str, f64, usize); 8] = [
@@ -28,7 +28,7 @@ const MIB: f64 = 1_048_576.0;
 
 pub(super) fn section(runs: &Runs) -> Section {
     let about = "The root of the machine is an image that tarpon mounts on the host, shared by virtiofs. The bars show the bytes fetched until the \
-                 workload was ready, divided by those of the same start on the host, from another empty store; 1× is the host. Kernel and start are \
+                 workload had ended, divided by those of the same start on the host, from another empty store; 1× is the host. Kernel and start are \
                  times under software emulation of the processor.";
     let mut parts = vec![Part::Text(about.to_owned())];
     parts.extend(chart(runs).draw().map(|svg| Part::Pictures(vec![Picture::inside(svg)])));
@@ -42,7 +42,7 @@ pub(super) fn section(runs: &Runs) -> Section {
 
 fn chart(runs: &Runs) -> Bars {
     let (mut groups, mut legend) = (Vec::<Group>::new(), Vec::new());
-    for ([workload, root, virtiofsd, cache, mode], lines) in runs.cells(FIELDS) {
+    for ([workload, tag, root, virtiofsd, cache, mode], lines) in runs.cells(FIELDS) {
         let ratios = figures(&lines, "ratio");
         let Some(value) = median(&ratios) else { continue };
         let series = format!("virtiofsd {virtiofsd}, {cache}, {mode}");
@@ -50,7 +50,7 @@ fn chart(runs: &Runs) -> Bars {
             legend.push((series.clone(), series.clone()));
         }
         let (name, bar) =
-            (format!("{workload}, {root}"), Bar { series, value, range: spread(&ratios), note: String::new() });
+            (format!("{workload}, {tag}, {root}"), Bar { series, value, range: spread(&ratios), note: String::new() });
         match groups.iter_mut().find(|group| group.name == name) {
             Some(group) => group.bars.push(bar),
             None => groups.push(Group { name, bars: vec![bar] }),
@@ -63,8 +63,9 @@ fn chart(runs: &Runs) -> Bars {
 /// Medians of all starts; of the ratio also the least and the most.
 fn starts(runs: &Runs) -> String {
     let titles: String = COLUMNS.iter().map(|(_, title, ..)| format!(" {title} |")).collect();
-    let mut table = format!("| workload | root | virtiofsd | cache | mode | runs |{titles} ratio, min to max |\n");
-    table.push_str("|---|---|---|---|---|--:|");
+    let mut table =
+        format!("| workload | image | root | virtiofsd | cache | mode | runs |{titles} ratio, min to max |\n");
+    table.push_str("|---|---|---|---|---|---|--:|");
     table.push_str(&"--:|".repeat(COLUMNS.len()));
     table.push_str("---|\n");
     for (key, lines) in runs.cells(FIELDS) {
@@ -100,17 +101,17 @@ mod tests {
     fn starts_are_rows_with_medians_and_checks_are_counted() {
         let start = |ratio: f64| {
             format!(
-                "{{\"workload\":\"sh\",\"root\":\"mount\",\"virtiofsd\":\"7.2\",\"cache\":\"auto\",\"mode\":\"native\",\"machine_bytes\":2097152,\
+                "{{\"workload\":\"sh\",\"tag\":\"gzip\",\"root\":\"mount\",\"virtiofsd\":\"7.2\",\"cache\":\"auto\",\"mode\":\"native\",\"machine_bytes\":2097152,\
                  \"ratio\":{ratio}}}\n"
             )
         };
         let check = |is_true| format!("{{\"check\":\"it boots\",\"is_true\":{is_true}}}\n");
         let runs = Runs::parse(&(start(1.0) + &start(1.1) + &start(0.9) + &check(true) + &check(false))).unwrap();
         let table = starts(&runs);
-        let row = "| sh | mount | 7.2 | auto | native | 3 | 2.00 | | 1.00 | | | | | | 0.90 to 1.10 |";
+        let row = "| sh | gzip | mount | 7.2 | auto | native | 3 | 2.00 | | 1.00 | | | | | | 0.90 to 1.10 |";
         assert_eq!(table.lines().nth(2), Some(row));
         assert!(checks(&runs).ends_with("| it boots | 1 | 2 |\n"));
-        assert!(chart(&runs).draw().unwrap().contains("sh, mount"));
+        assert!(chart(&runs).draw().unwrap().contains("sh, gzip, mount"));
         assert!(checks(&Runs::parse("").unwrap()).is_empty());
     }
 }

@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workload_that_has_ended_needs_no_check_of_readiness() {
+    fn a_workload_that_has_ended_needs_no_status_of_its_server() {
         assert!(checked("tarpon-pack", Ready::Exit { sha256: String::new() }, None).is_ok());
     }
 

@@ -651,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_refuses_access_is_not_taken_for_one_without_a_listener() {
+    fn a_socket_of_another_type_is_not_taken_for_one_without_a_listener() {
         let folder = tempfile::tempdir().unwrap();
         let client = client(folder.path(), &[]);
         let socket = client.store.server_folder().join(wire::SOCKET);

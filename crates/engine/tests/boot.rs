@@ -266,8 +266,8 @@ async fn a_profile_without_a_pack_costs_a_line_and_nothing_else() {
         let started = fixture.start(profile).await;
         assert!(!started.has_pack);
         assert_eq!(started.states(), ["index-trusted"], "the index is used all the same");
-        let printed = format!("the boot pack {profile} is not used: the index has none of this name");
-        assert_eq!(started.notes.iter().filter(|note| **note == printed).count(), 1, "{:?}", started.notes);
+        let note = format!("the boot pack {profile} is not used: the index has none of this name");
+        assert_eq!(started.notes.iter().filter(|found| **found == note).count(), 1, "{:?}", started.notes);
         started.assert_reads(&default_start()).await;
     }
 }
@@ -299,8 +299,8 @@ async fn a_pack_whose_frames_are_gone_or_wrong_is_done_without() {
         let started = fixture.start("default").await;
         assert!(started.has_pack);
         started.assert_reads(&default_start()).await;
-        let printed = started.served.image.stats().last_error.unwrap();
-        assert!(printed.contains("boot pack") && printed.contains("abandoned"), "{printed}");
+        let error = started.served.image.stats().last_error.unwrap();
+        assert!(error.contains("boot pack") && error.contains("abandoned"), "{error}");
     }
 }
 

@@ -82,7 +82,7 @@ fn estargz_in_all_its_shapes_shows_the_tar() {
 }
 
 #[test]
-fn a_landmark_marks_what_to_prefetch_and_another_that_nothing_is() {
+fn one_landmark_marks_what_to_prefetch_and_another_prevents_it() {
     let items = sample();
     let of = |landmark| {
         let toc = open_toc(&estargz(&items, EstargzOptions { landmark, ..Default::default() })).unwrap();

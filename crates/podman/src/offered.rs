@@ -145,7 +145,7 @@ mod tests {
         Digest::of(format!("{what} a").as_bytes())
     }
 
-    fn printed(key: &str, diff_ids: DiffIds) -> String {
+    fn info_of(key: &str, diff_ids: DiffIds) -> String {
         let image = Offered::test(&["a", "b"]);
         let layer = image.find(&digest(key)).unwrap();
         String::from_utf8(layer.info(&digest(key), diff_ids).to_vec()).unwrap()
@@ -156,8 +156,8 @@ mod tests {
         let expected = |diff_id: &str| {
             format!(r#"{{"compressed-size":7,"diff-digest":"{}","diff-size":1024,"compression":2}}"#, digest(diff_id))
         };
-        assert_eq!(printed("blob", DiffIds::Hashed), expected("stands in"), "it was not hashed");
-        assert_eq!(printed("blob", DiffIds::Claimed), expected("claimed"));
+        assert_eq!(info_of("blob", DiffIds::Hashed), expected("stands in"), "it was not hashed");
+        assert_eq!(info_of("blob", DiffIds::Claimed), expected("claimed"));
     }
 
     #[test]
@@ -182,8 +182,8 @@ mod tests {
             digest("toc"),
             digest("claimed")
         );
-        assert_eq!(printed("toc", DiffIds::Hashed), expected);
-        assert_eq!(printed("toc", DiffIds::Claimed), expected);
+        assert_eq!(info_of("toc", DiffIds::Hashed), expected);
+        assert_eq!(info_of("toc", DiffIds::Claimed), expected);
     }
 
     #[test]

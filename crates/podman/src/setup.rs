@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_created_for_a_mount_is_removed_after_it_unless_it_was_written_to() {
+    fn a_file_that_setup_created_is_removed_by_undo_unless_it_was_written_to() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("storage.conf");
         assert!(change(&file, Path::new(STORE), None, false).unwrap().changed);

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quiet_run_prints_executions_coverage_and_corpus() {
+    fn executions_coverage_and_corpus_of_a_quiet_run_are_parsed() {
         let quiet = outcome(QUIET, true, &[]);
         assert_eq!((quiet.executions, quiet.coverage, quiet.corpus, quiet.has_failed()), (5000, 311, 96, false));
         assert_eq!(quiet.to_string(), "pax: 5000 executions, nothing found");

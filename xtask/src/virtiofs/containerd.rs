@@ -70,10 +70,10 @@ impl Containerd {
 
     fn status(&self) -> Result<Value> {
         let text = process::output(&mut self.tarpon(&["status", "--json"]))?;
-        let mut mounts: Vec<Value> = serde_json::from_str(&text)?;
-        match (mounts.pop(), mounts.len()) {
-            (Some(mount), 0) => Ok(mount),
-            (_, more) => bail!("the snapshotter has {} mounts instead of one", if more == 0 { 0 } else { more + 1 }),
+        let mounts: Vec<Value> = serde_json::from_str(&text)?;
+        match &mounts[..] {
+            [mount] => Ok(mount.clone()),
+            _ => bail!("the snapshotter has {} mounts instead of one", mounts.len()),
         }
     }
 

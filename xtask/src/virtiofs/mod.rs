@@ -56,7 +56,7 @@ pub(crate) struct Args {
     /// The virtiofsd to use [default: that of the distribution]
     #[arg(long, value_name = "FILE")]
     virtiofsd: Option<PathBuf>,
-    /// Repeat all starts so many times, each from empty stores
+    /// Repeat all starts this many times, each from empty stores
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
     /// Write every run to this file, as JSON lines [default: target/bench/virtiofs.jsonl]
@@ -131,7 +131,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let source =
         Source { tarpon, registry: images.registry().to_owned(), tag: args.tag.clone(), mode: args.mode.clone() };
     let kernel = Kernel::get(guest::MODULES, &[])?;
-    let mut report = begin(args, &virtiofsd, &source.tarpon)?;
+    let mut report = begin(args, &virtiofsd, &source.tarpon, &kernel)?;
     report.remark(&format!("DAX: qemu {} show a machine its window", if has_dax()? { "can" } else { "cannot" }))?;
     let parts = Parts { kernel, virtiofsd, cache: args.cache.clone(), work };
     measure(args.runs, &source, parts, &workloads, &mut report)?;
@@ -142,7 +142,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// Tests all workloads so many times, each time in a folder of its own. Removes the folders if all sentences are true.
+/// Tests all workloads this many times, each time in a folder of its own. Removes the folders if all sentences are true.
 fn measure(runs: u32, source: &Source, parts: Parts, workloads: &[Workload], report: &mut Report) -> Result<()> {
     let all = parts.work.clone();
     let mut parts = parts;
@@ -167,11 +167,17 @@ fn measure(runs: u32, source: &Source, parts: Parts, workloads: &[Workload], rep
 }
 
 /// The file of the findings, with what holds for all of them.
-fn begin(args: &Args, virtiofsd: &Path, tarpon: &Path) -> Result<Report> {
+fn begin(args: &Args, virtiofsd: &Path, tarpon: &Path, kernel: &Kernel) -> Result<Report> {
     let file = args.json.clone().unwrap_or_else(|| paths::benchmarks().join("virtiofs.jsonl"));
-    let facts = json!({ "virtiofsd": daemon::version(virtiofsd)?, "cache": args.cache, "tag": args.tag });
-    let qemu = process::find("qemu-system-x86_64").context("qemu-system-x86_64 is not installed")?;
-    Report::begin(&file, &[tarpon, virtiofsd, &qemu], facts, args.add)
+    let facts = json!({
+        "virtiofsd": daemon::version(virtiofsd)?,
+        "cache": args.cache,
+        "tag": args.tag,
+        "machine_kernel": kernel.image.file_name().unwrap_or_default().to_string_lossy(),
+    });
+    let [qemu, containerd] =
+        ["qemu-system-x86_64", "containerd"].map(|program| process::find(program).unwrap_or_default());
+    Report::begin(&file, &[tarpon, virtiofsd, &qemu, &containerd], facts, args.add)
 }
 
 fn folder() -> PathBuf {

@@ -1,4 +1,4 @@
-//! The findings of a run, a line each: printed, and in the file of the measurement.
+//! The findings of a command, a line each: printed, and in the file of the measurement.
 
 use std::path::Path;
 

@@ -168,7 +168,8 @@ fn follow(
             Message::Waiting => show()?,
             Message::Output(line) => is_ready |= of.ready.is_printed_as(&line),
             Message::Started(0) if is_ready => {
-                let start = Start { fetched: fetched()?, boot, whole: began.elapsed() };
+                let whole = began.elapsed();
+                let start = Start { fetched: fetched()?, boot, whole };
                 guest.wait_for_end()?;
                 return Ok(start);
             }

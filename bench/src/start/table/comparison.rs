@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn workloads_that_are_missing_are_listed() {
+    fn missing_workloads_are_counted() {
         let text: Vec<_> = MANY.lines().filter(|line| !(line.contains("\"b\"") && line.contains("stargz"))).collect();
         let lines = summary(&Runs::parse(&text.join("\n")).unwrap());
         assert!(lines[1].ends_with("of 1 workloads of 2"), "{lines:?}");

@@ -99,7 +99,7 @@ async fn a_directory_that_is_named_stays_and_what_is_read_only_is_not_written() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_mounts_of_a_stopped_server_are_restored_where_they_are_still_in_use() {
+async fn the_mounts_of_a_stopped_server_are_restored_unless_they_were_released_or_their_directory_is_gone() {
     if !can_mount() {
         return;
     }

@@ -45,7 +45,7 @@ async fn every_user_of_a_shared_store_reads_every_image_in_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_image_of_an_isolated_store_is_read_only_with_credentials_that_the_registry_accepts() {
+async fn only_accepted_credentials_give_access_to_an_image_of_an_isolated_store() {
     if !can_mount() {
         return;
     }

@@ -34,7 +34,7 @@ impl<W: Write> BootWriter<W> {
     /// An empty pack.
     ///
     /// # Errors
-    /// When no encoder or thread can be set up.
+    /// When an encoder or a thread cannot be set up.
     pub fn new(out: W) -> io::Result<Self> {
         Self::with_threads(thread::available_parallelism().map_or(1, NonZero::get).min(MAX_THREADS), out)
     }

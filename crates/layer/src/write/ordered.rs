@@ -29,7 +29,7 @@ pub(super) fn threads(asked: usize) -> usize {
 pub struct Piece {
     /// The bytes to compress.
     pub bytes: Vec<u8>,
-    /// Number of its first bytes that get a digest. None if 0.
+    /// Number of its first bytes that get a digest, at most all. None if 0.
     pub payload: usize,
     /// The number of the chunk that begins or continues with this piece.
     pub chunk: Option<usize>,
@@ -114,6 +114,7 @@ struct Waiting {
 }
 
 /// Writes a blob of compressed pieces to `W`, in the order of their submission. Its bytes do not depend on the number of threads.
+/// After an error only drop it: what it writes from then on lacks a piece.
 pub struct OrderedWriter<W> {
     workers: Workers,
     waiting: VecDeque<Waiting>,
@@ -127,13 +128,15 @@ pub struct OrderedWriter<W> {
 }
 
 impl<W: Write> OrderedWriter<W> {
-    /// An empty blob. Each encoder, at least one, gets a thread, and `waiting_bytes` that may wait for compression or for their turn to
-    /// be written. One larger piece is always accepted.
+    /// An empty blob. Each encoder gets a thread, and `waiting_bytes` that may wait for compression or for their turn to be written. One
+    /// larger piece is always accepted.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// When a thread cannot be started, and without encoders.
     pub fn new(blob: W, encoders: Vec<Encoder>, waiting_bytes: usize) -> io::Result<Self> {
-        debug_assert!(!encoders.is_empty());
+        if encoders.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "there is no encoder"));
+        }
         let most_waiting_bytes = encoders.len() * waiting_bytes;
         Ok(Self {
             workers: Workers::start(encoders)?,

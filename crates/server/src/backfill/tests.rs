@@ -468,7 +468,7 @@ async fn an_outage_is_waited_out_and_a_long_one_ends_it() {
 }
 
 #[tokio::test]
-async fn bytes_that_were_wrong_once_are_attributed_to_no_source() {
+async fn bytes_that_were_wrong_once_raise_no_alarm_and_twice_one() {
     let (status, _, _) = scripted(vec![Then::Garbage]).await;
     assert_eq!((status.state, status.alarms), (BackfillState::Complete, Vec::new()));
     let (status, _, _) = scripted(vec![Then::Garbage, Then::Garbage]).await;

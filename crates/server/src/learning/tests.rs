@@ -253,7 +253,7 @@ fn count(process: &Process, image: &LoadedImage, command: &[String]) -> (u32, us
 }
 
 #[tokio::test]
-async fn equal_starts_are_counted_also_if_no_caller_waits() {
+async fn equal_starts_are_counted_also_if_no_read_waits() {
     let (server, folder) = (versions().await, tempfile::tempdir().unwrap());
     let process = Process::new(&folder.path().join("store"));
     let image = process.load(&server, "1").await;
@@ -285,7 +285,7 @@ async fn equal_starts_are_counted_also_if_no_caller_waits() {
 }
 
 #[tokio::test]
-async fn a_start_without_a_command_counts_if_a_caller_waits() {
+async fn a_start_without_a_command_counts_only_if_a_read_waits() {
     let (server, folder) = (versions().await, tempfile::tempdir().unwrap());
     let process = Process::new(&folder.path().join("store"));
     let image = process.load(&server, "1").await;

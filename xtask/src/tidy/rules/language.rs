@@ -222,7 +222,8 @@ fn vague_functions(source: &Source) -> impl Iterator<Item = Hit<'_>> {
     let name = |line: &str| {
         let (_, after) = line.split_once("fn ")?;
         let name = after.split(|c| !is_name(c)).next().unwrap_or_default();
-        parts(name).any(|part| VAGUE.contains(&&*part)).then(|| name.to_owned())
+        let words = format!(" {} ", name.replace('_', " "));
+        VAGUE.iter().any(|vague| words.contains(&format!(" {vague} "))).then(|| name.to_owned())
     };
     let lines = (1..).zip(source.code.lines());
     lines.filter_map(move |(line, code)| Some(Hit { path: &source.path, line, word: name(code)? }))
