@@ -348,8 +348,8 @@ fn what_no_layer_can_hold_is_refused_by_name() {
         assert!(printed(&output).contains(words), "{}", printed(&output));
         fixture.tarpon("rm", &["box"]);
     }
-    let nobody = fixture.tarpon.output("commit", &["nobody", &name]).unwrap();
-    assert_eq!(nobody.status.code(), Some(3), "{}", printed(&nobody));
+    let missing = fixture.tarpon.output("commit", &["nobody", &name]).unwrap();
+    assert_eq!(missing.status.code(), Some(3), "{}", printed(&missing));
     let left = std::fs::read_dir(fixture.tarpon.store().join("commits")).unwrap();
     let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).filter(|name| name != ".lock").collect();
     assert!(left.is_empty(), "{left:?}");

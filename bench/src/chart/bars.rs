@@ -26,6 +26,25 @@ pub(crate) struct Group {
     pub(crate) bars: Vec<Bar>,
 }
 
+/// Adds a bar to the group of this name, which may be new.
+pub(crate) fn add(groups: &mut Vec<Group>, name: &str, bar: Bar) {
+    match groups.iter_mut().find(|group| group.name == name) {
+        Some(group) => group.bars.push(bar),
+        None => groups.push(Group { name: name.to_owned(), bars: vec![bar] }),
+    }
+}
+
+/// The legend of bars whose series have the names to show, in the order of first appearance.
+pub(crate) fn legend(groups: &[Group]) -> Vec<(String, String)> {
+    let mut names: Vec<String> = Vec::new();
+    for bar in groups.iter().flat_map(|group| &group.bars) {
+        if !names.contains(&bar.series) {
+            names.push(bar.series.clone());
+        }
+    }
+    names.into_iter().map(|name| (name.clone(), name)).collect()
+}
+
 /// Contents of the picture.
 pub(crate) struct Bars {
     pub(crate) title: String,

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::chart::bars::{Bar, Group};
+use crate::chart::bars::{Bar, Group, add};
 use crate::runs::{Runs, figures};
 use crate::stats::{median, spread};
 
@@ -44,10 +44,7 @@ pub(super) fn medians(runs: &Runs, link: &str, field: &str, is_shown: impl Fn(&s
         let values = figures(&lines, field);
         let Some(value) = median(&values) else { continue };
         let bar = Bar { series: system, value, range: spread(&values), note: String::new() };
-        match groups.iter_mut().find(|group| group.name == workload) {
-            Some(group) => group.bars.push(bar),
-            None => groups.push(Group { name: workload, bars: vec![bar] }),
-        }
+        add(&mut groups, &workload, bar);
     }
     groups
 }

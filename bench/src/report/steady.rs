@@ -3,7 +3,7 @@
 use super::section::{Part, Picture, Section};
 use super::slower::Contest;
 use crate::chart::axis::Unit;
-use crate::chart::bars::{Bar, Bars, Group};
+use crate::chart::bars::{Bar, Bars, Group, add, legend};
 use crate::runs::{Runs, numbered};
 use crate::stats::{median, ratios, spread};
 use crate::steady::table;
@@ -31,16 +31,6 @@ pub(super) fn section(runs: &Runs) -> Section {
     Section { title: "Steady: reading an image that is all local", parts }
 }
 
-fn legend(groups: &[Group]) -> Vec<(String, String)> {
-    let mut names: Vec<String> = Vec::new();
-    for bar in groups.iter().flat_map(|group| &group.bars) {
-        if !names.contains(&bar.series) {
-            names.push(bar.series.clone());
-        }
-    }
-    names.into_iter().map(|name| (name.clone(), name)).collect()
-}
-
 fn groups(runs: &Runs, cache: &str) -> Vec<Group> {
     let cells: Vec<_> =
         runs.cells(["probe", "cache", "system"]).into_iter().filter(|(key, _)| key[1] == cache).collect();
@@ -52,10 +42,7 @@ fn groups(runs: &Runs, cache: &str) -> Vec<Group> {
         let ratios = ratios(&numbered(lines, "seconds"), &numbered(plain, "seconds"));
         let Some(value) = median(&ratios) else { continue };
         let bar = Bar { series: system.clone(), value, range: spread(&ratios), note: String::new() };
-        match groups.iter_mut().find(|group| group.name == *probe) {
-            Some(group) => group.bars.push(bar),
-            None => groups.push(Group { name: probe.clone(), bars: vec![bar] }),
-        }
+        add(&mut groups, probe, bar);
     }
     groups
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::section::{Part, Picture, Section};
 use crate::chart::axis::Unit;
-use crate::chart::bars::{Bar, Bars, Group};
+use crate::chart::bars::{Bar, Bars, Group, add, legend};
 use crate::runs::{Runs, figures};
 use crate::stats::{median, spread};
 
@@ -41,23 +41,16 @@ pub(super) fn section(runs: &Runs) -> Section {
 }
 
 fn chart(runs: &Runs) -> Bars {
-    let (mut groups, mut legend) = (Vec::<Group>::new(), Vec::new());
+    let mut groups: Vec<Group> = Vec::new();
     for ([workload, tag, root, virtiofsd, cache, mode], lines) in runs.cells(FIELDS) {
         let ratios = figures(&lines, "ratio");
         let Some(value) = median(&ratios) else { continue };
         let series = format!("virtiofsd {virtiofsd}, {cache}, {mode}");
-        if !legend.iter().any(|(known, _)| *known == series) {
-            legend.push((series.clone(), series.clone()));
-        }
-        let (name, bar) =
-            (format!("{workload}, {tag}, {root}"), Bar { series, value, range: spread(&ratios), note: String::new() });
-        match groups.iter_mut().find(|group| group.name == name) {
-            Some(group) => group.bars.push(bar),
-            None => groups.push(Group { name, bars: vec![bar] }),
-        }
+        let bar = Bar { series, value, range: spread(&ratios), note: String::new() };
+        add(&mut groups, &format!("{workload}, {tag}, {root}"), bar);
     }
     let title = "Bytes fetched in a machine, times those on the host: medians of the ratios".to_owned();
-    Bars { title, unit: Unit::Times, legend, groups, mark: Some(1.0), caption: String::new() }
+    Bars { title, unit: Unit::Times, legend: legend(&groups), groups, mark: Some(1.0), caption: String::new() }
 }
 
 /// Medians of all starts; of the ratio also the least and the most.

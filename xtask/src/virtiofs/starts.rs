@@ -53,7 +53,8 @@ pub(super) fn compare(
     let host = start_on_host(parts, &on_host, of)?;
     on_host.unmount()?;
     let host = OnHost { bytes: host.fetched.bytes, seconds: host.whole.as_secs_f64() };
-    report.remark(&format!("{}: start on the host {:.1} s, mode {}", of.id, host.seconds, mount.mode()?))?;
+    let mode = mount.mode()?;
+    report.remark(&format!("{}: start on the host {:.1} s, mode {mode}", of.id, host.seconds))?;
     let mounted = mount.fetched()?.bytes;
     let first = start_in_guest(parts, mount, of)?;
     is_lazy(&of.id, mounted, &first, report)?;
@@ -62,7 +63,7 @@ pub(super) fn compare(
     let second = start_in_guest(parts, mount, of)?;
     let more = second.fetched.bytes - before;
     fetches_little(&of.id, before, more, &second, report)?;
-    let mut figures = figures(of, "mount", &mount.mode()?, &first, host);
+    let mut figures = figures(of, "mount", &mode, &first, host);
     figures["mounted_bytes"] = mounted.into();
     figures["second_bytes"] = more.into();
     report.start(figures)?;

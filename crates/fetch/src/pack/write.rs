@@ -24,8 +24,10 @@ const WAITING_BYTES: usize = 4 * FRAME_BYTES;
 /// bytes do not depend on the number of threads.
 pub struct BootWriter<W> {
     blob: OrderedWriter<W>,
-    /// Decoded bytes of the frame that is being filled, and their pieces.
-    filling: (Vec<u8>, Vec<BootPiece>),
+    /// The decoded bytes of the frame that is being filled.
+    decoded: Vec<u8>,
+    /// Their pieces.
+    pieces: Vec<BootPiece>,
     /// The ended frames. A length is 0 until the frame is written.
     frames: Vec<BootFrame>,
 }
@@ -42,7 +44,7 @@ impl<W: Write> BootWriter<W> {
     fn with_threads(threads: usize, out: W) -> io::Result<Self> {
         let encoders = (0..threads).map(|_| Encoder::zstd(ZSTD_LEVEL)).collect::<io::Result<_>>()?;
         let blob = OrderedWriter::new(out, encoders, WAITING_BYTES)?;
-        Ok(Self { blob, filling: (Vec::new(), Vec::new()), frames: Vec::new() })
+        Ok(Self { blob, decoded: Vec::new(), pieces: Vec::new(), frames: Vec::new() })
     }
 
     /// Adds the bytes of a piece, at most [`tarpon_oci::limits::CHUNK_BYTES`] of them.
@@ -50,19 +52,18 @@ impl<W: Write> BootWriter<W> {
     /// # Errors
     /// As `W`.
     pub fn add(&mut self, piece: BootPiece, bytes: &[u8]) -> io::Result<()> {
-        if !self.filling.0.is_empty() && self.filling.0.len() + bytes.len() > FRAME_BYTES {
+        if !self.decoded.is_empty() && self.decoded.len() + bytes.len() > FRAME_BYTES {
             self.end_frame()?;
         }
-        self.filling.0.extend_from_slice(bytes);
-        self.filling.1.push(piece);
+        self.decoded.extend_from_slice(bytes);
+        self.pieces.push(piece);
         Ok(())
     }
 
     fn end_frame(&mut self) -> io::Result<()> {
-        let (bytes, pieces) = std::mem::take(&mut self.filling);
         let chunk = Some(self.frames.len());
-        self.frames.push(BootFrame { length: 0, pieces });
-        self.blob.submit(Piece { bytes, payload: 0, chunk })?;
+        self.frames.push(BootFrame { length: 0, pieces: std::mem::take(&mut self.pieces) });
+        self.blob.submit(Piece { bytes: std::mem::take(&mut self.decoded), payload: 0, chunk })?;
         self.set_lengths()
     }
 
@@ -79,7 +80,7 @@ impl<W: Write> BootWriter<W> {
     /// # Errors
     /// As `W`.
     pub fn finish(mut self, profile: String) -> io::Result<(BootIndex, W)> {
-        if !self.filling.1.is_empty() {
+        if !self.pieces.is_empty() {
             self.end_frame()?;
         }
         self.blob.settle()?;

@@ -2,51 +2,34 @@
 
 use parking_lot::Mutex;
 
-/// The neighbours (`neighbours.rs`) that one image may fetch: at most as many bytes as readers' own pieces.
+/// The bytes of neighbours (`neighbours.rs`) that one image may still fetch: in all at most as many as those of readers' own pieces.
 #[derive(Default)]
-pub(crate) struct Allowance(Mutex<Balance>);
-
-#[derive(Default)]
-struct Balance {
-    demanded: u64,
-    given: u64,
-}
-
-impl Balance {
-    fn left(&self) -> u64 {
-        self.demanded.saturating_sub(self.given)
-    }
-}
+pub(crate) struct Allowance(Mutex<u64>);
 
 impl Allowance {
     /// Adds to the allowance: a piece arrived that a reader requested.
     pub(crate) fn earn(&self, bytes: usize) {
-        self.0.lock().demanded += bytes as u64;
+        *self.0.lock() += bytes as u64;
     }
 
     /// Returns the bytes of a neighbour that was paid for and did not arrive.
     pub(crate) fn give_back(&self, bytes: u64) {
-        let mut account = self.0.lock();
-        account.given = account.given.saturating_sub(bytes);
+        *self.0.lock() += bytes;
     }
 
     pub(crate) fn left(&self) -> u64 {
-        self.0.lock().left()
+        *self.0.lock()
     }
 
     /// Pays for pieces that follow `end` in their layer and end at `ends`, with the bytes between them: for as many of the first as the
     /// allowance covers. Returns how many these are.
     pub(crate) fn spend(&self, mut end: u64, ends: impl Iterator<Item = u64>) -> usize {
-        let mut account = self.0.lock();
-        let all = account.left();
-        let mut left = all;
+        let mut left = self.0.lock();
         let paid = ends.take_while(|next| {
             let cost = next.saturating_sub(end);
             end = *next;
-            left.checked_sub(cost).map(|rest| left = rest).is_some()
+            left.checked_sub(cost).map(|rest| *left = rest).is_some()
         });
-        let paid = paid.count();
-        account.given += all - left;
-        paid
+        paid.count()
     }
 }
